@@ -23,7 +23,6 @@ LETTERS = Group(
             "list orders_loader --conn-id warehouse",
             *shared.LETTERS,
             shared.OUTPUT,
-            within="dead-letters",
         ),
         entry(
             "dead_letters.show_dead_letters",
@@ -34,7 +33,6 @@ LETTERS = Group(
             *shared.LETTERS,
             option("--limit", "the most of them", type=positive, default=100),
             shared.OUTPUT,
-            within="dead-letters",
         ),
         entry(
             "dead_letters.replay",
@@ -42,10 +40,10 @@ LETTERS = Group(
             "Decode dead letters again, write their rows, and delete them, in one transaction for each batch. A record "
             "that is still bad stays a dead letter, with its new reason. The rows belong to the batch that "
             "dead-lettered the records. Loads may go on meanwhile.",
-            "replay orders_loader --conn-id warehouse --dag-id load_orders --task-id load \\\n"
-            "             --reason 'wider column'\n"
-            "         airflow kafka-offsets dead-letters replay orders_loader --conn-id warehouse --table orders \\\n"
-            "             --columns 'id BIGINT, name STRING'",
+            (
+                "replay orders_loader --conn-id warehouse --dag-id load_orders --task-id load --reason 'wider column'",
+                "replay orders_loader --conn-id warehouse --table orders --columns 'id BIGINT, name STRING'",
+            ),
             *shared.LETTERS,
             option("--corrected", "replay the dead letters of this file, with the values it has", metavar="FILE"),
             *shared.TASK,
@@ -54,7 +52,6 @@ LETTERS = Group(
             shared.SPARK_CONN_ID_OF_TASK,
             *shared.AUTHOR,
             shared.OUTPUT,
-            within="dead-letters",
         ),
         entry(
             "dead_letters.drop",
@@ -73,7 +70,6 @@ LETTERS = Group(
             switch("--execute", "delete; without it, the command only counts"),
             *shared.AUTHOR,
             shared.OUTPUT,
-            within="dead-letters",
         ),
     ),
 )

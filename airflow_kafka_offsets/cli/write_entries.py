@@ -26,11 +26,12 @@ WRITE = (
         "transaction, with a row in the history. The scenarios are those of kafka-consumer-groups --reset-offsets, "
         "and --to-batch, --to-group and --undo. Offsets outside of a log are clamped, and reported. A preview with "
         "--output json can be saved; --preview executes it exactly, or fails if a position has moved since.",
-        "rewind orders_loader --conn-id warehouse --to-datetime 2026-11-17T00:00:00Z --topic orders:0,1\n"
-        "         airflow kafka-offsets rewind orders_loader --conn-id warehouse --undo --execute --reason 'wrong "
-        "day'\n"
-        "         airflow kafka-offsets rewind orders_loader --conn-id warehouse --to-batch 42 --execute --replace \\\n"
-        "             --dag-id load_orders --task-id load",
+        (
+            "rewind orders_loader --conn-id warehouse --to-datetime 2026-11-17T00:00:00Z --topic orders:0,1",
+            "rewind orders_loader --conn-id warehouse --undo --execute --reason 'wrong day'",
+            "rewind orders_loader --conn-id warehouse --to-batch 42 --execute --replace --dag-id load_orders "
+            "--task-id load",
+        ),
         *shared.MOVE,
         switch("--to-earliest", "to the beginning offsets"),
         switch("--to-latest", "to the end offsets"),
@@ -91,10 +92,11 @@ WRITE = (
         "into the target of a task of a DAG. The positions are neither read nor moved, and loads of the group "
         "continue. Into the group's own table it needs --replace, which removes what was loaded of the range in the "
         "same transaction, or --upsert-key.",
-        "replay orders_loader --conn-id warehouse --topic orders --batch 42 --table orders --replace \\\n"
-        "             --columns 'id BIGINT, amount DOUBLE'\n"
-        "         airflow kafka-offsets replay orders_loader --conn-id warehouse --batch 42 --replace --dag-id "
-        "load_orders --task-id load",
+        (
+            "replay orders_loader --conn-id warehouse --topic orders --batch 42 --table orders --replace "
+            "--columns 'id BIGINT, amount DOUBLE'",
+            "replay orders_loader --conn-id warehouse --batch 42 --replace --dag-id load_orders --task-id load",
+        ),
         *shared.GROUP,
         option("--kafka-conn-id", f"the Airflow connection of Kafka (default: {shared.OF_TASK} kafka_default)"),
         shared.SPARK_CONN_ID_OF_TASK,

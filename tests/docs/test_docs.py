@@ -98,7 +98,8 @@ def test_all_shell_snippets_are_known_here() -> None:
         "airflow kafka-offsets rewind new_group --conn-id warehouse --topic orders --to-group old_group --new-group "
         "--execute",
         # test_spark_connect_example.py
-        "airflow connections add spark_remote --conn-type spark_connect --conn-host spark.example.com --conn-port 15002 "
+        "airflow connections add spark_remote --conn-type spark_connect --conn-host spark.example.com "
+        "--conn-port 15002 "
         "\\\n    --conn-login airflow --conn-password TOKEN --conn-extra '{\"use_ssl\": true}'",
         # tests/cli/test_targets_of_tasks.py
         "airflow kafka-offsets verify orders_loader --conn-id warehouse --dag-id load_orders --task-id load\n"
