@@ -22,7 +22,7 @@ and an exit code: 1, or 2 if an option is missing or has a value that it cannot 
 in ISO 8601 and durations in seconds; `table` and `plain` are for people. Passwords are never printed.
 
 `--conn-id` is the connection of the database that a load writes into, which has the state tables. `--schema` and `--prefix` are
-`offsets_schema` and `offsets_prefix` of the operator.
+`StateTables.schema` and `StateTables.prefix` of the operator.
 
 `kafka-offsets` has the same commands [without Airflow](#without-airflow): it takes a database URL and a file with the configuration of
 Kafka in place of connections, and starts in a fraction of the time.

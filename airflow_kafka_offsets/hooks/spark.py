@@ -139,7 +139,7 @@ class SparkSubmitLauncher:
             )
         if not staging_dir and not _is_local(master):
             raise ConfigurationError(
-                f"Connection {connection.conn_id!r} leads to the cluster {master}: set staging_dir to a location that "
+                f"Connection {connection.conn_id!r} leads to the cluster {master}: set Staging.dir to a location that "
                 "the workers and Spark's executors share (s3://…, gs://…, hdfs://…, or a shared file system)"
             )
         if problem := self._weakness(hook):

@@ -33,7 +33,7 @@ from airflow_kafka_offsets.loading.refused import refused_dead_letters, with_ref
 from airflow_kafka_offsets.loading.stage import StagedBatch, stage
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
 from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Target
-from airflow_kafka_offsets.staging.dead_letters import dead_letters, most_of, too_many
+from airflow_kafka_offsets.staging.dead_letters import dead_letters, too_many
 from airflow_kafka_offsets.staging.refused import RefusedRecords
 from airflow_kafka_offsets.staging.rows import StagedRows
 
@@ -71,7 +71,7 @@ def stage_and_commit(
     except StagedFileError as damaged:
         raise StagedFileError(
             f"Files of batch {batch.batch_id} were damaged twice, and nothing of it was committed: {damaged}. Find out "
-            "what changes or removes files in staging_dir, and run the task again: it stages the batch again"
+            "what changes or removes files in the staging directory, and run the task again: it stages the batch again"
         ) from damaged
 
 
@@ -83,7 +83,7 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
     :raises StagedFileError: a file is missing, or not as it was written; nothing was committed
     """
     pipeline, tables = context.pipeline, context.ledger.tables
-    most = most_of(pipeline.max_dead_letters, staged.records)
+    most = pipeline.most_dead_letters(staged.records)
     if most is not None and staged.dead_letters > most:
         first = next(dead_letters(staged.directory, staged.manifest)).slice(0, 1).to_pylist()[0]
         cause = f"{staged.dead_letters:,} of {staged.records:,} records of batch {batch.batch_id} cannot be decoded"
@@ -124,9 +124,9 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
             note_outputs(conn, tables, batch.batch_id, target)
             into = _described(pipeline, target)
             reads = with_refused(staged.reads, rows.refused.reasons)
-            if pipeline.dead_letter_retention is not None:
-                drop_expired(conn, tables, batch.group_id, pipeline.dead_letter_retention)
-        return Written(count, reads, pipeline.also_to_topic)
+            if pipeline.dead_letters is not None and pipeline.dead_letters.retention is not None:
+                drop_expired(conn, tables, batch.group_id, pipeline.dead_letters.retention)
+        return Written(count, reads, None if pipeline.dead_letters is None else pipeline.dead_letters.topic)
 
     count = commit_batch(claim, batch, write)
     context.checks.note_committed(batch.batch_id)
@@ -145,7 +145,7 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
         f"{count / max(seconds, 0.001):,.0f}",
         first_few(batch.ranges),
     )
-    remove_attempt(batch.batch_id, staged.directory.uri, pipeline.staging_dir)
+    remove_attempt(batch.batch_id, staged.directory.uri, pipeline.staging.dir)
     if context.on_commit is not None:
         records: Counter[str] = Counter()
         bad: Counter[str] = Counter()
@@ -199,9 +199,9 @@ def write_rows(conn: Connection, pipeline: Pipeline, target: Target, staged: Sta
 def _staged_rows(pipeline: Pipeline, staged: StagedBatch) -> StagedRows:
     """Return staged rows, with the records whose rows Spark's tasks could not write into final files."""
     refused = RefusedRecords(
-        pipeline.on_bad_record == "dead_letter",
+        pipeline.dead_letters is not None,
         undecoded=staged.dead_letters,
-        max_dead_letters=most_of(pipeline.max_dead_letters, staged.records),
+        max_dead_letters=pipeline.most_dead_letters(staged.records),
     )
     rows = StagedRows(staged.directory, staged.manifest, refused)
     rows.refuse_staged()

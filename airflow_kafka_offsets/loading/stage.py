@@ -40,7 +40,6 @@ from airflow_kafka_offsets.loading.staging_area import create_directory, remove_
 from airflow_kafka_offsets.sinks.sink import ConnectedSink, FileSink, Output
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
 from airflow_kafka_offsets.spark.main import failure
-from airflow_kafka_offsets.staging.dead_letters import most_of
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead
 from airflow_kafka_offsets.transforms.transform import as_transform
@@ -119,7 +118,7 @@ def begin_attempt(context: LoadContext, claim: Claim, batch: Batch) -> Attempt:
     with context.ledger.connect() as conn:
         # It saves a Spark application whose result could not be committed.
         context.checks.refuse_unknown_rows(conn, batch.batch_id)
-    directory = create_directory(batch.batch_id, pipeline.staging_dir)
+    directory = create_directory(batch.batch_id, pipeline.staging.dir)
     try:
         job = make_job(context, claim.kind, batch, directory)
         writes_target = isinstance(pipeline.sink, FileSink)
@@ -127,14 +126,14 @@ def begin_attempt(context: LoadContext, claim: Claim, batch: Batch) -> Attempt:
     except BaseException:
         # No batch names it: a later attempt may have taken over.
         try:
-            remove_attempt(batch.batch_id, directory.uri, pipeline.staging_dir)
+            remove_attempt(batch.batch_id, directory.uri, pipeline.staging.dir)
         except Exception:
             # The error that is being raised says more.
             log.warning("The staging directory %s could not be removed", directory.uri, exc_info=True)
         raise
     if earlier_uri is not None:
         # An earlier attempt was killed while it staged, or its files cannot be used.
-        remove_attempt(batch.batch_id, earlier_uri, pipeline.staging_dir)
+        remove_attempt(batch.batch_id, earlier_uri, pipeline.staging.dir)
     return Attempt(job, batch, directory)
 
 
@@ -166,7 +165,7 @@ def make_job(context: LoadContext, kind: str, batch: Batch, directory: StagingDi
         fingerprint=context.recipe.fingerprint,
         span_ms=batch.span.milliseconds if batch.span is not None else None,
         # There are no more records than offsets; the commit knows how many there are.
-        max_dead_letters=most_of(pipeline.max_dead_letters, batch.offsets),
+        max_dead_letters=pipeline.most_dead_letters(batch.offsets),
     )
 
 
@@ -196,7 +195,10 @@ def job_of(
         # A transform may be in the folder of the DAG file, which is only on this process's path.
         "python_path": tuple(filter(None, sys.path)) if pipeline.needs_path else (),
         "transform": as_transform(pipeline.transform),
-        "idle_timeout": pipeline.idle_timeout.total_seconds(),
+        "isolation_level": pipeline.reading.isolation_level,
+        "has_dead_letters": pipeline.dead_letters is not None,
+        "max_record_bytes": pipeline.reading.max_record_bytes,
+        "idle_timeout": pipeline.reading.idle_timeout.total_seconds(),
         "task_offsets": _task_offsets(pipeline, slices),
         "progress_interval": StageJob.progress_interval,
         "records_are_staged": False,
@@ -209,12 +211,12 @@ def job_of(
 
 def _slice_offsets(pipeline: Pipeline, batch: Batch) -> int:
     """Return the most offsets of a slice."""
-    return max(pipeline.slice_offsets, _offsets_of_file(pipeline, batch.offsets))
+    return max(pipeline.staging.slice_offsets, _offsets_of_file(pipeline, batch.offsets))
 
 
 def _task_offsets(pipeline: Pipeline, slices: Sequence[Slice]) -> int:
     """Return the most offsets of a task that reads several slices."""
-    return max(pipeline.slice_offsets // _SMALL_SLICE, _offsets_of_file(pipeline, sum(map(len, slices))))
+    return max(pipeline.staging.slice_offsets // _SMALL_SLICE, _offsets_of_file(pipeline, sum(map(len, slices))))
 
 
 def _offsets_of_file(pipeline: Pipeline, offsets: int) -> int:
@@ -222,7 +224,7 @@ def _offsets_of_file(pipeline: Pipeline, offsets: int) -> int:
     0 where none does.
     """
     is_final = isinstance(pipeline.sink, FileSink)
-    return min(offsets // _TASKS, pipeline.slice_offsets * _MOST_OF_FILE) if is_final else 0
+    return min(offsets // _TASKS, pipeline.staging.slice_offsets * _MOST_OF_FILE) if is_final else 0
 
 
 def launch_application(launcher: Launcher, job: StageJob, batch: Batch, directory: StagingDirectory) -> StagedBatch:

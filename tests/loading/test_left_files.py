@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import Staging
 from tests.support import fixtures
 from tests.support.archive import Archive
 from tests.support.clients import Kafka, produce
@@ -49,8 +50,7 @@ def load(loader: Loader, name: str, **options: Any) -> None:
     produce(loader.kafka, name, names(0, 1))
     parameters: dict[str, Any] = {
         "sink": FileArchive("orders"),
-        "staging_dir": staging,
-        "staging_retention": timedelta(microseconds=1),
+        "staging": Staging(dir=staging, retention=timedelta(microseconds=1)),
     } | options
     loader(name, **parameters)
 
@@ -72,7 +72,7 @@ def test_each_closed_batch_is_looked_after_once(loader: Loader, topic: TopicFact
 def test_a_batch_that_was_closed_a_moment_ago_waits(loader: Loader, topic: TopicFactory) -> None:
     name = topic()
     for _ in range(2):
-        load(loader, name, staging_retention=timedelta(days=7))
+        load(loader, name, staging=Staging(retention=timedelta(days=7)))
     assert (ASKED, unchecked(loader)) == ([], [(1,), (2,)])
 
 

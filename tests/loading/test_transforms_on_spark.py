@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
+from airflow_kafka_offsets import Staging
 from airflow_kafka_offsets.exceptions import TransformError
 from airflow_kafka_offsets.sinks.fan_out import Branch
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -67,7 +68,7 @@ def test_it_runs_where_records_are_decoded(
 ) -> None:
     name = topic()
     produce(kafka, name, names(0, 10))
-    assert postgres_loader(name, transform=transform, slice_offsets=3).rows == len(expected)
+    assert postgres_loader(name, transform=transform, staging=Staging(slice_offsets=3)).rows == len(expected)
     assert rows(postgres_loader.engine, "SELECT id, x FROM target ORDER BY id") == expected
 
 
@@ -77,7 +78,7 @@ def test_branches_of_several_sinks_run_there_too(
     name = topic()
     produce(kafka, name, names(0, 10))
     sinks = [SqlTable("target"), Branch(SqlTable("tripled"), ArrowTransform(f"{__name__}.tripled"))]
-    assert postgres_loader(name, sink=sinks, slice_offsets=3).rows == 20
+    assert postgres_loader(name, sink=sinks, staging=Staging(slice_offsets=3)).rows == 20
     joined = "SELECT count(*), sum(x) - sum(3 * target.id) FROM target JOIN tripled USING (_kafka_offset)"
     assert rows(postgres_loader.engine, joined) == [(10, 0)]
 
