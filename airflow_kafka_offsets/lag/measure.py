@@ -28,7 +28,10 @@ from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
 T = TypeVar("T")
 
-_NO_TABLES = "the state tables do not exist: nothing was loaded yet, or StateTables has another schema or prefix than that of the load"
+_NO_TABLES = (
+    "the state tables do not exist: nothing was loaded yet, or StateTables has another schema or prefix than that of "
+    "the load"
+)
 
 
 _UnreadKey = tuple[str, int, int, int]

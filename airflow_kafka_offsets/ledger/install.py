@@ -143,7 +143,10 @@ def _named_lock(conn: Connection, tables: Tables) -> Iterator[None]:
 def _missing_schema(tables: Tables, dialect: Dialect) -> str:
     schema = tables.metadata.schema
     if schema is None:
-        return "No schema of the user's search_path exists: name one with --schema (StateTables.schema), or create one of them"
+        return (
+            "No schema of the user's search_path exists: name one with --schema (StateTables.schema), or create one of "
+            "them"
+        )
     return f"CREATE SCHEMA {dialect.identifier_preparer.quote(schema)}, and grant CREATE on the schema"
 
 

@@ -20,7 +20,6 @@ from airflow_kafka_offsets.kafka import producer
 from airflow_kafka_offsets.staging.records import write_records
 from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory
-from tests.support.verifying import LEFT_OUT
 
 pytestmark = [pytest.mark.server, pytest.mark.parametrize("engine", ["sqlite"], indirect=True)]
 
@@ -59,7 +58,7 @@ def test_few_are_held_at_once(inline_loader: Loader, topic: TopicFactory, monkey
     monkeypatch.setattr(replay_module, "write_records", filed)
     sa.event.listen(loader.engine, "before_cursor_execute", executed)
     produce(loader.kafka, name, [LARGE] * 7)
-    loader(name, value_format=Json("id BIGINT"), on_bad_record=DeadLetters(topic=dead), **LEFT_OUT)
+    loader(name, value_format=Json("id BIGINT"), on_bad_record=DeadLetters(topic=dead))
     with loader.engine.begin() as conn:
         conn.exec_driver_sql("DROP TABLE target")
 

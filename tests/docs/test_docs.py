@@ -97,8 +97,8 @@ def test_all_shell_snippets_are_known_here() -> None:
         "--execute",
         # test_spark_connect_example.py
         "airflow connections add spark_remote --conn-json \\\n"
-        '  \'{"conn_type": "spark_connect", "host": "spark.example.com", "port": 15002, "login": "airflow", "password": "TOKEN", '
-        '"extra": {"use_ssl": true}}\'',
+        '  \'{"conn_type": "spark_connect", "host": "spark.example.com", "port": 15002, "login": "airflow", '
+        '"password": "TOKEN", "extra": {"use_ssl": true}}\'',
         # tests/cli/test_targets_of_tasks.py
         "airflow kafka-offsets verify orders_loader --conn-id warehouse --dag-id load_orders --task-id load\n"
         "airflow kafka-offsets rewind orders_loader --conn-id warehouse --to-batch 2 --execute --replace --dag-id "

@@ -181,12 +181,15 @@ def test_more_than_allowed_write_nothing(inline_loader: Loader, topic: TopicFact
     produce(loader.kafka, name, [b"{", *texts("good", "bad", "bad", "good")])
     do(loader.engine, f"CREATE TABLE target (id BIGINT, name TEXT CHECK (name <> 'bad'), {ADDED})")
 
-    refused = "1 records cannot be decoded, and at least 2 are refused by the target, and DeadLetters.limit allows 2 .* offset 2: "
+    refused = (
+        "1 records cannot be decoded, and at least 2 are refused by the target, and DeadLetters.limit allows 2 "
+        ".* offset 2: "
+    )
     with pytest.raises(DeadLetterError, match=refused):
-        loader(name, **LEFT_OUT, on_bad_record=DeadLetters(limit=2))
+        loader(name, on_bad_record=DeadLetters(limit=2))
     assert (loaded(loader), letters(loader), positions(loader.engine)) == ([], {}, {})
 
-    loader(name, **LEFT_OUT, on_bad_record=DeadLetters(limit=3))
+    loader(name, on_bad_record=DeadLetters(limit=3))
     assert (loaded(loader), list(letters(loader))) == ([1, 4], [0, 2, 3])
 
 

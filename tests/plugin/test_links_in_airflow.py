@@ -39,7 +39,8 @@ with DAG("links", schedule=None) as dag:
         )
         >> KafkaVerifyOperator(task_id="verify", sink=SqlTable("orders", conn_id="warehouse"), **GROUP)
         >> KafkaReplayOperator(
-            task_id="replay", sink=SqlTable("copy", conn_id="warehouse"), bounds={"orders": {0: [0, 2]}}, **LOAD, **GROUP
+            task_id="replay", sink=SqlTable("copy", conn_id="warehouse"), bounds={"orders": {0: [0, 2]}},
+            **LOAD, **GROUP,
         )
         >> KafkaRewindOperator(task_id="rewind", scenario="shift-by", value=-2, conn_id="warehouse", **GROUP)
     )
