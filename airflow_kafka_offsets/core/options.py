@@ -7,9 +7,9 @@ A DAG file imports this module: it must stay light. Groups of formats and Spark 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field
+from dataclasses import Field, dataclass, field, fields
 from datetime import timedelta
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, cast, get_args
 from urllib.parse import urlsplit
 
 from airflow_kafka_offsets.core.parameters import (
@@ -64,6 +64,12 @@ class Options(Templated):
     def __post_init__(self) -> None:
         check_parsed(vars(self), self.rules, self.template_fields, group=type(self).__name__)
 
+    def __repr__(self) -> str:
+        """Return the group with the fields that have other values than their defaults."""
+        shown = (each for each in fields(cast("Any", self)) if each.repr and getattr(self, each.name) != each.default)
+        given = ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in shown)
+        return f"{type(self).__name__}({given})"
+
     def check(self) -> None:
         """Refuse what `__post_init__` leaves to Airflow: a template.
 
@@ -96,7 +102,7 @@ def group_of(options: type[Options]) -> Rule:
     return Rule(f"{options.__name__}(…)", lambda value: isinstance(value, options))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Limits(Options):
     """How much a batch holds, and how long a run begins new ones.
 
@@ -112,7 +118,7 @@ class Limits(Options):
     time_budget: timedelta | None = field(default=None, metadata=ruled(or_none(DURATION, _NO_LIMIT)))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class DeadLetters(Options):
     """Bad records are written to the table `dead_letters`, and the batch is committed.
 
@@ -138,7 +144,7 @@ class DeadLetters(Options):
         return int(self.limit * records) if isinstance(self.limit, float) else self.limit
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Reading(Options):
     """How Spark's tasks read records from Kafka.
 
@@ -153,7 +159,7 @@ class Reading(Options):
     idle_timeout: timedelta = field(default=timedelta(seconds=120), metadata=ruled(DURATION))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Staging(Options):
     """Where Spark's tasks stage the files of a batch, and how many tasks there are.
 
@@ -180,7 +186,7 @@ class Staging(Options):
             raise ConfigurationError(f"Staging.dir must be an absolute path or a URI; got dir={self.dir!r}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class StateTables(Options):
     """Where the state tables are.
 
@@ -192,7 +198,7 @@ class StateTables(Options):
     prefix: str = field(default="", metadata=ruled(TEXT, templated=True))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Coordination(Options):
     """What a load does about other runs of its group, and whether consumer groups in Kafka learn of it.
 

@@ -172,6 +172,10 @@ MAX_RECORD_BYTES = 64 << 20
 of Spark.
 """
 
-FLAG = Rule("True or False", lambda value: isinstance(value, bool))
+FLAG = Rule(
+    "True or False",
+    lambda value: isinstance(value, bool),
+    lambda text: {"true": True, "false": False}.get(text.strip().lower(), text),
+)
 
 DURATION = Rule("a positive timedelta", lambda value: isinstance(value, timedelta) and value > timedelta(0))

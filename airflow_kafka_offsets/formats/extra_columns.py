@@ -19,7 +19,7 @@ def _is_format(value: Any) -> bool:
 FORMAT = Rule("a format, such as Json(…) or Raw(…)", _is_format)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ExtraColumns(Options):
     """The columns of rows besides those that `value_format` declares.
 

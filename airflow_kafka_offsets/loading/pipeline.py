@@ -183,7 +183,7 @@ class Pipeline:
             return record_format
         return with_fields(
             record_format,
-            self.on_new_field,
+            on_new_field,
             self.sink.name,
             lambda: self.sink.connect(engine, connections).prepare(None).known,
         )

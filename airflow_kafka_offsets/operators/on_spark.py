@@ -73,7 +73,7 @@ class PipelineOperator(GroupOperator):
     def check_parameters(self) -> None:
         super().check_parameters()
         transform_of(self.sink, getattr(self, "transform", None))
-        refuse_literal_secrets(self.spark_conf)
+        refuse_literal_secrets(self.spark.conf)
         if self.assets:
             self.outlets = [*self.outlets, alias_of(self.group_id, self.task_id)]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperatorLink
 
 from airflow_kafka_offsets.core.options import IsolationLevel, StateTables
-from airflow_kafka_offsets.core.parameters import Rule, or_none
+from airflow_kafka_offsets.core.parameters import FLAG, Rule, or_none
 from airflow_kafka_offsets.hooks.links import BatchLink, GroupLink, RewindLink
 from airflow_kafka_offsets.loading.parameters import SINK
 from airflow_kafka_offsets.operators.base import RULES, GroupOperator, task_run
@@ -72,7 +72,7 @@ class KafkaRewindOperator(GroupOperator):
         "kafka_conn_id",
     )
     operator_extra_links: Collection[BaseOperatorLink] = (GroupLink(), BatchLink(), RewindLink())
-    rules: ClassVar[Mapping[str, Rule]] = RULES | {"replace": or_none(SINK)}
+    rules: ClassVar[Mapping[str, Rule]] = RULES | {"preview_only": FLAG, "replace": or_none(SINK)}
     scenario: str
     value: Any
     scope: str | Sequence[str]
@@ -152,7 +152,6 @@ class KafkaRewindOperator(GroupOperator):
         from airflow_kafka_offsets.rewinding.previewing import preview_rewind
         from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
-        preview_only = _as_bool("preview_only", self.preview_only)
         # A template without a value renders to nothing.
         value = None if self.value == "" else self.value
         scenario = Scenario.of(self.scenario, value, group_id=self.group_id)
@@ -185,7 +184,7 @@ class KafkaRewindOperator(GroupOperator):
                 self.log.info("%s", partition)
             if self.replace is not None:
                 preview.refuse_replace()
-            if preview_only:
+            if self.preview_only:
                 return preview.as_dict() | {"executed": False} | asdict(RewindResult(None))
             result = execute_rewind(
                 preview,
@@ -199,13 +198,3 @@ class KafkaRewindOperator(GroupOperator):
                 connections=sink_connections(self.replace) if self.replace is not None else None,
             )
         return preview.as_dict() | {"executed": True} | asdict(result)
-
-
-def _as_bool(name: str, value: bool | str) -> bool:
-    """Return a parameter as a boolean; a template renders it to text."""
-    from airflow_kafka_offsets.exceptions import ConfigurationError
-
-    text = str(value).strip().lower()
-    if text not in ("true", "false"):
-        raise ConfigurationError(f"{name} must be true or false; got {name}={value!r}")
-    return text == "true"

@@ -45,7 +45,7 @@ Logs = Mapping[TopicPartition, PartitionLog]
 Ranges = tuple[OffsetRange, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OffsetBounds(Options):
     """Ranges of offsets: start inclusive, end exclusive.
 
@@ -78,7 +78,7 @@ class OffsetBounds(Options):
         return ranges
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TimeBounds(Options):
     """In every partition, from the first record at or after an instant up to the first record at or after another.
 
@@ -108,7 +108,7 @@ class TimeBounds(Options):
         return TimeSpan(since, until)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BatchBounds(Options):
     """The ranges of a batch in the group's history.
 

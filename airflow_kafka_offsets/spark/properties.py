@@ -22,7 +22,7 @@ REDACTION = "(?i)secret|passw|passphrase|token|(access|account|private)[._-]?key
 _ABOUT = re.compile("(?i)(provider|providers|path|file|class|type|enabled|interval|regex|renewal|ratio|timeout)$")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Spark(Options):
     """How an operator starts Spark.
 
@@ -31,8 +31,10 @@ class Spark(Options):
     """
 
     conn_id: str = field(default="spark_default", metadata=ruled(NAME, templated=True))
+    # Rendered, they may hold secrets.
     conf: Mapping[str, Any] | None = field(
         default=None,
+        repr=False,
         metadata=ruled(
             or_none(Rule("a dictionary of properties", lambda value: isinstance(value, Mapping))), templated=True
         ),

@@ -103,6 +103,11 @@ def test_a_staging_directory_is_an_absolute_path_or_a_uri(given: str) -> None:
         Staging(dir=given)
 
 
+def test_a_group_shows_what_differs_from_its_defaults() -> None:
+    assert repr(Limits()) == "Limits()"
+    assert repr(Reading(isolation_level="read_uncommitted")) == "Reading(isolation_level='read_uncommitted')"
+
+
 @pytest.mark.parametrize("group", [Limits(max_records=5), ExtraColumns(key_format=Json("k INT")), Spark("other")])
 def test_a_group_is_a_value(group: Options) -> None:
     assert pickle.loads(pickle.dumps(group)) == group

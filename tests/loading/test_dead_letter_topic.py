@@ -93,7 +93,7 @@ def test_what_a_killed_process_did_not_send_the_next_run_sends(
     inline_loader: Loader, orders: str, dead: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed between COMMIT and the first record, and after the last record before it is noted."""
-    loader, options = inline_loader, {"on_bad_record": DeadLetters(topic=dead)}
+    loader, topics = inline_loader, DeadLetters(topic=dead)
 
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -103,11 +103,11 @@ def test_what_a_killed_process_did_not_send_the_next_run_sends(
         with monkeypatch.context() as patched:
             patched.setattr(dead_letter_topic, name, killed)
             with pytest.raises(KeyboardInterrupt):
-                loader(orders, **options)
+                loader(orders, on_bad_record=topics)
         assert rows(loader.engine, SENT) == [(1, dead, False)]
 
-    loader(orders, **options)
-    loader(orders, **options)
+    loader(orders, on_bad_record=topics)
+    loader(orders, on_bad_record=topics)
 
     # Once before the mark, and once more.
     assert [record["notes"]["offset"] for record in records(loader.kafka, dead)] == ["0", "0"]

@@ -191,10 +191,13 @@ def test_other_operators_render_theirs() -> None:
     verify = rendered(
         KafkaVerifyOperator, task_id="verify", group_id="g", sink=sink, kafka_conn_id="{{ params.empty }}"
     )
-    rewind = rendered(KafkaRewindOperator, task_id="r", group_id="g", scenario="undo", conn_id=connection, replace=sink)
+    given: dict[str, Any] = {"task_id": "r", "group_id": "g", "scenario": "undo", "conn_id": connection}
+    rewind = rendered(KafkaRewindOperator, **given, replace=sink, preview_only="{{ params.empty or 'True' }}")
 
     assert (verify.sink.name, verify.kafka_conn_id) == ("orders", None)
-    assert (rewind.replace.name, rewind.conn_id) == ("orders", "orders")
+    assert (rewind.replace.name, rewind.conn_id, rewind.preview_only) == ("orders", "orders", True)
+    with pytest.raises(ConfigurationError, match="preview_only must be True or False; got preview_only='orders'"):
+        rendered(KafkaRewindOperator, **given, preview_only=connection)
 
 
 def test_thresholds_of_a_sensor_are_rendered() -> None:

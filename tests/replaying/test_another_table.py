@@ -118,7 +118,7 @@ class TestIntoAnotherTable:
             ),
             (
                 {"limits": Limits(max_records=1, max_bytes=5)},
-                r"A replay has no limits but max_records; got Limits\(max_records=1, max_bytes=5, time_budget=None\)",
+                r"A replay has no limits but max_records; got Limits\(max_records=1, max_bytes=5\)",
             ),
             ({"on_data_loss": "ignore"}, "on_data_loss must be one of fail, skip; got on_data_loss='ignore'"),
             ({"replace": "no"}, "replace must be True or False; got replace='no'"),
