@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import Staging
+from airflow_kafka_offsets import Coordination, Staging
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify
@@ -158,7 +158,7 @@ def test_a_load_that_is_killed_is_finished_by_the_next_try(loader: Loader, load:
 def test_a_load_that_is_killed_is_finished_by_the_next_run(loader: Loader, load: Load, point: str) -> None:
     from datetime import timedelta
 
-    killed(replace(load, options=load.options | {"lease": timedelta(seconds=1)}), point)
+    killed(replace(load, options=load.options | {"coordination": Coordination(lease=timedelta(seconds=1))}), point)
 
     finish(loader, load, NEXT_RUN)
 
