@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import exceptions
 from airflow_kafka_offsets.core import log_identity
@@ -38,7 +37,7 @@ from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.staging_area import create_directory, remove_attempt
-from airflow_kafka_offsets.sinks.sink import ConnectedSink, FileSink, Output
+from airflow_kafka_offsets.sinks.table import Output, Table
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
 from airflow_kafka_offsets.spark.main import failure
 from airflow_kafka_offsets.staging.dead_letters import most_of
@@ -116,7 +115,8 @@ def begin_attempt(context: LoadContext, claim: Claim, batch: Batch) -> Attempt:
     directory = create_directory(batch.batch_id, pipeline.staging_dir)
     try:
         job = make_job(context, claim.kind, batch, directory)
-        earlier_uri = begin_staging(claim, batch, directory.uri, context.recipe, writes_target=_writes_files(pipeline))
+        writes_target = pipeline.sink.writes_files
+        earlier_uri = begin_staging(claim, batch, directory.uri, context.recipe, writes_target=writes_target)
     except BaseException:
         # No batch names it: a later attempt may have taken over.
         try:
@@ -148,10 +148,10 @@ def make_job(context: LoadContext, kind: str, batch: Batch, directory: StagingDi
     return job_of(
         pipeline,
         directory,
-        context.ledger.engine,
-        context.output(batch, kind, directory.name),
+        context.table,
+        context.publication(batch, kind, directory.name).output,
         batch_id=batch.batch_id,
-        slices=split(batch.ranges, pipeline.slice_offsets, writes_files=_writes_files(pipeline)),
+        slices=split(batch.ranges, pipeline.slice_offsets, writes_files=pipeline.sink.writes_files),
         kafka_config=context.kafka_config,
         connections=context.connections,
         columns=context.columns,
@@ -166,7 +166,7 @@ def make_job(context: LoadContext, kind: str, batch: Batch, directory: StagingDi
 def job_of(
     pipeline: Pipeline,
     directory: StagingDirectory,
-    engine: Engine,
+    table: Table,
     output: Output,
     *,
     slices: Sequence[Slice],
@@ -176,16 +176,15 @@ def job_of(
 ) -> StageJob:
     """Return the job that stages slices as a pipeline says.
 
-    :param output: of the batch, for the sink
+    :param table: the target
+    :param output: the batch, as the target knows it
     :param columns: of a decoded row
     :param connections: those of the formats
     :param others: what the pipeline does not know, and the fields of the job that have another value than it says
     """
-    sink = pipeline.sink
-    if isinstance(sink, ConnectedSink):
-        connections = {**connections, STORAGE: sink.storage_options()}
-    writer = sink.writer(engine, pipeline.result_columns(columns), output)
-    tasks = assign(slices, pipeline.slice_offsets, writes_files=_writes_files(pipeline))
+    connections = {**connections, STORAGE: table.storage_options()}
+    writer = table.writer(pipeline.result_columns(columns), output)
+    tasks = assign(slices, pipeline.slice_offsets, writes_files=pipeline.sink.writes_files)
     own = {
         # A transform may be in the folder of the DAG file, which is only on this process's path.
         "python_path": tuple(filter(None, sys.path)) if pipeline.needs_path else (),
@@ -198,11 +197,6 @@ def job_of(
         "connections": connections,
     }
     return from_attributes(StageJob, pipeline, tasks=tasks, staging_uri=directory.uri, **{**own, **others})
-
-
-def _writes_files(pipeline: Pipeline) -> bool:
-    """Return whether Spark tasks write the files of the target."""
-    return isinstance(pipeline.sink, FileSink)
 
 
 def launch_application(launcher: Launcher, job: StageJob, batch: Batch, directory: StagingDirectory) -> StagedBatch:

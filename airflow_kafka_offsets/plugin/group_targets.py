@@ -8,7 +8,7 @@ files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -17,8 +17,8 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.ledger.group_table import GroupTable, group_table, same_table_names
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.plugin.sources import Registered, Source
-from airflow_kafka_offsets.sinks.fan_out import FanOut
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.sinks.fan_out import of_tables
+from airflow_kafka_offsets.sinks.sink import DatabaseTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class GroupTarget:
     """
 
     name: str | None = None
-    tables: tuple[SqlTable, ...] = ()
+    tables: tuple[DatabaseTable, ...] = ()
     is_of_dag: bool = False
     task: tuple[str, str] | None = None
     verifiers: tuple[tuple[str, str], ...] = ()
@@ -51,11 +51,6 @@ class GroupTarget:
         if not self.tables:
             return f"Target {self.name} is no table of this database"
         return f"No task of a DAG names table {self.name}: how its rows are loaded is not known"
-
-
-def sink_of(tables: Sequence[SqlTable]) -> SqlTable | FanOut:
-    """Return the sink of one or several tables."""
-    return tables[0] if len(tables) == 1 else FanOut.of(tables)
 
 
 def group_target(
@@ -76,7 +71,7 @@ def group_target(
         of_task
         for registered in dags.values()
         for of_task in registered.tables.get((source, group_id), ())
-        if sink_of(of_task).name in names
+        if of_tables(of_task).name in names
     ]
     # Less can be proved of a table with a key: where tasks differ, it is taken for one.
     found = max(
@@ -95,10 +90,10 @@ def _task(
     return (found.dag_id, found.task_id) if dag is not None and found.task_id in dag.tasks else None
 
 
-def _existing(conn: Connection, name: str) -> tuple[SqlTable, ...]:
+def _existing(conn: Connection, name: str) -> tuple[DatabaseTable, ...]:
     inspector = sa.inspect(conn)
     if inspector.has_table(name):
-        return (SqlTable(name),)
+        return (DatabaseTable(name),)
     schema, dot, table = name.partition(".")
     # A dot may also be part of a table's name.
-    return (SqlTable(table, schema),) if dot and inspector.has_table(table, schema=schema) else ()
+    return (DatabaseTable(table, schema),) if dot and inspector.has_table(table, schema=schema) else ()

@@ -36,7 +36,7 @@ from airflow_kafka_offsets.rewinding.history import count_removed, executed_prev
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.fan_out import Sinks, as_sink
-from airflow_kafka_offsets.sinks.sink import Sink
+from airflow_kafka_offsets.sinks.sink import Connections, Sink
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +67,7 @@ def execute_rewind(
     reason: str | None = None,
     abandon: int | None = None,
     replace: Sinks | None = None,
+    connections: Connections | None = None,
 ) -> RewindResult:
     """Do what a preview says, for all partitions in one transaction, or nothing.
 
@@ -80,6 +81,7 @@ def execute_rewind(
         change
     :param replace: the group's target: its rows of the offsets that will be read again, and their dead letters, are
         deleted in the same transaction; also where a position stays, and an earlier rewind left rows after it
+    :param connections: what the connections of the target hold
     :raises RewindConflictError: positions have moved since the preview was made; nothing was changed
     :raises OpenBatchError: a batch is open, and is not the one to abandon; nothing was changed
     :raises ConfigurationError: the rows of the target do not say where they are from, or positions of another cluster
@@ -89,24 +91,25 @@ def execute_rewind(
         committed
     :raises LedgerError: see `exceptions`
     """
-    replace = as_sink(replace)
+    sink = as_sink(replace)
+    target = None if sink is None else sink.connect(engine, connections)
     ledger = Ledger(engine, tables or Tables.of())
     tables, who, group_id = ledger.tables, who or current_user(), preview.group_id
     by = f"{who}, triggered by {run.triggered_by}" if run is not None and run.triggered_by is not None else who
-    moves = preview.changed if replace is None else preview.replacing
+    moves = preview.changed if target is None else preview.replacing
     if not moves:
         log.info("Nothing to change: %s leaves the positions of group %r where they are", preview.scenario, group_id)
         if abandon is not None:
             abandon_batch(group_id, abandon, engine=engine, tables=tables, who=by, reason=reason)
             log.info("Batch %d of group %r is abandoned", abandon, group_id)
         return RewindResult(None)
-    if replace is not None:
+    if target is not None:
         preview.refuse_replace()
     if preview.generation is None:
         create_missing(ledger)
-    if replace is not None:
+    if target is not None:
         # Rows of dead letters whose replay was interrupted are in the history first.
-        finish_publishing_dead_letters(ledger, replace, group_id)
+        finish_publishing_dead_letters(ledger, target, group_id)
     run = run or TaskRun.of_this_process()
 
     def execute(conn: Connection) -> int:
@@ -115,18 +118,18 @@ def execute_rewind(
         else:
             lock(conn, tables, group_id)
         # An earlier try may have held the lock, and have committed.
-        done = _executed_by(conn, tables, group_id, run, preview.scenario, replace)
+        done = _executed_by(conn, tables, group_id, run, preview.scenario, sink)
         if done is not None:
             return done
         _check_unchanged(conn, tables, preview, abandon)
         if abandon is not None:
             moved = None if preview.moves_cluster else {move.topic_partition for move in preview.changed}
             abandon_locked(conn, tables, group_id, abandon, by, reason, moved=moved)
-        replaced = {move.topic_partition: move.reread for move in moves if replace is not None and move.reread}
+        replaced = {move.topic_partition: move.reread for move in moves if target is not None and move.reread}
         decision = f"moved forward by {by} ({preview.scenario})"
         return move_positions(
             conn,
-            tables,
+            ledger,
             group_id,
             [move.as_range() for move in moves],
             [Gap(*move.topic_partition, *span, "passed over", decision) for move in moves for span in move.skipped],
@@ -134,7 +137,7 @@ def execute_rewind(
             kind=preview.kind,
             generation=(preview.generation or 0) + 1,
             cluster_id=preview.cluster_id,
-            target=replace,
+            target=target,
             replaced=replaced,
             scenario=preview.scenario,
             reason=reason,
@@ -144,7 +147,7 @@ def execute_rewind(
     def look_up(conn: Connection) -> int | None:
         # The server may not have noticed that the connection broke, and still hold the lock of the transaction.
         wait_for_group(conn, tables, group_id, preview.cluster_id)
-        return _executed_by(conn, tables, group_id, run, preview.scenario, replace)
+        return _executed_by(conn, tables, group_id, run, preview.scenario, sink)
 
     try:
         with translated_errors(
@@ -157,8 +160,8 @@ def execute_rewind(
             f"Whether the positions of group {group_id!r} were moved is not known. {unknown}. Look at the history of "
             "the group: the rewind is there as a whole, or not at all."
         ) from unknown
-    if replace is not None:
-        run_pending_cleanups(ledger, replace, group_id)
+    if target is not None:
+        run_pending_cleanups(ledger, target, group_id)
     moved = len(preview.changed)
     log.info(
         "Moved %s of group %r (%s), number %d in the history",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from airflow_kafka_offsets.sinks.delta.snapshot import DeltaSnapshot
     from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
-    from airflow_kafka_offsets.sinks.sink import Output
+    from airflow_kafka_offsets.sinks.table import Output
     from airflow_kafka_offsets.writers.delta_writer import DeltaWriter
 
 

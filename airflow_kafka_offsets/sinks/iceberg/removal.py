@@ -23,7 +23,7 @@ from airflow_kafka_offsets.sinks.iceberg.key_index import KeyPruning
 from airflow_kafka_offsets.sinks.iceberg.newest import NewestRows, portions, positions
 from airflow_kafka_offsets.sinks.iceberg.source import of_batches, plan, read
 from airflow_kafka_offsets.sinks.lake.replaced import Key, ReplacedRows, count_rows
-from airflow_kafka_offsets.sinks.sink import Output
+from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.writers.iceberg_data_file import TableShape
 from airflow_kafka_offsets.writers.iceberg_files import DataFiles
 

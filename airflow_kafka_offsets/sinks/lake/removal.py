@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, TOPIC
 from airflow_kafka_offsets.sinks.lake.file_table import ActiveFile, FileTable
 from airflow_kafka_offsets.sinks.lake.replaced import Key, ReplacedRows, count_rows
-from airflow_kafka_offsets.sinks.sink import Output
+from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.writers.data_files import DataFile, FileLayout, write_data_files
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import StagedFileError
 from airflow_kafka_offsets.sinks.lake.file_table import FileTable
-from airflow_kafka_offsets.sinks.sink import Output
+from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.rows import schema_text
 from airflow_kafka_offsets.writers.table_rows import file_columns

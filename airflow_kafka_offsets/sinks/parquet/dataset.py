@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from airflow_kafka_offsets.sinks.parquet.snapshot import ParquetSnapshot
     from airflow_kafka_offsets.sinks.parquet.target import ParquetTarget
-    from airflow_kafka_offsets.sinks.sink import Output
+    from airflow_kafka_offsets.sinks.table import Output
     from airflow_kafka_offsets.writers.parquet_writer import ParquetWriter
 
 

@@ -13,7 +13,7 @@ from obstore.exceptions import BaseError
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.sinks.parquet.snapshot import MARKER, ParquetSnapshot, manifest_path
-from airflow_kafka_offsets.sinks.sink import Removed
+from airflow_kafka_offsets.sinks.target_rows import Removed
 from airflow_kafka_offsets.writers.data_files import DataFile
 from airflow_kafka_offsets.writers.parquet_writer import described, new_path
 
