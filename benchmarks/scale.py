@@ -222,7 +222,9 @@ def history(batches: int) -> Iterator[str]:
             after = conn.scalar(sizes, {"names": names})
         engine.dispose()
     yield ""
-    yield f"the history of a batch of {_PARTITIONS:,} partitions takes {float(after - before) / batches / 2**10:,.0f} KB"
+    yield (
+        f"the history of a batch of {_PARTITIONS:,} partitions takes {float(after - before) / batches / 2**10:,.0f} KB"
+    )
 
 
 @contextmanager

@@ -45,8 +45,7 @@ READ = (
         "Show the batches of a group, the newest first: loads, rewinds and everything else that moved positions, with "
         "author and reason. With --batch, show the ranges, gaps and replaced output of one batch, and the schemas of "
         "a registry that it read (whole with --output json).",
-        "history orders_loader --conn-id warehouse --limit 5\n"
-        "         airflow kafka-offsets history orders_loader --conn-id warehouse --batch 42",
+        ("history orders_loader --conn-id warehouse --limit 5", "history orders_loader --conn-id warehouse --batch 42"),
         *shared.GROUP,
         option("--limit", "the most batches to show", type=positive, default=20),
         option("--batch", "the id of the batch to show in full", type=positive),
@@ -74,8 +73,10 @@ READ = (
         "the positions exactly once. With --kafka-conn-id, read all records that Kafka still has again, and look for "
         "each. If something is wrong, print all violations, and exit with 1. With --upsert-key, rows are not proved: "
         "later ones replace earlier ones.",
-        "verify orders_loader --conn-id warehouse --table orders --kafka-conn-id kafka_default\n"
-        "         airflow kafka-offsets verify orders_loader --conn-id warehouse --dag-id load_orders --task-id load",
+        (
+            "verify orders_loader --conn-id warehouse --table orders --kafka-conn-id kafka_default",
+            "verify orders_loader --conn-id warehouse --dag-id load_orders --task-id load",
+        ),
         *shared.GROUP,
         *shared.TASK,
         shared.TABLE,

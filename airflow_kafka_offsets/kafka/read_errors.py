@@ -179,8 +179,8 @@ class ReadWatch:
             "was planned, and that epoch ends before it now. The log was truncated and rewritten there, by an unclean "
             "leader election or in a restored cluster"
             if was_truncated
-            else f"offsets {planned} were planned, but the log ends before them. It was truncated, by an unclean leader "
-            "election or in a restored cluster, or the topic was created again"
+            else f"offsets {planned} were planned, but the log ends before them. It was truncated, by an unclean "
+            "leader election or in a restored cluster, or the topic was created again"
         )
         return LogTruncatedError(
             f"{self._name}: {cause}: records before the stored position may have been replaced. Find out which records "

@@ -115,8 +115,9 @@ def begin_attempt(context: LoadContext, claim: Claim, batch: Batch) -> Attempt:
     directory = create_directory(batch.batch_id, pipeline.staging_dir)
     try:
         job = make_job(context, claim.kind, batch, directory)
-        writes_target = pipeline.sink.writes_files
-        earlier_uri = begin_staging(claim, batch, directory.uri, context.recipe, writes_target=writes_target)
+        earlier_uri = begin_staging(
+            claim, batch, directory.uri, context.recipe, writes_target=pipeline.sink.writes_files
+        )
     except BaseException:
         # No batch names it: a later attempt may have taken over.
         try:
