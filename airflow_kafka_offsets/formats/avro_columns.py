@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from airflow_kafka_offsets.formats.avro_schema import Field, Type
 from airflow_kafka_offsets.formats.spark_ddl import spark_type
-from airflow_kafka_offsets.formats.wire_format import SchemaError, UnreadableError, relisted
+from airflow_kafka_offsets.formats.wire_format import MismatchError, SchemaError, UnreadableError, relisted
 from airflow_kafka_offsets.formats.years import OUT_OF_YEARS, out_of_years
 
 _INSTANT, _LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
@@ -42,10 +42,6 @@ _TYPES = {
 _EXACT = Context(prec=76)
 
 _PROMOTED = {("int", "long"): pa.int64(), ("float", "double"): pa.float64()}
-
-
-class MismatchError(SchemaError):
-    """No value of a type can become the column."""
 
 
 def columns_of(kind: Type, column: str) -> pa.Schema:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from airflow_kafka_offsets.formats.protobuf_schema import Message
 from airflow_kafka_offsets.formats.spark_ddl import spark_type
-from airflow_kafka_offsets.formats.wire_format import SchemaError
+from airflow_kafka_offsets.formats.wire_format import MismatchError, SchemaError
 
 # The types of fields, by their numbers in descriptor.proto.
 GROUP, MESSAGE, BYTES, ENUM, INT32 = 10, 11, 12, 14, 5
@@ -47,10 +47,6 @@ _WRAPPERS = {
 }
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
-
-
-class MismatchError(SchemaError):
-    """No value of a field can become the column."""
 
 
 class Child(NamedTuple):
