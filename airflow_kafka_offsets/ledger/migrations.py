@@ -235,40 +235,44 @@ def _rename_columns(conn: Connection, tables: Tables) -> Iterator[Statement]:
     if dialect.name in PARTIAL_INDEX_DIALECTS:
         for name in (*partial, "one_ahead"):
             yield _drop_index(tables, f"offset_batches_{name}")
-    elif is_mysql(dialect) and "ahead_load" in _column_names(conn, batches):
-        index = f"{tables.prefix}offset_batches_one_ahead"
-        yield TableStatement("ALTER TABLE {} DROP KEY {index}, DROP COLUMN ahead_load", batches, index=index)
-    for table, renamed in _RENAMED.items():
+    for table, renamed in RENAMED_COLUMNS.items():
         stored = getattr(tables, table)
         existing = _column_names(conn, stored)
         for old, new in renamed.items():
-            if old in existing:
+            # Not by the old name: statements that are only printed have added none of these columns.
+            if new not in existing:
                 yield TableStatement(f"ALTER TABLE {{}} RENAME COLUMN {old} TO {new}", stored)
     yield batches.update().where(batches.c.state == "ahead").values(state="prefetched")
     yield batches.update().where(batches.c.kind == "start").values(kind="initialize")
+    function_name = sa.func.replace(batches.c.target_table, "callable://", "function://")
+    yield batches.update().where(batches.c.target_table.like("%callable://%")).values(target_table=function_name)
     index = f"{tables.prefix}offset_batches_one_prefetched"
     is_prefetched = "kind = 'load' AND state IN ('prefetched')"
     if dialect.name in PARTIAL_INDEX_DIALECTS:
         for name, condition in partial.items():
             yield TableStatement(
-                f"CREATE INDEX {{index}} ON {{}} (consumer_group) WHERE {condition}",
+                f"CREATE INDEX IF NOT EXISTS {{index}} ON {{}} (consumer_group) WHERE {condition}",
                 batches,
                 index=f"{tables.prefix}offset_batches_{name}",
             )
         yield TableStatement(
-            f"CREATE UNIQUE INDEX {{index}} ON {{}} (consumer_group) WHERE {is_prefetched}", batches, index=index
+            f"CREATE UNIQUE INDEX IF NOT EXISTS {{index}} ON {{}} (consumer_group) WHERE {is_prefetched}",
+            batches,
+            index=index,
         )
     elif is_mysql(dialect) and "prefetched_load" not in _column_names(conn, batches):
         type_ = ExactString(NAME_LENGTH).compile(dialect=dialect)
+        replaced = dialect.identifier_preparer.quote(f"{tables.prefix}offset_batches_one_ahead")
         yield TableStatement(
-            f"ALTER TABLE {{}} ADD prefetched_load {type_} GENERATED ALWAYS AS (CASE WHEN {is_prefetched} THEN "
+            f"ALTER TABLE {{}} DROP KEY {replaced}, DROP COLUMN ahead_load, "
+            f"ADD prefetched_load {type_} GENERATED ALWAYS AS (CASE WHEN {is_prefetched} THEN "
             "consumer_group END) STORED, ADD UNIQUE KEY {index} (prefetched_load)",
             batches,
             index=index,
         )
 
 
-_RENAMED = {
+RENAMED_COLUMNS = {
     "offset_batches": {
         "letters_topic": "dead_letter_topic",
         "letters_sent_at": "dead_letters_sent_at",

@@ -17,7 +17,7 @@ from airflow_kafka_offsets.ledger.group_summaries import GroupSummary, group_sum
 from airflow_kafka_offsets.ledger.replaced_output import count_output
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.plugin.access import Caller
-from airflow_kafka_offsets.plugin.group_targets import GroupTarget, group_target, sink_of
+from airflow_kafka_offsets.plugin.group_targets import GroupTarget, group_target
 from airflow_kafka_offsets.plugin.readings import Readings
 from airflow_kafka_offsets.plugin.sources import Source, tables_of
 from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind
@@ -25,8 +25,10 @@ from airflow_kafka_offsets.rewinding.history import state_before_last_rewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS, Scenario
-from airflow_kafka_offsets.sinks.sink import ReplacedOffsets
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.sinks.fan_out import of_tables
+from airflow_kafka_offsets.sinks.sink import DatabaseTable
+from airflow_kafka_offsets.sinks.sql.rows import count_replaced
+from airflow_kafka_offsets.sinks.target_rows import ReplacedOffsets
 
 ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 
@@ -85,7 +87,7 @@ class RewindEstimate:
     kafka_conn_id: str
     rows: int | None = None
     dead_letters: int | None = None
-    tables: tuple[SqlTable, ...] = ()
+    tables: tuple[DatabaseTable, ...] = ()
 
     @property
     def is_nothing(self) -> bool:
@@ -143,14 +145,14 @@ def preview_wish(
             )
 
         def count_rows(replaced: ReplacedOffsets) -> int:
-            return sum(table.rows(conn).count_replaced(replaced) for table in target.tables)
+            return sum(count_replaced(conn, table, replaced) for table in target.tables)
 
         moves = [move for move in preview.replacing if move.reread is not None]
         rows, letters = count_output(
             conn,
             ledger.tables,
             group.group_id,
-            sink_of(target.tables).name,
+            of_tables(target.tables).name,
             {move.topic_partition: move.reread for move in moves if move.reread is not None},
             {move.topic_partition: move.new.topic_id for move in moves if move.new is not None},
             count_rows,
@@ -175,7 +177,7 @@ def execute(ledger: Ledger, content: Mapping[str, Any], number: str, who: str, r
         who=who,
         reason=reason,
         abandon=preview.open_batch if content["abandon"] else None,
-        replace=sink_of(tables) if tables else None,
+        replace=of_tables(tables) if tables else None,
     )
 
 

@@ -10,12 +10,13 @@ from fastapi.responses import RedirectResponse
 from airflow_kafka_offsets.plugin.access import Caller, CallerDep
 from airflow_kafka_offsets.plugin.forms import FROM_THIS_SITE, FormDep, field, issue, redeem
 from airflow_kafka_offsets.plugin.group_pages import Found, NamedGroup, NamedGroupDep, find_group
-from airflow_kafka_offsets.plugin.group_targets import GroupTarget, group_target, sink_of
+from airflow_kafka_offsets.plugin.group_targets import GroupTarget, group_target
 from airflow_kafka_offsets.plugin.pages import ReadingsDep
 from airflow_kafka_offsets.plugin.readings import Readings
 from airflow_kafka_offsets.plugin.rendering import Links, page
 from airflow_kafka_offsets.plugin.shell_commands import verify_command
 from airflow_kafka_offsets.plugin.verifications import BusyError, Verifications
+from airflow_kafka_offsets.sinks.fan_out import of_tables
 
 router = APIRouter()
 
@@ -63,7 +64,7 @@ def start(
     target = found.more
     if not target.can_verify:
         raise HTTPException(status.HTTP_409_CONFLICT, f"{target.unknown}. Verify with KafkaVerifyOperator")
-    sink = sink_of(target.tables)
+    sink = of_tables(target.tables)
     dag_id = min(found.summary.dag_ids, default=None)
     try:
         verifications.start(named.source, named.group_id, sink, who=str(caller.user.get_name()), dag_id=dag_id)

@@ -5,6 +5,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.ledger import install
 from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.migrations import RENAMED_COLUMNS
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Ledger, Tables
 from tests.support.command_line import CommandLine, database_connection
 from tests.support.old_tables import T0, contents, position, run_script, structure, upgraded
@@ -31,11 +32,18 @@ class TestPrintedStatements:
         tables = Tables(prefix=prefix)
         initialize(Ledger(engine, tables))
         current = structure(engine)
-        names = ('"' + (prefix + table).replace('"', '""') + '"' for table in ("consumed_offsets", "offset_ranges"))
+
+        def quoted(table: str) -> str:
+            return '"' + (prefix + table).replace('"', '""') + '"'
+
         version_1 = "".join(
-            f"ALTER TABLE {name} ADD COLUMN {column} BIGINT;\n"
-            for name in names
+            f"ALTER TABLE {quoted(table)} ADD COLUMN {column} BIGINT;\n"
+            for table in ("consumed_offsets", "offset_ranges")
             for column in ("ahead_offset", "ahead_before_ms")
+        ) + "".join(
+            f"ALTER TABLE {quoted(table)} RENAME COLUMN {new} TO {old};\n"
+            for table, renamed in RENAMED_COLUMNS.items()
+            for old, new in renamed.items()
         )
         for way in (
             lambda: initialize(Ledger(engine, tables)),

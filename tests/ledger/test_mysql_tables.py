@@ -45,7 +45,7 @@ def test_a_group_has_one_open_load(ledger: Ledger) -> None:
         planned(ledger, "a", "staged")
 
 
-def test_a_group_has_one_load_that_is_planned_ahead(ledger: Ledger) -> None:
+def test_a_group_has_one_prefetched_load(ledger: Ledger) -> None:
     planned(ledger, "a")
     for group in ("a", "A", "b"):
         planned(ledger, group, "prefetched")
@@ -54,16 +54,23 @@ def test_a_group_has_one_load_that_is_planned_ahead(ledger: Ledger) -> None:
         planned(ledger, "a", "prefetched")
 
 
-def test_tables_of_version_8_get_the_key_of_loads_that_are_planned_ahead(ledger: Ledger) -> None:
+def test_tables_of_version_8_get_the_key_of_prefetched_loads(ledger: Ledger) -> None:
     described = select(ledger.engine, "SHOW CREATE TABLE offset_batches")
     do(ledger.engine, "ALTER TABLE offset_batches DROP KEY offset_batches_one_prefetched, DROP COLUMN prefetched_load")
+    for old, new in {
+        "letters_topic": "dead_letter_topic",
+        "letters_sent_at": "dead_letters_sent_at",
+        "publishing_at": "publish_started_at",
+        "files_since": "has_files_since",
+    }.items():
+        do(ledger.engine, f"ALTER TABLE offset_batches RENAME COLUMN {new} TO {old}")
     do(ledger.engine, "UPDATE offsets_schema_version SET version = 8")
 
     assert initialize(ledger)
 
     assert select(ledger.engine, "SHOW CREATE TABLE offset_batches") == described
-    # An upgrade that was interrupted between its two statements.
-    do(ledger.engine, "UPDATE offsets_schema_version SET version = 8")
+    # An upgrade that was interrupted before the version was stored.
+    do(ledger.engine, "UPDATE offsets_schema_version SET version = 9")
     assert initialize(ledger)
 
 

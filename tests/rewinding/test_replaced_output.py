@@ -168,7 +168,8 @@ class TestReplace:
     @pytest.mark.parametrize("name", ["loaded", "again", "left_by", "select", 'odd "name"'])
     def test_any_name_of_a_table_will_do(self, db: Warehouse, name: str) -> None:
         db.change(
-            f'CREATE TABLE "{name.replace(chr(34), chr(34) * 2)}" (_kafka_topic, _kafka_partition, _kafka_offset, _batch_id)'
+            f'CREATE TABLE "{name.replace(chr(34), chr(34) * 2)}" (_kafka_topic, _kafka_partition, _kafka_offset, '
+            "_batch_id)"
         )
         held, batch = db.plan({T0: 5}, target=name)
         table = sa.Table(name, sa.MetaData(), autoload_with=db.engine)
@@ -197,7 +198,9 @@ class TestReplace:
         batch_id = planned.batch.batch_id
 
         def write(conn: Connection) -> int:
-            replace_output(conn, loaded.tables, GROUP, batch_id, TARGET.name, SqlTarget(conn, TARGET).remove)
+            replace_output(
+                conn, loaded.tables, GROUP, batch_id, TARGET.name, SqlTarget(conn, TARGET.connect(conn.engine)).remove
+            )
             for offset in range(5, 15):
                 conn.exec_driver_sql("INSERT INTO output VALUES (1, 'orders', 0, ?, ?)", (offset, batch_id))
             return 10

@@ -40,12 +40,14 @@ def way(request: pytest.FixtureRequest, mariadb: MariaDbServer) -> Iterator[str]
 
 def test_every_value_is_stored_as_it_was_sent(mariadb_engine: Engine, way: str, tmp_path: Path) -> None:
     schema = columns(
-        id=pa.int64(), text=pa.string(), data=pa.binary(), exact=pa.decimal128(38, 20), twice=pa.float64(), single=pa.float32(),
-        instant=pa.timestamp("us", "UTC"), wall=pa.timestamp("us"), day=pa.date32(), flag=pa.bool_(), small=pa.int16(),
+        id=pa.int64(), text=pa.string(), data=pa.binary(), exact=pa.decimal128(38, 20), twice=pa.float64(),
+        single=pa.float32(), instant=pa.timestamp("us", "UTC"), wall=pa.timestamp("us"), day=pa.date32(),
+        flag=pa.bool_(), small=pa.int16(),
     )  # fmt: skip
     names = [name for name in schema.names if not name.startswith("_kafka")]
     values: list[tuple[Any, ...]] = [
-        ("\\N\t\n\r\\'\"\0\x1aé😀%s`", bytes(range(256)), Decimal("1e-20"), 1e300, SINGLE, datetime(1, 1, 1, 0, 0, 0, 1, UTC),
+        ("\\N\t\n\r\\'\"\0\x1aé😀%s`", bytes(range(256)), Decimal("1e-20"), 1e300, SINGLE,
+         datetime(1, 1, 1, 0, 0, 0, 1, UTC),
          datetime(9999, 12, 31, 23, 59, 59, 999_999), date(1, 1, 1), True, -(2**15)),
         ("", b"", Decimal("-0.5"), -1e-300, -SINGLE, datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC),
          datetime(1969, 12, 31, 23, 59, 59, 5), date(9999, 12, 31), False, 2**15 - 1),
@@ -54,10 +56,10 @@ def test_every_value_is_stored_as_it_was_sent(mariadb_engine: Engine, way: str, 
         ("trailing  ", b"NULL", None, None, None, None, None, None, None, None),
     ]  # fmt: skip
     rows = [at(number, **dict(zip(names, (number, *row), strict=True))) for number, row in enumerate(values)]
-    TARGET.prepare(mariadb_engine, schema)
+    TARGET.connect(mariadb_engine).prepare(schema)
 
     with mariadb_engine.begin() as conn:
-        assert SqlTarget(conn, TARGET).write(staged(tmp_path, schema, rows)) == len(rows)
+        assert SqlTarget(conn, TARGET.connect(conn.engine)).write(staged(tmp_path, schema, rows)) == len(rows)
         assert counted(conn, "load") == (way == "load")
 
     table = reflected(mariadb_engine, "target")
@@ -134,7 +136,7 @@ def test_a_row_that_no_statement_can_hold_is_named(
     mariadb_engine: Engine, mariadb: MariaDbServer, tmp_path: Path
 ) -> None:
     schema = columns(text=pa.string())
-    TARGET.prepare(mariadb_engine, schema)
+    TARGET.connect(mariadb_engine).prepare(schema)
     large = [at(0, text="a"), at(1, text="x" * (16 << 20)), at(2, text="b")]
 
     assert write(mariadb_engine, TARGET, staged(tmp_path, schema, large)) == 3  # LOAD DATA has no such limit
@@ -150,7 +152,7 @@ class TestFilesOfThisMachine:
     def test_no_statement_reads_one_whatever_the_engine_allows(self, mariadb_database: str) -> None:
         engine = sa.create_engine(f"{mariadb_database}?local_infile=1")
         unify_sessions(engine)
-        TARGET.prepare(engine, columns(text=pa.string()))
+        TARGET.connect(engine).prepare(columns(text=pa.string()))
         with engine.connect() as conn:
             with pytest.raises(RuntimeError, match="local_infile option is false"):
                 conn.exec_driver_sql(f"LOAD DATA LOCAL INFILE '{Path(__file__)}' INTO TABLE target (text)")
@@ -201,16 +203,16 @@ class TestTarget:
         with pytest.raises(
             TargetError, match=r"engine of table 'target' is MyISAM.* ALTER TABLE `target` ENGINE = InnoDB"
         ):
-            TARGET.prepare(mariadb_engine, columns(id=pa.int64()))
+            TARGET.connect(mariadb_engine).prepare(columns(id=pa.int64()))
 
     def test_columns_are_added_by_no_commit(self, mariadb_engine: Engine) -> None:
         do(mariadb_engine, "CREATE TABLE target (id BIGINT)")
 
         with pytest.raises(ConfigurationError, match="in the transaction of the commit, which mysql cannot"):
-            TARGET.prepare(mariadb_engine, columns(id=pa.int64(), new=pa.string()), may_grow=True)
+            TARGET.connect(mariadb_engine).prepare(columns(id=pa.int64(), new=pa.string()), may_grow=True)
 
     def test_another_driver_is_refused(self) -> None:
         dialect: Any = SimpleNamespace(name="mysql", driver="mysqldb")
 
         with pytest.raises(ConfigurationError, match=r"PyMySQL.*'mysqldb'.*mysql\+pymysql://"):
-            TARGET.prepare(SimpleNamespace(dialect=dialect), None)  # type: ignore[arg-type]
+            TARGET.connect(SimpleNamespace(dialect=dialect)).prepare(None)  # type: ignore[arg-type]

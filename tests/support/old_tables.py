@@ -136,6 +136,10 @@ def upgraded(engine: Engine) -> dict[str, list[dict[str, Any]]]:
         )
     )
     found["offset_batches"] = [row | added for row in found["offset_batches"]]
+    renamed = {"replaced_from": "replaced_start_offset", "replaced_to": "replaced_end_offset"}
+    found["offset_ranges"] = [
+        {renamed.get(name, name): value for name, value in row.items()} for row in found["offset_ranges"]
+    ]
     found["dead_letters"] = [
         row | dict.fromkeys(("error_class", "schema_id", "publishing")) for row in found["dead_letters"]
     ]
