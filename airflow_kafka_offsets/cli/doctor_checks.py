@@ -219,9 +219,9 @@ class CheckContext:
         if BaseHook.get_connection(self._args.spark_conn_id).conn_type == "spark_connect":
             self._master = f"sc://{self._connect_launcher().endpoint}"
             return f"Spark Connect, {self._master}"
-        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+        from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 
-        self._master = str(SparkSubmitHook(conn_id=self._args.spark_conn_id)._connection["master"])
+        self._master = SparkSubmitLauncher(self._args.spark_conn_id).master()
         return f"master {self._master}"
 
     @property
