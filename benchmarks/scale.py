@@ -106,7 +106,7 @@ def _manifest(number: int) -> _Measured:
         job = StageJob(
             batch_id=1,
             group_id="orders",
-            slices=slices,
+            tasks=tuple((slice_,) for slice_ in slices),
             kafka_config={},
             isolation_level="read_committed",
             record_format=Json(COLUMNS),

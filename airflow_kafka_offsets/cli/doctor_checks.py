@@ -22,7 +22,6 @@ from airflow_kafka_offsets.cli.doctor_database import (
     existing_version,
     look_at_target,
     missing_rights,
-    sql_table,
     try_to_create,
 )
 from airflow_kafka_offsets.core.text import count, first_few
@@ -32,7 +31,8 @@ from airflow_kafka_offsets.kafka.config import weaknesses
 from airflow_kafka_offsets.ledger.group_table import tables_of_groups
 from airflow_kafka_offsets.ledger.overview import between_commits
 from airflow_kafka_offsets.ledger.rights import of_loads, of_moves
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.sinks.sink import DatabaseTable
+from airflow_kafka_offsets.sinks.target_names import existing_table
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.hooks.spark_connect import SparkConnectLauncher
@@ -117,10 +117,11 @@ class CheckContext:
         with database(self._args) as ledger:
             if self._args.table is not None:
                 key = tuple(self._args.upsert_key or ())
-                targets = [SqlTable(self._args.table, self._args.table_schema, upsert_key=key)]
+                targets = [DatabaseTable(self._args.table, self._args.table_schema, key)]
             elif self._is_installed:
                 with ledger.connect() as conn:
-                    targets = [sql_table(conn, name) for name in tables_of_groups(conn, ledger.tables)]
+                    names = tables_of_groups(conn, ledger.tables)
+                    targets = [existing_table(conn, name) or DatabaseTable(name) for name in names]
             else:
                 targets = []
             if not targets:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.database.errors import STATE_RIGHTS, database_message, is_outage, sqlstate
@@ -17,8 +17,9 @@ from airflow_kafka_offsets.database.transactions import transaction
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.ledger.tables import Ledger
+from airflow_kafka_offsets.sinks.fan_out import of_tables
+from airflow_kafka_offsets.sinks.sink import DatabaseTable
 from airflow_kafka_offsets.sinks.sql.column_types import created_table
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
 _INSUFFICIENT_PRIVILEGE = "42501"
 
@@ -102,28 +103,23 @@ def try_to_create(engine: Engine, metadata: sa.MetaData, schema_option: str) -> 
         raise CheckFailedError(database_message(error), f"{create}, and grant USAGE and CREATE on it") from error
 
 
-def look_at_target(engine: Engine, target: SqlTable) -> str:
+def look_at_target(engine: Engine, target: DatabaseTable) -> str:
     """Return what this user may do with a target.
 
     :raises KafkaOffsetsError: loads cannot write to it
     """
-    if target.prepare(engine, None).known is None:
+    sink = of_tables([target])
+    if sink.connect(engine).prepare(None).known is None:
         created = created_table(target.table, target.schema, pa.schema([]))
         try_to_create(engine, created.metadata, "--table-schema")
-        return f"{target.name} does not exist yet; this user may create it, and the first load does"
+        return f"{sink.name} does not exist yet; this user may create it, and the first load does"
     table = sa.Table(target.table, sa.MetaData(), schema=target.schema)
     try:
         with engine.connect() as conn:
             check_rights(conn, table, ("DELETE",), "delete from table {table!r}")
     except TargetError as error:
-        return f"{target.name}: all that loads need; not all for rewinds, and replays that replace rows: {error}"
-    return f"{target.name}: all that loads, replays and rewinds need"
-
-
-def sql_table(conn: Connection, name: str) -> SqlTable:
-    """Return the table that has a name in the history. A dot may also be part of the table's own name."""
-    schema, dot, table = name.partition(".")
-    return SqlTable(table, schema) if dot and not sa.inspect(conn).has_table(name) else SqlTable(name)
+        return f"{sink.name}: all that loads need; not all for rewinds, and replays that replace rows: {error}"
+    return f"{sink.name}: all that loads, replays and rewinds need"
 
 
 def missing_rights(ledger: Ledger, rights: Iterable[tuple[sa.Table, str]]) -> Iterator[str]:

@@ -13,8 +13,8 @@ from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.raw import Raw
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.sinks.sink import Sink
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.sinks.fan_out import of_tables
+from airflow_kafka_offsets.sinks.sink import DatabaseTable, Sink
 
 _OF_TASK = ("table", "table_schema", "columns", "transform", "upsert_key", "staging_dir")
 
@@ -30,6 +30,18 @@ class CommandPipeline(NamedTuple):
     pipeline: Pipeline
     kafka_conn_id: str
     spark: tuple[str, Mapping[str, Any] | None]
+    connections: dict[str, dict[str, Any]]
+
+
+class CommandTarget(NamedTuple):
+    """The target of a command.
+
+    :param isolation_level: of its load
+    :param connections: what those of the sink hold
+    """
+
+    sink: Sink
+    isolation_level: str
     connections: dict[str, dict[str, Any]]
 
 
@@ -56,21 +68,22 @@ def check_target(args: Namespace, command: str, *, table: str = "--table") -> No
         raise ConfigurationError(f"The task of --task-id says what {', '.join(given)} would say: leave out one of them")
 
 
-def sink_of(args: Namespace, table: str | None) -> tuple[Sink, str]:
-    """Return the target, connected, and the isolation level of its load.
+def target_of(args: Namespace, table: str | None) -> CommandTarget:
+    """Return the target.
 
     :param table: the one that the arguments name, if they name no task
     """
     if args.dag_id is None:
         assert table is not None  # see `check_target`
         upsert_key = tuple(getattr(args, "upsert_key", None) or ())
-        return SqlTable(table, args.table_schema, upsert_key=upsert_key), Pipeline.isolation_level
+        sink = of_tables([DatabaseTable(table, args.table_schema, upsert_key)])
+        return CommandTarget(sink, Pipeline.isolation_level, {})
     from airflow_kafka_offsets.cli.dag_task import find_task
-    from airflow_kafka_offsets.hooks.connections import connected_sink
+    from airflow_kafka_offsets.hooks.connections import sink_connections
 
     task = find_task(args.dag_id, args.task_id, only=("group_id", "sink"))
     _check_group(args, task.group_id)
-    return connected_sink(task.sink), task.isolation_level
+    return CommandTarget(task.sink, task.isolation_level, sink_connections(task.sink))
 
 
 def pipeline_of(args: Namespace, topics: Sequence[str], tables: Tables) -> CommandPipeline:
@@ -85,7 +98,7 @@ def pipeline_of(args: Namespace, topics: Sequence[str], tables: Tables) -> Comma
             group_id=args.group,
             topics=tuple(topics),
             value_format=Json(args.columns) if args.columns is not None else Raw(),
-            sink=SqlTable(args.table, args.table_schema, upsert_key=tuple(args.upsert_key or ())),
+            sink=of_tables([DatabaseTable(args.table, args.table_schema, tuple(args.upsert_key or ()))]),
             transform=args.transform,
             staging_dir=args.staging_dir,
             tables=tables,

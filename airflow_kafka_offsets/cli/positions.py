@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_kafka_offsets.cli.command import cluster, command, database, scope, usage
-from airflow_kafka_offsets.cli.load_target import check_target, sink_of
+from airflow_kafka_offsets.cli.load_target import CommandTarget, check_target, target_of
 from airflow_kafka_offsets.cli.output import note, show, show_value
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.text import count
@@ -24,7 +24,6 @@ from airflow_kafka_offsets.rewinding.execution import abandon_batch, execute_rew
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS, Scenario, write_offsets
-from airflow_kafka_offsets.sinks.sink import Sink
 
 
 @command("rewind")
@@ -150,7 +149,8 @@ def _show_and_execute(args: Namespace, preview: RewindPreview, ledger: Ledger) -
             who=args.who,
             reason=args.reason,
             abandon=args.abandon,
-            replace=target,
+            replace=target.sink if target is not None else None,
+            connections=target.connections if target is not None else None,
         )
     _show(preview, args.output)
     if preview.instant is not None:
@@ -179,10 +179,10 @@ def _show_and_execute(args: Namespace, preview: RewindPreview, ledger: Ledger) -
         )
 
 
-def _replaced_target(args: Namespace) -> Sink | None:
+def _replaced_target(args: Namespace) -> CommandTarget | None:
     """Return the target whose rows are deleted, if there is one."""
     if args.replace is not False:
-        return sink_of(args, args.replace)[0]
+        return target_of(args, args.replace)
     return None
 
 

@@ -5,7 +5,7 @@ proved.
 from __future__ import annotations
 
 from airflow_kafka_offsets.cli import arguments as shared
-from airflow_kafka_offsets.cli.arguments import option, positive, topics
+from airflow_kafka_offsets.cli.arguments import option, positive, switch, topics
 from airflow_kafka_offsets.cli.entries import entry
 
 READ = (
@@ -55,15 +55,15 @@ READ = (
         "lag.plan",
         "Show what the next batch of a group would load",
         "Show what a load would do next, and write nothing: for every partition the range, the number of offsets, an "
-        "estimate of the bytes, and the number of slices that Spark reads in parallel, which is smaller for a large "
-        "batch into a lake table. If the group has an open batch, that comes next. Pass the options of the load: they "
-        "are not stored.",
+        "estimate of the bytes, and the number of slices that Spark reads in parallel. If the group has an open batch, "
+        "that comes next. Pass the options of the load: they are not stored.",
         "plan orders_loader --conn-id warehouse --max-records 1000000",
         *shared.PLAN,
         option("--until", "load up to the first record at or after this instant (ISO 8601)"),
         shared.MAX_RECORDS,
         option("--max-bytes", "the most bytes of a batch, estimated", type=positive),
         option("--slice-offsets", "the most offsets of a slice", type=positive, default=250_000),
+        switch("--lake-table", "the target is a lake table: a large batch has fewer, larger slices"),
         shared.ON_DATA_LOSS,
     ),
     entry(

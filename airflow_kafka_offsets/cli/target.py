@@ -8,7 +8,7 @@ from argparse import Namespace
 from dataclasses import asdict, replace
 
 from airflow_kafka_offsets.cli.command import command, database, offset_bounds, usage, whole_topics
-from airflow_kafka_offsets.cli.load_target import check_target, pipeline_of, sink_of
+from airflow_kafka_offsets.cli.load_target import check_target, pipeline_of, target_of
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.exceptions import ConfigurationError, VerificationError
 from airflow_kafka_offsets.ledger.batch_rows import current_user
@@ -55,7 +55,7 @@ def verify(args: Namespace) -> None:
     """
     check_target(args, "A proof")
     config = args.connections.kafka_config() if args.connections.names_kafka else None
-    sink, isolation_level = sink_of(args, args.table)
+    sink, isolation_level, connections = target_of(args, args.table)
     with database(args) as ledger:
         try:
             coverage = verification.verify(
@@ -65,6 +65,7 @@ def verify(args: Namespace) -> None:
                 tables=ledger.tables,
                 kafka_config=config,
                 isolation_level=args.isolation_level or isolation_level,
+                connections=connections,
             )
         except VerificationError as error:
             show([asdict(violation) for violation in error.violations], args.output)
@@ -72,7 +73,8 @@ def verify(args: Namespace) -> None:
         show([asdict(coverage)], args.output)
         if not coverage.output_checked:
             with ledger.connect() as conn:
-                note(verification.describe_unchecked(sink.rows(conn).limit))
+                rows = sink.connect(ledger.engine, connections).rows(conn)
+                note(verification.describe_unchecked(rows.limit))
 
 
 @usage()

@@ -32,7 +32,6 @@ from airflow_kafka_offsets.ledger.batch_outputs import note_outputs
 from airflow_kafka_offsets.ledger.batch_rows import current_user
 from airflow_kafka_offsets.ledger.batch_schemas import schemas_of_group, store_schemas
 from airflow_kafka_offsets.ledger.dead_letters import DROPPED
-from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock
 from airflow_kafka_offsets.ledger.published_dead_letters import (
     begin_publishing_dead_letters,
@@ -45,7 +44,8 @@ from airflow_kafka_offsets.loading.commit import add_columns, write_rows
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.stage import StagedBatch, job_of, launch
 from airflow_kafka_offsets.loading.staging_area import create_directory
-from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Output
+from airflow_kafka_offsets.sinks.table import Output, Table
+from airflow_kafka_offsets.sinks.target_names import same_table_names
 from airflow_kafka_offsets.spark.driver import stage_here
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
 from airflow_kafka_offsets.staging.dead_letters import dead_letters, headers_of
@@ -115,6 +115,7 @@ def replay_dead_letters(
     ):
         pipeline = pipeline.prepared(connections or {}, engine)
         columns = pipeline.check()
+        table = pipeline.sink.connect(engine, connections)
         if pipeline.needs_spark_sql:
             if launcher is None:
                 raise ConfigurationError(
@@ -125,13 +126,13 @@ def replay_dead_letters(
         with ledger.connect() as conn:
             cluster_of(conn, ledger.tables, letters.group_id)
         # The letters that remain are those that no earlier replay has written.
-        finished = finish_publishing_dead_letters(ledger, pipeline.sink, letters.group_id)
+        finished = finish_publishing_dead_letters(ledger, table, letters.group_id)
         replayed = [Replayed(batch_id, records, rows, 0) for batch_id, records, rows in finished]
         with ledger.connect() as conn:
             counts = count_by_batch(conn, ledger.tables, letters, corrected)
             batches = _of_target(conn, ledger.tables, counts, pipeline.sink.name)
             pipeline = pipeline.with_schemas(schemas_of_group(conn, ledger.tables, letters.group_id))
-        target = pipeline.sink.prepare(engine, pipeline.result_columns(columns), may_grow=pipeline.adds_columns)
+        target = table.prepare(pipeline.result_columns(columns), may_grow=pipeline.adds_columns)
         for batch_id in batches:
             directory = create_directory(batch_id, pipeline.staging_dir)
             try:
@@ -140,11 +141,11 @@ def replay_dead_letters(
                     slices, records = _write(directory, _as_they_are_now(found, corrected))
                 if not records:  # somebody else was quicker
                     continue
-                output = dead_letters_output(ledger, pipeline.sink, letters.group_id, batch_id, directory.name)
+                output = dead_letters_output(ledger, table, letters.group_id, batch_id, directory.name)
                 job = job_of(
                     pipeline,
                     directory,
-                    engine,
+                    table,
                     output,
                     batch_id=batch_id,
                     slices=slices,
@@ -161,7 +162,9 @@ def replay_dead_letters(
                     records_are_staged=True,
                 )
                 staged = _stage(job, directory, launcher)
-                replayed.append(_commit(ledger, letters.group_id, pipeline, output, records, staged, who, reason))
+                replayed.append(
+                    _commit(ledger, letters.group_id, pipeline, table, output, records, staged, who, reason)
+                )
             finally:
                 directory.remove()
     return replayed
@@ -252,6 +255,7 @@ def _commit(
     ledger: Ledger,
     group_id: str,
     pipeline: Pipeline,
+    table: Table,
     output: Output,
     records: Sequence[Record],
     staged: StagedBatch,
@@ -260,14 +264,14 @@ def _commit(
 ) -> Replayed:
     tables, batch_id = ledger.tables, staged.manifest.batch_id
     retried = replace(pipeline, on_bad_record="dead_letter", max_dead_letters=None)
-    is_elsewhere = isinstance(retried.sink, ElsewhereSink)
+    is_elsewhere = retried.sink.commits_externally
     errors = _errors(staged)
     done, good = Replayed(batch_id, 0, 0, 0), list[Record]()
 
     def write(conn: Connection) -> int:
         nonlocal good
         # What a target commits elsewhere is committed at the end of the block: what may be refused comes before.
-        with retried.sink.open(conn, output) as target:
+        with table.publish(conn, output) as target:
             add_columns(conn, tables, batch_id, retried, target, staged)
             rows, staged_rows = write_rows(conn, retried, target, staged)
             note_outputs(conn, tables, batch_id, target)

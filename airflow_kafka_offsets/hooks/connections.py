@@ -19,7 +19,7 @@ from airflow_kafka_offsets.core.hosts import is_this_machine
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks.mysql import mysql_engine, mysql_weakness
 from airflow_kafka_offsets.kafka.config import check_config
-from airflow_kafka_offsets.sinks.sink import ConnectedSink, Sink, connect
+from airflow_kafka_offsets.sinks.sink import Sink
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL, Engine
@@ -224,19 +224,12 @@ def sink_connections(sink: Sink) -> dict[str, dict[str, Any]]:
     :return: by their ids: `conn_type`, `host`, `port`, `login`, `password`, `schema` and `extra`
     :raises AirflowNotFoundException: there is no such connection
     """
-    if not isinstance(sink, ConnectedSink):
-        return {}
     found = {conn_id: _connection(conn_id) for conn_id in sink.conn_ids}
     names = ("conn_type", "host", "port", "login", "password", "schema")
     return {
         conn_id: {name: getattr(connection, name) for name in names} | {"extra": connection.extra_dejson}
         for conn_id, connection in found.items()
     }
-
-
-def connected_sink(sink: Sink) -> Sink:
-    """Return a sink with what its connections hold; see `sink_connections`."""
-    return connect(sink, sink_connections(sink))
 
 
 def make_launcher(conn_id: str, *, conf: Mapping[str, Any] | None = None, name: str) -> Launcher:

@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.sinks.sink import BranchOutput, Target
+from airflow_kafka_offsets.sinks.table import Target
+from airflow_kafka_offsets.sinks.target_rows import BranchOutput
 
 
 def note_outputs(conn: Connection, tables: Tables, batch_id: int, target: Target) -> None:

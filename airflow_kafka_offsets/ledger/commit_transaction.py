@@ -34,20 +34,26 @@ class Written(NamedTuple):
 
     :param rows: how many
     :param reads: what was read of each range, and how much of it became dead letters
+    :param into: the name of the target for the log, with the rows of each of several
     :param dead_letter_topic: the topic to which the dead letters are to be written
     """
 
     rows: int
     reads: Reads
+    into: str
     dead_letter_topic: str | None = None
 
+    @property
+    def dead_letters(self) -> int:
+        return sum(read.dead_letters for read in self.reads.values())
 
-def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Written]) -> int:
+
+def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Written]) -> Written:
     """Write the rows of a batch and mark it committed, in one transaction, with what its claim adds.
 
     :param write: writes all rows and dead letters over the given connection; may be called several times, each time in
         a new transaction (see `transact`)
-    :return: the number of rows
+    :return: what was written
     :raises FencedError: a later attempt took over
     :raises PositionConflictError: a stored position is not where its range starts
     :raises BatchClosedError: the batch was committed or abandoned meanwhile
@@ -58,21 +64,25 @@ def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Writt
     :raises CommitUnknownError: the connection broke, and the ledger could not be read
     """
     tables = claim.ledger.tables
+    latest: Written | None = None
 
-    def work(conn: Connection) -> int:
+    def work(conn: Connection) -> Written:
+        nonlocal latest
         claim.begin_commit(conn, batch)
-        written = write(conn)
-        rows, reads = written.rows, written.reads
+        latest = write(conn)
         now = database_now(conn)
-        _close(conn, tables, batch, written, now)
-        # A load moves its positions here, and opens the batch that was planned ahead: only now no other one is open.
-        claim.finish_commit(conn, batch, reads, now)
-        return rows
+        _close(conn, tables, batch, latest, now)
+        # A load moves its positions here, and opens the prefetched batch: only now no other one is open.
+        claim.finish_commit(conn, batch, latest.reads, now)
+        return latest
+
+    def look_up(conn: Connection) -> Written | None:
+        return latest if _is_committed(conn, claim, batch) else None
 
     of_group = f"{batch.batch_id} of group {batch.group_id!r}"
     try:
         # Not `Claim.transact`: each kind of claim locks in its own order, and checks more.
-        return transact(claim.ledger.engine, work, outcome=lambda conn: _rows_committed(conn, claim, batch))
+        return transact(claim.ledger.engine, work, outcome=look_up)
     except DBAPIError as error:
         reason = database_message(error) if is_outage(error) else refusal(error)
         nothing = f"Batch {of_group} was not committed, and nothing of it was written: {reason}."
@@ -94,18 +104,16 @@ def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Writt
         raise DatabaseBusyError(f"Batch {of_group} was not committed: {busy}") from busy
 
 
-def _rows_committed(conn: Connection, claim: Claim, batch: Batch) -> int | None:
-    """Return the number of rows that a batch was committed with; None where it was not committed."""
+def _is_committed(conn: Connection, claim: Claim, batch: Batch) -> bool:
+    """Return whether a batch was committed by the transaction whose connection broke."""
     # Until the server notices that the connection broke, the transaction is open and has the claim locked.
     claim.wait(conn)
     batches = claim.ledger.tables.offset_batches.c
-    row = conn.execute(sa.select(batches.state, batches.row_count).where(batches.batch_id == batch.batch_id)).one()
-    return int(row.row_count) if row.state == "committed" else None
+    return conn.scalar(sa.select(batches.state).where(batches.batch_id == batch.batch_id)) == "committed"
 
 
 def _close(conn: Connection, tables: Tables, batch: Batch, written: Written, now: datetime) -> None:
-    reads = written.reads
-    dead_letters = sum(read.dead_letters for read in reads.values())
+    reads, dead_letters = written.reads, written.dead_letters
     store_reads(conn, tables, batch.batch_id, reads)
     change_open(
         conn,

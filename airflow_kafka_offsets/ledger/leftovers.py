@@ -16,7 +16,7 @@ from airflow_kafka_offsets.core.history import UNFINISHED_STATES
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.transactions import now, transact
 from airflow_kafka_offsets.ledger.tables import Ledger
-from airflow_kafka_offsets.sinks.sink import FileSink, Sink
+from airflow_kafka_offsets.sinks.table import Table
 
 log = logging.getLogger(__name__)
 
@@ -24,19 +24,19 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 50
 
 
-def remove_leftovers(ledger: Ledger, sink: Sink, group_id: str, retention: timedelta) -> None:
+def remove_leftovers(ledger: Ledger, table: Table, group_id: str, retention: timedelta) -> None:
     """Remove what attempts to stage batches left in the storage of a target. Does nothing for a target that is a table.
 
     :param retention: how long a batch has to be closed, and a file to be unchanged
     """
-    if not isinstance(sink, FileSink):
+    if not table.sink.writes_files:
         return
     batches = ledger.tables.offset_batches
     before = now(ledger.engine) - retention
     closed = sa.select(batches.c.batch_id).where(
         batches.c.has_files_since < before,
         batches.c.consumer_group == group_id,
-        batches.c.target_table == sink.name,
+        batches.c.target_table == table.sink.name,
         batches.c.state.not_in(UNFINISHED_STATES),
         sa.or_(batches.c.committed_at.is_(None), batches.c.committed_at < before),
         # What is owed to the target comes first.
@@ -45,22 +45,25 @@ def remove_leftovers(ledger: Ledger, sink: Sink, group_id: str, retention: timed
     with ledger.connect() as conn:
         ids = conn.scalars(closed.order_by(batches.c.batch_id).limit(_AT_ONCE)).all()
     for batch_id in ids:
-        if not _remove(ledger, sink, batch_id, before):
+        if not _remove(table, batch_id, before):
             return
         checked = batches.update().where(batches.c.batch_id == batch_id).values(has_files_since=None)
         transact(ledger.engine, lambda conn, checked=checked: conn.execute(checked))  # type: ignore[misc]
 
 
-def _remove(ledger: Ledger, sink: FileSink, batch_id: int, before: datetime) -> bool:
+def _remove(table: Table, batch_id: int, before: datetime) -> bool:
     try:
-        removed = sink.remove_leftovers(ledger.engine, batch_id, before)
+        removed = table.remove_leftovers(batch_id, before)
     except OSError as error:
         log.warning(
-            "The files that attempts of batch %d left in %s could not be removed: %s", batch_id, sink.name, error
+            "The files that attempts of batch %d left in %s could not be removed: %s", batch_id, table.sink.name, error
         )
         return False
     if removed:
         log.info(
-            "Removed %s from %s that failed attempts of batch %d left", count(removed, "file"), sink.name, batch_id
+            "Removed %s from %s that failed attempts of batch %d left",
+            count(removed, "file"),
+            table.sink.name,
+            batch_id,
         )
     return True

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,7 +16,6 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, Position, Span, TopicPartition
 from airflow_kafka_offsets.database.transactions import database_now
-from airflow_kafka_offsets.ledger.batch_outputs import note_outputs
 from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe, TaskRun, as_batch, insert_batch
 from airflow_kafka_offsets.ledger.groups import stored_generation
 from airflow_kafka_offsets.ledger.positions import (
@@ -27,9 +25,10 @@ from airflow_kafka_offsets.ledger.positions import (
     set_positions,
     stored_positions,
 )
+from airflow_kafka_offsets.ledger.publications import Publication
 from airflow_kafka_offsets.ledger.replaced_output import replace_output
-from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Output, Sink
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
+from airflow_kafka_offsets.sinks.table import Table
 
 
 def store_first_positions(
@@ -91,7 +90,7 @@ def keep_first_positions(
 
 def move_positions(
     conn: Connection,
-    tables: Tables,
+    ledger: Ledger,
     group_id: str,
     moves: Sequence[OffsetRange],
     gaps: Sequence[Gap],
@@ -100,7 +99,7 @@ def move_positions(
     kind: str,
     generation: int,
     cluster_id: str,
-    target: Sink | None = None,
+    target: Table | None = None,
     replaced: Mapping[TopicPartition, Span] | None = None,
     **of_batch: Any,
 ) -> int:
@@ -112,30 +111,27 @@ def move_positions(
     :param kind: rewind, undo or import
     :param generation: of the group from now on
     :param cluster_id: of the Kafka cluster that the group belongs to from now on
-    :param target: whose rows of `replaced` are deleted, with their dead letters; one that commits elsewhere is owed
-        that from then on
+    :param target: whose rows of `replaced` are deleted, with their dead letters; where it commits externally, by
+        `run_pending_cleanups`
     :param replaced: the offsets whose output is deleted
     :param of_batch: values of other columns of the batch
     :return: the id of the batch
     :raises ConfigurationError: the rows of the target do not say where they are from, or the group loads into another
         table
     """
-    now = database_now(conn)
+    now, tables = database_now(conn), ledger.tables
     values = of_batch | {"state": "committed", "planned_at": now, "committed_at": now}
-    name = target.name if target is not None else None
+    name = target.sink.name if target is not None else None
     batch = insert_batch(
         conn, tables, group_id, owner, kind, generation, moves, gaps, replaced, target_table=name, **values
     )
     batch_id = batch.batch_id
-    if isinstance(target, ElsewhereSink):
-        # Once this is committed: it could not be taken back.
-        replace_output(conn, tables, group_id, batch_id, target.name, partial(target.removable, conn))
-        owed = tables.offset_batches.update().where(tables.offset_batches.c.batch_id == batch_id)
-        conn.execute(owed.values(publish_started_at=now))
-    elif target is not None:
-        with target.open(conn, Output(batch_id, group_id, batch.ranges, "")) as opened:
-            replace_output(conn, tables, group_id, batch_id, target.name, opened.remove)
-            note_outputs(conn, tables, batch_id, opened)
+    if target is not None:
+        publication = Publication.of(ledger, target, batch, kind, conn=conn)
+        replace_output(conn, tables, group_id, batch_id, target.sink.name, publication.remove_replaced(conn))
+        if publication.is_external:
+            of_rewind = tables.offset_batches.c.batch_id == batch_id
+            conn.execute(tables.offset_batches.update().where(of_rewind).values(publish_started_at=now))
     offsets, groups = tables.consumed_offsets, tables.consumer_groups
     stored = [bound_partition(move.topic_partition) for move in moves if move.how != "chosen"]
     if stored:

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import fields
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -25,15 +26,18 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.history import OPEN_STATES, REWIND_KINDS
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.database.transactions import database_now, transact
+from airflow_kafka_offsets.exceptions import OlderLedgerError
+from airflow_kafka_offsets.ledger.batch_outputs import note_outputs
 from airflow_kafka_offsets.ledger.batch_rows import Batch, as_batch, change_open
 from airflow_kafka_offsets.ledger.claims import Claim
-from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.groups import lock
 from airflow_kafka_offsets.ledger.installation import installation_id
 from airflow_kafka_offsets.ledger.positions import RangeRead, Reads, store_reads
-from airflow_kafka_offsets.ledger.replaced_output import recorded_offsets
+from airflow_kafka_offsets.ledger.replaced_output import Remove, recorded_offsets, refuse_published
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Output, Sink
+from airflow_kafka_offsets.sinks.table import Output, Published, Superseded, Table, Target
+from airflow_kafka_offsets.sinks.target_names import same_table_names
+from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 
 log = logging.getLogger(__name__)
 
@@ -41,35 +45,132 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 1_000
 
 
-def output_of(ledger: Ledger, sink: Sink, batch: Batch, kind: str, attempt: str = "") -> Output:
-    """Return what a sink is told of a batch.
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """One batch on its way into a target: begun, published, finished, or looked up after an interruption.
 
-    :param kind: of the batch: loads of a group follow each other, and everything else stands alone
-    :param attempt: the name of the attempt that staged it
-    """
-    series = ""
-    if isinstance(sink, ElsewhereSink):
-        series = f"{installation_id(ledger)}.{batch.group_id}"
-        if kind != "load":
-            series = f"{series}.{batch.batch_id}"
-    return Output(batch.batch_id, batch.group_id, batch.ranges, series, attempt)
+    Of a target in the database of the positions, the transaction that publishes the batch is also what begins and
+    finishes the publication. A target that commits externally has a commit of its own: `begin` stores before it that
+    the target may have the batch, and the transaction of the positions, which follows, stores that it has.
 
-
-def begin_publishing(claim: Claim, batch: Batch, reads: Reads) -> None:
-    """Write down that the target may have the rows of a batch from now on, and what was read of each range.
-
-    Should the files of the batch be lost after the commit of the target, and its records expire: these counts and the
-    target are all that is left.
-
-    :raises FencedError: a later attempt took over
-    :raises BatchClosedError: the batch was abandoned meanwhile
+    :param output: the batch, as the target knows it
     """
 
-    def work(conn: Connection) -> None:
-        change_open(conn, claim.ledger.tables, batch, states=("staged",), publish_started_at=database_now(conn))
-        store_reads(conn, claim.ledger.tables, batch.batch_id, reads)
+    ledger: Ledger
+    table: Table
+    output: Output
+    is_external: bool
 
-    claim.transact(work)
+    @classmethod
+    def of(
+        cls,
+        ledger: Ledger,
+        table: Table,
+        batch: Batch,
+        kind: str,
+        attempt: str = "",
+        conn: Connection | None = None,
+    ) -> Publication:
+        """Return the publication of a batch.
+
+        :param kind: of the batch: loads of a group follow each other, and every other batch has a series of its own
+        :param attempt: the name of the attempt that staged it
+        :param conn: of the transaction, where it is called within one
+        """
+        series = ""
+        if table.sink.commits_externally:
+            series = f"{installation_id(ledger, conn)}.{batch.group_id}"
+            if kind != "load":
+                series = f"{series}.{batch.batch_id}"
+        output = Output(batch.batch_id, batch.group_id, batch.ranges, series, attempt)
+        return cls(ledger, table, output, table.sink.commits_externally)
+
+    def begin(self, claim: Claim, batch: Batch, reads: Reads, *, replace: bool = False) -> None:
+        """Store that the target may have the rows of a batch from now on, and what was read of each range.
+
+        If the files of the batch are lost after the commit of the target, and its records expire, these counts and the
+        target are all that is left.
+
+        :param replace: whether the batch replaces what earlier batches wrote of its offsets
+        :raises OpenBatchError: another batch may be publishing rows of these offsets
+        :raises FencedError: a later attempt took over
+        :raises BatchClosedError: the batch was abandoned meanwhile
+        """
+        if not self.is_external:
+            return
+        tables = claim.ledger.tables
+        if replace:
+            # Again within the transaction; here two replays do not end up waiting for each other.
+            with claim.ledger.connect() as conn:
+                refuse_published(conn, tables, batch.group_id, batch.batch_id)
+
+        def work(conn: Connection) -> None:
+            change_open(conn, tables, batch, states=("staged",), publish_started_at=database_now(conn))
+            store_reads(conn, tables, batch.batch_id, reads)
+
+        claim.transact(work)
+
+    def open(self, conn: Connection) -> AbstractContextManager[Target]:
+        """Open the target within the transaction that commits the batch; see `Table.publish`."""
+        return self.table.publish(conn, self.output)
+
+    def is_published(self) -> bool:
+        """Return whether the target has the rows of the batch.
+
+        :raises OlderLedgerError: it has a later batch of the series
+        """
+        state = self.table.state(self.output)
+        if isinstance(state, Superseded):
+            raise OlderLedgerError(
+                f"The target has batch {state.number} of group {self.output.group_id!r}, and batch "
+                f"{self.output.batch_id} is to be committed: the state tables were restored from an older backup than "
+                "the target. Nothing was written: restore both to the same moment"
+            )
+        return isinstance(state, Published)
+
+    def remove_replaced(self, conn: Connection) -> Remove:
+        """Return the function by which a rewind removes rows, within the transaction that moves the positions.
+
+        A target that commits externally only counts them: what it removes could not be taken back if the transaction
+        failed. The rows are removed by `run_pending_cleanups` once the positions are committed.
+        """
+
+        def remove(replaced: ReplacedOffsets) -> list[Removed]:
+            with self.open(conn) as target:
+                removed = target.remove(replaced)
+                if not self.is_external:
+                    note_outputs(conn, self.ledger.tables, self.output.batch_id, target)
+                    return removed
+                raise _CountedError(removed)
+
+        def count(replaced: ReplacedOffsets) -> list[Removed]:
+            try:
+                return remove(replaced)
+            except _CountedError as counted:
+                return counted.removed
+
+        return count
+
+    def clean_up(self, conn: Connection, kind: str) -> list[Removed]:
+        """Do what is pending of a closed batch: remove what a rewind replaced, or the rows of an abandoned batch.
+
+        :param kind: of the batch
+        """
+        if kind not in REWIND_KINDS:
+            return self.table.retire(self.output)
+        replaced = recorded_offsets(conn, self.ledger.tables, self.output.batch_id)
+        if replaced is None:
+            return []
+        with self.open(conn) as target:
+            return target.remove(replaced)
+
+
+class _CountedError(Exception):
+    """Ends the block of a publication, so that nothing of it is committed."""
+
+    def __init__(self, removed: list[Removed]) -> None:
+        super().__init__()
+        self.removed = removed
 
 
 def published_reads(ledger: Ledger, batch_id: int) -> dict[TopicPartition, RangeRead]:
@@ -148,33 +249,30 @@ def pending_cleanups(conn: Connection, tables: Tables, group_id: str, target: st
     return [PendingCleanup(as_batch(conn, tables, row), row.kind) for row in rows]
 
 
-def run_pending_cleanups(ledger: Ledger, sink: Sink, group_id: str) -> None:
-    """Take back rows of abandoned batches, and remove those that rewinds replaced.
+def run_pending_cleanups(ledger: Ledger, table: Table, group_id: str) -> None:
+    """Remove rows of abandoned batches, and those that rewinds replaced, from a target that commits externally.
 
     Safe to repeat, and in two processes at once. An interrupted call leaves the rest to the next one.
 
     :raises TargetError: the target cannot do it now
     """
-    if not isinstance(sink, ElsewhereSink):
-        return
-    tables, engine = ledger.tables, ledger.engine
+    tables = ledger.tables
     batches = tables.offset_batches
     with ledger.connect() as conn:
-        owed = pending_cleanups(conn, tables, group_id, sink.name)
-    for batch, kind in owed:
-        output = output_of(ledger, sink, batch, kind)
+        pending = pending_cleanups(conn, tables, group_id, table.sink.name)
+    for batch, kind in pending:
+        publication = Publication.of(ledger, table, batch, kind)
 
-        def work(conn: Connection, batch: Batch = batch, kind: str = kind, output: Output = output) -> int:
+        def work(
+            conn: Connection, batch: Batch = batch, kind: str = kind, publication: Publication = publication
+        ) -> int:
             lock(conn, tables, group_id)
-            if kind in REWIND_KINDS:
-                replaced = recorded_offsets(conn, tables, batch.batch_id)
-                with sink.open(conn, output) as target:
-                    removed = target.remove(replaced) if replaced is not None else []
-            else:
-                removed = sink.retire(engine, output)
+            removed = publication.clean_up(conn, kind)
             conn.execute(batches.update().where(batches.c.batch_id == batch.batch_id).values(publish_started_at=None))
             return sum(part.rows for part in removed)
 
-        rows = transact(engine, work)
+        rows = transact(ledger.engine, work)
         what = "replaced by rewind" if kind in REWIND_KINDS else "of abandoned batch"
-        log.info("Removed %s rows %s %d of group %r from %s", f"{rows:,}", what, batch.batch_id, group_id, sink.name)
+        log.info(
+            "Removed %s rows %s %d of group %r from %s", f"{rows:,}", what, batch.batch_id, group_id, table.sink.name
+        )

@@ -23,12 +23,12 @@ from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import LedgerError
 from airflow_kafka_offsets.ledger.batch_rows import current_user, note_added_columns
-from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.groups import lock
 from airflow_kafka_offsets.ledger.installation import installation_id
 from airflow_kafka_offsets.ledger.replayed_dead_letters import correct_history, delete, is_of, parts
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Output, Sink
+from airflow_kafka_offsets.sinks.table import Output, Table
+from airflow_kafka_offsets.sinks.target_names import same_table_names
 from airflow_kafka_offsets.staging.refused import Record
 from airflow_kafka_offsets.staging.rows import StagedRows
 
@@ -49,12 +49,12 @@ class FinishedReplay(NamedTuple):
     rows: int
 
 
-def dead_letters_output(ledger: Ledger, sink: Sink, group_id: str, batch_id: int, attempt: str) -> Output:
+def dead_letters_output(ledger: Ledger, table: Table, group_id: str, batch_id: int, attempt: str) -> Output:
     """Return what a sink is told of dead letters of a batch.
 
     :param attempt: the name of the attempt to replay them: it is published under that name, once
     """
-    series = f"{installation_id(ledger)}.{group_id}.{attempt}" if isinstance(sink, ElsewhereSink) else ""
+    series = f"{installation_id(ledger)}.{group_id}.{attempt}" if table.sink.commits_externally else ""
     return Output(batch_id, group_id, (), series, attempt)
 
 
@@ -88,20 +88,20 @@ def begin_publishing_dead_letters(
     transact(ledger.engine, work)
 
 
-def finish_publishing_dead_letters(ledger: Ledger, sink: Sink, group_id: str) -> list[FinishedReplay]:
+def finish_publishing_dead_letters(ledger: Ledger, table: Table, group_id: str) -> list[FinishedReplay]:
     """Find out what interrupted replays of dead letters published, and finish these.
 
     Safe to repeat, and in two processes at once. A replay that still runs publishes first, or never.
 
-    :param sink: whose letters are concerned
+    :param table: whose letters are concerned
     :raises TargetError: the target cannot be asked
     """
-    if not isinstance(sink, ElsewhereSink):
+    if not table.sink.commits_externally:
         return []
     tables = ledger.tables
     with ledger.connect() as conn:
-        attempts = _attempts(conn, tables, group_id, sink.name)
-    found = [_finish(ledger, sink, dead_letters_output(ledger, sink, group_id, *attempt)) for attempt in attempts]
+        attempts = _attempts(conn, tables, group_id, table.sink.name)
+    found = [_finish(ledger, table, dead_letters_output(ledger, table, group_id, *attempt)) for attempt in attempts]
     return [finished for finished in found if finished is not None]
 
 
@@ -120,7 +120,7 @@ def _attempts(conn: Connection, tables: Tables, group_id: str, target: str) -> l
     return [(row.batch_id, row.publishing) for row in conn.execute(query.distinct().order_by(letters.batch_id))]
 
 
-def _finish(ledger: Ledger, sink: ElsewhereSink, output: Output) -> FinishedReplay | None:
+def _finish(ledger: Ledger, table: Table, output: Output) -> FinishedReplay | None:
     tables, batch_id = ledger.tables, output.batch_id
     letters = tables.dead_letters.c
 
@@ -131,7 +131,7 @@ def _finish(ledger: Ledger, sink: ElsewhereSink, output: Output) -> FinishedRepl
         records = [Record(*row) for row in conn.execute(places.where(_is_published_by(tables, output)))]
         if not records:
             return None
-        with sink.open(conn, output) as target:
+        with table.publish(conn, output) as target:
             rows = target.write(StagedRows.none(batch_id))
             # A target that was dropped takes no columns.
             added = target.add_columns(pa.schema([])) if rows else []
@@ -151,7 +151,7 @@ def _finish(ledger: Ledger, sink: ElsewhereSink, output: Output) -> FinishedRepl
             count(finished.records, "dead letter"),
             batch_id,
             count(finished.rows, "row"),
-            sink.name,
+            table.sink.name,
         )
     return finished
 

@@ -13,10 +13,10 @@ from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.instants import TimeSpan
 from airflow_kafka_offsets.core.offsets import Span, TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError, OpenBatchError
-from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.sinks.sink import Batches, Origin, Removed, ReplacedOffsets
 from airflow_kafka_offsets.sinks.sql.rows import delete_rows
+from airflow_kafka_offsets.sinks.target_names import same_table_names
+from airflow_kafka_offsets.sinks.target_rows import Batches, OriginColumns, Removed, ReplacedOffsets
 
 # A statement has a limited number of parameters: 999 in older SQLite.
 _MOST_BOUND = 500
@@ -58,7 +58,7 @@ def replace_output(
     _check_target(conn, tables, group_id, overlapping.where(batches.target_table.not_in(names)), target)
 
     def remove_dead_letters(replaced: ReplacedOffsets) -> list[Removed]:
-        origin = Origin(letters.c.batch_id, letters.c.topic, letters.c.partition, letters.c.offset_value)
+        origin = OriginColumns(letters.c.batch_id, letters.c.topic, letters.c.partition, letters.c.offset_value)
         return delete_rows(conn, letters, origin, replaced, letters.c.record_timestamp)
 
     written_here = overlapping.where(batches.target_table.in_(names))
@@ -145,7 +145,7 @@ def count_output(
     :param count_rows: counts the rows of the target
     """
     names, batches, letters = same_table_names(conn, target), tables.offset_batches.c, tables.dead_letters
-    origin = Origin(letters.c.batch_id, letters.c.topic, letters.c.partition, letters.c.offset_value)
+    origin = OriginColumns(letters.c.batch_id, letters.c.topic, letters.c.partition, letters.c.offset_value)
     rows = dead_letters = 0
     ordered = sorted(replaced.items())
     for place in range(0, len(ordered), _SPANS_AT_ONCE):

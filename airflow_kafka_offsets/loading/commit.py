@@ -24,15 +24,15 @@ from airflow_kafka_offsets.ledger.batch_schemas import store_schemas
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.commit_transaction import Written, commit_batch
 from airflow_kafka_offsets.ledger.dead_letters import drop_expired, write_dead_letters
-from airflow_kafka_offsets.ledger.publications import begin_publishing
-from airflow_kafka_offsets.ledger.replaced_output import refuse_published, replace_output
+from airflow_kafka_offsets.ledger.publications import Publication
+from airflow_kafka_offsets.ledger.replaced_output import replace_output
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.context import Commit, LoadContext, LoadResult
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.refused import refused_dead_letters, with_refused
 from airflow_kafka_offsets.loading.stage import StagedBatch, stage
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
-from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Target
+from airflow_kafka_offsets.sinks.table import Target
 from airflow_kafka_offsets.staging.dead_letters import dead_letters, most_of, too_many
 from airflow_kafka_offsets.staging.refused import RefusedRecords
 from airflow_kafka_offsets.staging.rows import StagedRows
@@ -82,83 +82,84 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
     :raises DeadLetterError: more records could not be decoded than the pipeline allows
     :raises StagedFileError: a file is missing, or not as it was written; nothing was committed
     """
-    pipeline, tables = context.pipeline, context.ledger.tables
-    most = most_of(pipeline.max_dead_letters, staged.records)
-    if most is not None and staged.dead_letters > most:
-        first = next(dead_letters(staged.directory, staged.manifest)).slice(0, 1).to_pylist()[0]
-        cause = f"{staged.dead_letters:,} of {staged.records:,} records of batch {batch.batch_id} cannot be decoded"
-        raise too_many(cause, most, first["topic"], first["partition"], first["offset"], first["error"])
+    pipeline, publication = context.pipeline, context.publication(batch, claim.kind, staged.directory.name)
+    _refuse_too_many(pipeline, batch, staged)
     commit_began = time.monotonic()
     schema = StagedRows(staged.directory, staged.manifest).schema()
     if schema is not None:
         # Again: only now a transform's columns are known, and the target may have changed since the batch was planned.
         context.checks.prepare(schema)
-    reads, into = staged.reads, pipeline.sink.name
-    output = context.output(batch, claim.kind, staged.directory.name)
-    if isinstance(pipeline.sink, ElsewhereSink):
-        if context.replace:
-            # Again within the transaction; here two replays do not end up waiting for each other.
-            with context.ledger.connect() as conn:
-                refuse_published(conn, tables, batch.group_id, batch.batch_id)
-        if not staged.is_lost:
-            known = _staged_rows(pipeline, staged).refused.reasons
-            begin_publishing(claim, batch, with_refused(staged.reads, known))
-
-    def write(conn: Connection) -> Written:
-        nonlocal reads, into
-        # What a target commits elsewhere is committed at the end of the block.
-        with pipeline.sink.open(conn, output) as target:
-            # First, as it may lock the target: a lock that others of this transaction hold could not be made a stronger
-            # one.
-            add_columns(conn, tables, batch.batch_id, pipeline, target, staged)
-            context.checks.refuse_unknown_rows(conn, batch.batch_id)
-            if context.replace:
-                replace_output(
-                    conn, tables, batch.group_id, batch.batch_id, pipeline.sink.name, target.remove, batch.span
-                )
-            write_dead_letters(conn, tables, batch, dead_letters(staged.directory, staged.manifest))
-            count, rows = write_rows(conn, pipeline, target, staged)
-            write_dead_letters(conn, tables, batch, refused_dead_letters(context, batch, rows))
-            # At the end: a text that is new to the database is locked from here to COMMIT.
-            store_schemas(conn, tables, batch.batch_id, staged.manifest.schemas)
-            note_outputs(conn, tables, batch.batch_id, target)
-            into = _described(pipeline, target)
-            reads = with_refused(staged.reads, rows.refused.reasons)
-            if pipeline.dead_letter_retention is not None:
-                drop_expired(conn, tables, batch.group_id, pipeline.dead_letter_retention)
-        return Written(count, reads, pipeline.also_to_topic)
-
-    count = commit_batch(claim, batch, write)
+    if not staged.is_lost:
+        refused = _staged_rows(pipeline, staged).refused.reasons
+        publication.begin(claim, batch, with_refused(staged.reads, refused), replace=context.replace)
+    written = commit_batch(claim, batch, lambda conn: _write(conn, context, batch, staged, publication))
     context.checks.note_committed(batch.batch_id)
-    letters = sum(read.dead_letters for read in reads.values())
-    seconds = time.monotonic() - commit_began
+    letters, seconds = written.dead_letters, time.monotonic() - commit_began
     log.info(
         "Committed batch %d, a %s of group %r: %s records, %s rows into %s%s in %.1f s (%s rows/s): %s",
         batch.batch_id,
         claim.kind,
         batch.group_id,
         f"{staged.records:,}",
-        f"{count:,}",
-        into,
+        f"{written.rows:,}",
+        written.into,
         f", {letters:,} dead letters" if letters else "",
         seconds,
-        f"{count / max(seconds, 0.001):,.0f}",
+        f"{written.rows / max(seconds, 0.001):,.0f}",
         first_few(batch.ranges),
     )
     remove_attempt(batch.batch_id, staged.directory.uri, pipeline.staging_dir)
-    if context.on_commit is not None:
-        records: Counter[str] = Counter()
-        bad: Counter[str] = Counter()
-        for tp, read in reads.items():
-            records[tp.topic] += read.records or 0
-            bad[tp.topic] += read.dead_letters
-        duration = timedelta(seconds=time.monotonic() - began)
-        try:
-            context.on_commit(Commit(batch.group_id, claim.kind, records, bad, count, duration))
-        except Exception:
-            # The batch is committed, and the load goes on.
-            log.exception("on_commit failed for batch %d of group %r", batch.batch_id, batch.group_id)
-    return LoadResult((batch.batch_id,), staged.records, count, letters)
+    _report(context, claim, batch, written, timedelta(seconds=time.monotonic() - began))
+    return LoadResult((batch.batch_id,), staged.records, written.rows, letters)
+
+
+def _refuse_too_many(pipeline: Pipeline, batch: Batch, staged: StagedBatch) -> None:
+    most = most_of(pipeline.max_dead_letters, staged.records)
+    if most is not None and staged.dead_letters > most:
+        first = next(dead_letters(staged.directory, staged.manifest)).slice(0, 1).to_pylist()[0]
+        cause = f"{staged.dead_letters:,} of {staged.records:,} records of batch {batch.batch_id} cannot be decoded"
+        raise too_many(cause, most, first["topic"], first["partition"], first["offset"], first["error"])
+
+
+def _write(
+    conn: Connection, context: LoadContext, batch: Batch, staged: StagedBatch, publication: Publication
+) -> Written:
+    """Write rows and dead letters within the transaction of the commit."""
+    pipeline, tables = context.pipeline, context.ledger.tables
+    # A target that commits externally does so at the end of the block.
+    with publication.open(conn) as target:
+        # First, as it may lock the target: a lock that others of this transaction hold could not be made a stronger
+        # one.
+        add_columns(conn, tables, batch.batch_id, pipeline, target, staged)
+        context.checks.refuse_unknown_rows(conn, batch.batch_id)
+        if context.replace:
+            replace_output(conn, tables, batch.group_id, batch.batch_id, pipeline.sink.name, target.remove, batch.span)
+        write_dead_letters(conn, tables, batch, dead_letters(staged.directory, staged.manifest))
+        count, rows = write_rows(conn, pipeline, target, staged)
+        write_dead_letters(conn, tables, batch, refused_dead_letters(context, batch, rows))
+        # At the end: a text that is new to the database is locked from here to COMMIT.
+        store_schemas(conn, tables, batch.batch_id, staged.manifest.schemas)
+        note_outputs(conn, tables, batch.batch_id, target)
+        if pipeline.dead_letter_retention is not None:
+            drop_expired(conn, tables, batch.group_id, pipeline.dead_letter_retention)
+        reads = with_refused(staged.reads, rows.refused.reasons)
+        return Written(count, reads, _described(pipeline, target), pipeline.also_to_topic)
+
+
+def _report(context: LoadContext, claim: Claim, batch: Batch, written: Written, duration: timedelta) -> None:
+    """Call `on_commit`."""
+    if context.on_commit is None:
+        return
+    records: Counter[str] = Counter()
+    bad: Counter[str] = Counter()
+    for tp, read in written.reads.items():
+        records[tp.topic] += read.records or 0
+        bad[tp.topic] += read.dead_letters
+    try:
+        context.on_commit(Commit(batch.group_id, claim.kind, records, bad, written.rows, duration))
+    except Exception:
+        # The batch is committed, and the load goes on.
+        log.exception("on_commit failed for batch %d of group %r", batch.batch_id, batch.group_id)
 
 
 def _described(pipeline: Pipeline, target: Target) -> str:

@@ -17,11 +17,11 @@ from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
 from airflow_kafka_offsets.ledger.install import create_missing
-from airflow_kafka_offsets.ledger.publications import output_of
+from airflow_kafka_offsets.ledger.publications import Publication
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.target_checks import TargetChecks
-from airflow_kafka_offsets.sinks.sink import Output
+from airflow_kafka_offsets.sinks.table import Table
 from airflow_kafka_offsets.spark.job import Launcher
 from airflow_kafka_offsets.staging.rows import TargetColumns
 
@@ -80,7 +80,8 @@ class LoadContext:
     """A load or a replay that is ready to run.
 
     :param columns: of a decoded row, with those that say which record it came from
-    :param target: the columns of the target
+    :param table: the target
+    :param target: its columns
     :param recipe: how rows are made; its fingerprint is a hash of everything that decides which rows a range becomes
     :param checks: of the target, which a load makes once
     :param on_commit: called after each commit
@@ -93,6 +94,7 @@ class LoadContext:
     cluster_id: str
     ledger: Ledger
     launcher: Launcher
+    table: Table
     columns: pa.Schema
     target: TargetColumns
     recipe: Recipe
@@ -101,9 +103,9 @@ class LoadContext:
     replace: bool = False
     connections: Connections = field(default_factory=dict, repr=False)  # hold secrets, too
 
-    def output(self, batch: Batch, kind: str, attempt: str = "") -> Output:
-        """Return what the sink is told of a batch; see `ledger.publications.output_of`."""
-        return output_of(self.ledger, self.pipeline.sink, batch, kind, attempt)
+    def publication(self, batch: Batch, kind: str, attempt: str = "") -> Publication:
+        """Return a batch on its way into the target; see `Publication.of`."""
+        return Publication.of(self.ledger, self.table, batch, kind, attempt)
 
     @classmethod
     def prepare(
@@ -129,6 +131,7 @@ class LoadContext:
         if pipeline.dead_letter_retention is not None:
             with ledger.connect() as conn:
                 check_rights(conn, ledger.tables.dead_letters, ("UPDATE",), "drop old dead letters of table {table!r}")
+        table = pipeline.sink.connect(engine, connections)
         return cls(
             pipeline=pipeline,
             kafka_config=kafka_config,
@@ -136,10 +139,11 @@ class LoadContext:
             cluster_id=cluster_id,
             ledger=ledger,
             launcher=launcher,
+            table=table,
             columns=columns,
-            target=pipeline.sink.prepare(engine, pipeline.result_columns(columns), may_grow=pipeline.adds_columns),
+            target=table.prepare(pipeline.result_columns(columns), may_grow=pipeline.adds_columns),
             recipe=Recipe(pipeline.sink.name, pipeline.transform_name, pipeline.fingerprint(columns)),
-            checks=TargetChecks(ledger, pipeline.sink, pipeline.adds_columns),
+            checks=TargetChecks(ledger, table, pipeline.adds_columns),
             on_commit=on_commit,
             replace=replace,
             connections=connections or {},

@@ -83,7 +83,7 @@ def load(
             connections=connections,
         )
         clean_up(context.ledger, pipeline)
-        remove_leftovers(context.ledger, pipeline.sink, pipeline.group_id, pipeline.staging_retention)
+        remove_leftovers(context.ledger, context.table, pipeline.group_id, pipeline.staging_retention)
         run = run or TaskRun.of_this_process()
         with hold_group(context.ledger, pipeline.group_id, options, run, context.cluster_id) as claim:
             return _load_batches(context, claim, options)

@@ -33,8 +33,8 @@ from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.formats.whole_record import whole_record
 from airflow_kafka_offsets.ledger.tables import NAME_LENGTH, Tables
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES, OnBadRecord, OnBusy
-from airflow_kafka_offsets.sinks.fan_out import FanOut, as_sink
-from airflow_kafka_offsets.sinks.sink import Sink, connect
+from airflow_kafka_offsets.sinks.fan_out import as_sink, transform_of
+from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.transforms.fan_out import FanOutTransform
 from airflow_kafka_offsets.transforms.transform import BatchTransform, DataFrameTransform, Transform, as_transform
 
@@ -74,8 +74,7 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sink", as_sink(self.sink))
-        if isinstance(self.sink, FanOut):
-            object.__setattr__(self, "transform", self.sink.transform(self.transform))
+        object.__setattr__(self, "transform", transform_of(self.sink, self.transform))
 
     @property
     def record_format(self) -> RecordFormat:
@@ -93,14 +92,14 @@ class Pipeline:
         return {part: value for part, value in parts.items() if isinstance(value, ConnectedFormat)}
 
     def prepared(self, connections: Connections, engine: Engine) -> Pipeline:
-        """Return the pipeline with a sink and formats that have what they need of other servers, the columns that
+        """Return the pipeline with formats that have what they need of other servers, the columns that
         schemas and target give them, and a transform that has what Spark needs.
 
         :raises ConfigurationError: a parameter is wrong, or something is missing
         :raises TransformError: the transform cannot be imported, or does not return what it has to
         """
         check(vars(self), PIPELINE_RULES)
-        return replace(self, sink=connect(self.sink, connections))._with_formats(connections, engine)
+        return self._with_formats(connections, engine)
 
     def _with_formats(self, connections: Connections, engine: Engine) -> Pipeline:
         formats = [record_format for record_format in (self.value_format, self.key_format) if record_format is not None]
@@ -112,7 +111,9 @@ class Pipeline:
         connected = self._connected
         value, key = (
             self._with_fields(
-                connected[part].prepared(self.topics, part, connections) if part in connected else record_format, engine
+                connected[part].prepared(self.topics, part, connections) if part in connected else record_format,
+                connections,
+                engine,
             )
             for part, record_format in (("value", self.value_format), ("key", self.key_format))
         )
@@ -156,13 +157,18 @@ class Pipeline:
             return transform.result_of(columns)
         return transform.result() if isinstance(transform, BatchTransform) else None
 
-    def _with_fields(self, record_format: RecordFormat | None, engine: Engine) -> RecordFormat | None:
+    def _with_fields(
+        self, record_format: RecordFormat | None, connections: Connections, engine: Engine
+    ) -> RecordFormat | None:
         if not isinstance(record_format, SchemaFormat):
             return record_format
         if self.on_new_field == "ignore" and record_format.columns_from == "schema":
             return record_format
         return with_fields(
-            record_format, self.on_new_field, self.sink.name, lambda: self.sink.prepare(engine, None).known
+            record_format,
+            self.on_new_field,
+            self.sink.name,
+            lambda: self.sink.connect(engine, connections).prepare(None).known,
         )
 
     def with_schemas(self, stored: Sequence[ReadSchema]) -> Pipeline:

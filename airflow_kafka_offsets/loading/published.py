@@ -13,7 +13,6 @@ from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.publications import published_reads
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.stage import StagedBatch
-from airflow_kafka_offsets.sinks.sink import ElsewhereSink
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
 
@@ -22,10 +21,7 @@ log = logging.getLogger(__name__)
 
 def is_published(context: LoadContext, kind: str, batch: Batch) -> bool:
     """Return whether the target has the rows of an open batch already."""
-    sink = context.pipeline.sink
-    if not batch.is_publishing or not isinstance(sink, ElsewhereSink):
-        return False
-    return sink.is_published(context.ledger.engine, context.output(batch, kind))
+    return batch.is_publishing and context.publication(batch, kind).is_published()
 
 
 def find_published(context: LoadContext, batch: Batch, on_data_loss: OnDataLoss) -> StagedBatch | None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.ledger.tables import Ledger
-from airflow_kafka_offsets.sinks.sink import ElsewhereSink, FileSink, Sink
+from airflow_kafka_offsets.sinks.table import Table
 
 
 @dataclass
@@ -23,21 +23,21 @@ class TargetChecks:
     """
 
     ledger: Ledger
-    sink: Sink
+    table: Table
     may_grow: bool
     _known_after: int | None = field(default=None, init=False)
     _prepared: pa.Schema | None = field(default=None, init=False)
 
     def refuse_unknown_rows(self, conn: Connection, batch_id: int) -> None:
-        """Raise if the target holds rows of a batch that the state tables do not know; see `Sink.refuse_unknown_rows`.
+        """Raise if the target holds rows of a batch that the state tables do not know; see `Table.refuse_unknown_rows`.
 
         :param batch_id: the batch that is about to be written
         :raises OlderLedgerError: there are such rows
         """
         # Batches of a load are numbered upwards. A number that comes again is of state tables that somebody restored
         # within the load.
-        if self._known_after is None or batch_id <= self._known_after or self._is_elsewhere:
-            self.sink.refuse_unknown_rows(conn, self.ledger.tables.offset_batches, batch_id)
+        if self._known_after is None or batch_id <= self._known_after or self._may_change:
+            self.table.refuse_unknown_rows(conn, self.ledger.tables.offset_batches, batch_id)
             self._known_after = batch_id - 1
 
     def note_committed(self, batch_id: int) -> None:
@@ -46,14 +46,14 @@ class TargetChecks:
 
     def prepare(self, columns: pa.Schema) -> None:
         """Check that rows which are staged can be written, and create the target where it is missing; see
-        `Sink.prepare` for errors.
+        `Table.prepare` for errors.
 
         :param columns: those of the rows, which may be a transform's
         """
-        if columns != self._prepared or self._is_elsewhere:
-            self.sink.prepare(self.ledger.engine, columns, may_grow=self.may_grow)
+        if columns != self._prepared or self._may_change:
+            self.table.prepare(columns, may_grow=self.may_grow)
             self._prepared = columns
 
     @property
-    def _is_elsewhere(self) -> bool:
-        return isinstance(self.sink, ElsewhereSink | FileSink)
+    def _may_change(self) -> bool:
+        return self.table.sink.commits_externally or self.table.sink.writes_files

@@ -135,20 +135,19 @@ class GroupOperator(BaseOperator):
     @property
     def kafka_offsets_state(self) -> str:
         """Return the names of the connections, the schema, the prefix and the tables, as JSON: no secrets."""
-        from airflow_kafka_offsets.sinks.fan_out import FanOut
-        from airflow_kafka_offsets.sinks.sql.table import SqlTable
-
         sink = getattr(self, "sink", None)
         conn_id = sink.conn_id if sink is not None else getattr(self, "offsets_conn_id", None)
         kafka_conn_id = getattr(self, "kafka_conn_id", None)
-        targets = [branch.sink for branch in sink.branches] if isinstance(sink, FanOut) else [sink]
-        # Those that verify and remove their rows by their parameters alone.
-        tables = [
-            [target.table, target.schema, list(target.upsert_key)] for target in targets if isinstance(target, SqlTable)
-        ]
-        known = tables if len(tables) == len(targets) else []
-        # Airflow reads a dictionary of a task as one of its own types.
-        return json.dumps([conn_id, self.offsets_schema, self.offsets_prefix, kafka_conn_id, known])
+        # As text: Airflow reads a dictionary of a task as one of its own types.
+        return json.dumps(
+            {
+                "conn_id": conn_id,
+                "schema": self.offsets_schema,
+                "prefix": self.offsets_prefix,
+                "kafka_conn_id": kafka_conn_id,
+                "tables": [table._asdict() for table in sink.tables] if sink is not None else [],
+            }
+        )
 
     @property
     def tables(self) -> Tables:

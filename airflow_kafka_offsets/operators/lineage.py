@@ -9,9 +9,9 @@ of a connection.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from urllib.parse import unquote, urlsplit
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote
 
 from airflow.providers.openlineage.extractors import OperatorLineage
 from attrs import define
@@ -25,10 +25,11 @@ from openlineage.client.facet_v2 import (
     symlinks_dataset,
 )
 
-from airflow_kafka_offsets.hooks.connections import connected_sink, kafka_config, open_database
-from airflow_kafka_offsets.operators.assets import SCHEMES, target_uris, topic_uris
-from airflow_kafka_offsets.sinks.fan_out import FanOut
+from airflow_kafka_offsets.hooks.connections import kafka_config, open_database, sink_connections
+from airflow_kafka_offsets.operators.assets import topic_uris
+from airflow_kafka_offsets.sinks.lake.fields import fields_of
 from airflow_kafka_offsets.sinks.sink import Sink
+from airflow_kafka_offsets.sinks.table import Dataset
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
@@ -69,19 +70,6 @@ class KafkaOffsetsRunFacet(RunFacet):
     complete: bool | None = None
 
 
-class Table(NamedTuple):
-    """A target as a dataset.
-
-    :param columns: names and types; None where they are not known
-    :param symlink: namespace and name under which others know it
-    """
-
-    namespace: str
-    name: str
-    columns: Sequence[tuple[str, str]] | None = None
-    symlink: tuple[str, str] | None = None
-
-
 def load_lineage(
     pipeline: Pipeline,
     *,
@@ -97,13 +85,13 @@ def load_lineage(
     from airflow_kafka_offsets.ledger.task_results import read_topic_totals
 
     uris = _known("the cluster", lambda: topic_uris(kafka_config(kafka_conn_id)["bootstrap.servers"], pipeline.topics))
-    columns = _known("columns of records", lambda: arrow_fields(pipeline.record_format.columns()), logging.DEBUG)
+    columns = _known("columns of records", lambda: fields_of(pipeline.record_format.columns()), logging.DEBUG)
     totals: Mapping[str, TopicTotals] = {}
-    tables: list[Table] = []
+    tables: list[Dataset] = []
     done: Mapping[str, Any] | None = None
     assert pipeline.sink.conn_id is not None
     with open_database(pipeline.sink.conn_id) as engine:
-        tables = _known("the target", lambda: tables_of(connected_sink(pipeline.sink), engine)) or []
+        tables = _known("the target", lambda: datasets_of(pipeline.sink, engine)) or []
         done = _known("what is loaded", lambda: read_done(engine))
         if done is not None and done["batches"]:
             ledger, batches = Ledger(engine, pipeline.tables), done["batches"]
@@ -166,78 +154,16 @@ def verify_lineage(group_id: str, sink: Sink, done: Mapping[str, Any] | None = N
     )
 
 
-def tables_of(sink: Sink, engine: Engine) -> list[Table]:
-    """Return the targets of a sink as they are now, without those that do not exist yet and have no name before.
-
-    :param sink: with what its connections hold
-    """
-    import sqlalchemy as sa
-
-    from airflow_kafka_offsets.sinks.function import FunctionSink
-    from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
-    from airflow_kafka_offsets.sinks.lake.table_sink import FileTableSink
-    from airflow_kafka_offsets.sinks.sql.table import SqlTable
-
-    match sink:
-        case FanOut():
-            return [table for branch in sink.branches for table in tables_of(branch.sink, engine)]
-        case SqlTable() | FunctionSink(table=str()):
-            # Before the URI is made: the first connection shows the default schema.
-            inspector = sa.inspect(engine)
-            columns = None
-            if inspector.has_table(str(sink.table), sink.schema):
-                found = inspector.get_columns(str(sink.table), sink.schema)
-                columns = [(column["name"], column["type"].compile(engine.dialect)) for column in found]
-            return [Table(*sql_name(uri), columns) for uri in target_uris(sink, engine)]
-        case FileTableSink():
-            snapshot = sink.snapshot()
-            return [Table(*file_name(sink.uri), arrow_fields(snapshot.columns) if snapshot is not None else None)]
-        case IcebergSink():
-            # It is named by its location, which the catalog knows.
-            if (table := sink.find(engine)) is None:
-                return []
-            fields = [(field.name, str(field.field_type)) for field in table.schema().fields]
-            return [
-                Table(*file_name(table.location()), fields, (f"iceberg://{sink.catalog_name}", str(sink.identifier)))
-            ]
-        case _:
-            return []
+def datasets_of(sink: Sink, engine: Engine) -> list[Dataset]:
+    """Return the targets of a sink as they are now."""
+    return list(sink.connect(engine, sink_connections(sink)).datasets())
 
 
-def sql_name(uri: str) -> tuple[str, str]:
-    """Return the namespace and the name of a table, of the URI of its asset."""
-    if uri.startswith("sqlite:"):
-        file, _, table = uri.rpartition("/")
-        return unquote(file), unquote(table)
-    scheme, _, rest = uri.partition("://")
-    server, *path = rest.split("/")
-    return f"{scheme}://{server}", ".".join(map(unquote, path))
-
-
-def file_name(uri: str) -> tuple[str, str]:
-    """Return the namespace and the name of a directory: `file` and a path, or the bucket and the key."""
-    parts = urlsplit(uri)
-    scheme = SCHEMES.get(parts.scheme, parts.scheme)
-    if scheme in ("", "file"):
-        return "file", unquote(parts.path).rstrip("/") or "/"
-    user, _, server = parts.netloc.rpartition("@")
-    # The container of an Azure account is where other URIs have a login, of which nothing is shown.
-    is_container = scheme.startswith(("abfs", "wasb")) and ":" not in user
-    namespace = f"{scheme}://{parts.netloc if is_container else server}"
-    path = parts.path.rstrip("/")
-    return namespace, path if scheme == "hdfs" else path.lstrip("/") or "/"
-
-
-def arrow_fields(columns: Iterable[Any]) -> list[tuple[str, str]]:
-    """Return the names and the types of Arrow's columns."""
-    return [(column.name, str(column.type)) for column in columns]
-
-
-def _tables_over(conn_id: str | None, sink: Sink | None) -> list[Table]:
+def _tables_over(conn_id: str | None, sink: Sink | None) -> list[Dataset]:
     if sink is None or conn_id is None:
         return []
     with open_database(conn_id) as engine:
-        return _known("the target", lambda: tables_of(connected_sink(sink), engine)) or []
+        return _known("the target", lambda: datasets_of(sink, engine)) or []
 
 
 def _topic(
@@ -255,10 +181,12 @@ def _topic(
         if read is not None
         else {}
     )
-    return InputDataset(namespace, name, facets=_facets(Table(namespace, name, columns)), inputFacets=dict(statistics))
+    return InputDataset(
+        namespace, name, facets=_facets(Dataset(namespace, name, columns)), inputFacets=dict(statistics)
+    )
 
 
-def _output(table: Table, rows: int | None = None) -> OutputDataset:
+def _output(table: Dataset, rows: int | None = None) -> OutputDataset:
     statistics = (
         {"outputStatistics": output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=rows)}
         if rows is not None
@@ -267,10 +195,10 @@ def _output(table: Table, rows: int | None = None) -> OutputDataset:
     return OutputDataset(table.namespace, table.name, facets=_facets(table), outputFacets=dict(statistics))
 
 
-def _facets(table: Table) -> dict[str, DatasetFacet]:
+def _facets(table: Dataset) -> dict[str, DatasetFacet]:
     facets: dict[str, DatasetFacet] = {}
-    if table.columns is not None:
-        fields = [schema_dataset.SchemaDatasetFacetFields(name=name, type=type_) for name, type_ in table.columns]
+    if table.fields is not None:
+        fields = [schema_dataset.SchemaDatasetFacetFields(name=name, type=type_) for name, type_ in table.fields]
         facets["schema"] = schema_dataset.SchemaDatasetFacet(fields=fields)
     if table.symlink is not None:
         namespace, name = table.symlink

@@ -12,9 +12,9 @@ from airflow.sdk import Asset, BaseOperatorLink
 
 from airflow_kafka_offsets.core.parameters import from_attributes
 from airflow_kafka_offsets.hooks.links import BatchLink, GroupLink, RewindLink
-from airflow_kafka_offsets.operators.assets import alias_of, announce, target_uris, topic_uris
+from airflow_kafka_offsets.operators.assets import alias_of, announce, topic_uris
 from airflow_kafka_offsets.operators.base import GroupOperator, task_run, topics_of
-from airflow_kafka_offsets.sinks.fan_out import FanOut
+from airflow_kafka_offsets.sinks.fan_out import transform_of
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.spark.properties import refuse_literal_secrets
 
@@ -86,8 +86,7 @@ class PipelineOperator(GroupOperator):
 
     def check_parameters(self) -> None:
         super().check_parameters()
-        if isinstance(self.sink, FanOut):
-            self.sink.refuse_transform(getattr(self, "transform", None))
+        transform_of(self.sink, getattr(self, "transform", None))
         refuse_literal_secrets(self.spark_conf)
         if self.assets:
             self.outlets = [*self.outlets, alias_of(self.group_id, self.task_id)]
@@ -190,4 +189,4 @@ class PipelineOperator(GroupOperator):
     def _announce(self, context: Context, topics: Sequence[str], engine: Engine, done: dict[str, Any]) -> None:
         inlets = {asset.uri for asset in self.inlets if isinstance(asset, Asset)}
         self.inlets = [*self.inlets, *(asset for uri in topics if (asset := Asset(uri=uri)).uri not in inlets)]
-        announce(context, self.outlets, target_uris(self.sink, engine) if done["batches"] else (), done)
+        announce(context, self.outlets, self.sink.uris(engine) if done["batches"] else (), done)

@@ -150,7 +150,7 @@ class KafkaRewindOperator(GroupOperator):
         # Here and not above: DAG files are parsed every few seconds.
         from airflow_kafka_offsets.core.offsets import parse_scope
         from airflow_kafka_offsets.database.errors import translated_errors
-        from airflow_kafka_offsets.hooks.connections import connected_sink, kafka_config
+        from airflow_kafka_offsets.hooks.connections import kafka_config, sink_connections
         from airflow_kafka_offsets.ledger.tables import Ledger
         from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind, executed_by
         from airflow_kafka_offsets.rewinding.previewing import preview_rewind
@@ -199,7 +199,8 @@ class KafkaRewindOperator(GroupOperator):
                 who=str(run),
                 reason=self.reason or None,
                 abandon=preview.open_batch if self.abandon_open_batch else None,
-                replace=connected_sink(self.replace) if self.replace is not None else None,
+                replace=self.replace,
+                connections=sink_connections(self.replace) if self.replace is not None else None,
             )
         return preview.as_dict() | {"executed": True} | asdict(result)
 

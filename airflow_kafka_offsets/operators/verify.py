@@ -69,14 +69,15 @@ class KafkaVerifyOperator(GroupOperator):
         :return: the fields of `Coverage`, for XCom
         """
         # Here and not above: DAG files are parsed every few seconds.
-        from airflow_kafka_offsets.hooks.connections import connected_sink, kafka_config
+        from airflow_kafka_offsets.hooks.connections import kafka_config, sink_connections
         from airflow_kafka_offsets.verification.verify import verify
 
         config = kafka_config(self.kafka_conn_id) if self.kafka_conn_id is not None else None
         with self.database(self.sink.conn_id) as engine:
             coverage = verify(
                 self.group_id,
-                sink=connected_sink(self.sink),
+                sink=self.sink,
+                connections=sink_connections(self.sink),
                 engine=engine,
                 tables=self.tables,
                 kafka_config=config,

@@ -17,15 +17,17 @@ from airflow_kafka_offsets.ledger.group_summaries import GroupSummary, group_sum
 from airflow_kafka_offsets.ledger.replaced_output import count_output
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.plugin.group_request import GroupRequest
-from airflow_kafka_offsets.plugin.group_targets import GroupTarget, sink_of
+from airflow_kafka_offsets.plugin.group_targets import GroupTarget
 from airflow_kafka_offsets.plugin.sources import tables_of
 from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind
 from airflow_kafka_offsets.rewinding.history import state_before_last_rewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS, Scenario
-from airflow_kafka_offsets.sinks.sink import ReplacedOffsets
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.sinks.fan_out import of_tables
+from airflow_kafka_offsets.sinks.sink import DatabaseTable
+from airflow_kafka_offsets.sinks.sql.rows import count_replaced
+from airflow_kafka_offsets.sinks.target_rows import ReplacedOffsets
 
 ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 
@@ -84,7 +86,7 @@ class RewindEstimate:
     kafka_conn_id: str
     rows: int | None = None
     dead_letters: int | None = None
-    tables: tuple[SqlTable, ...] = ()
+    tables: tuple[DatabaseTable, ...] = ()
 
     @property
     def is_nothing(self) -> bool:
@@ -144,11 +146,11 @@ def estimate(ledger: Ledger, request: GroupRequest, group: GroupSummary, form: R
             )
 
         def count_rows(replaced: ReplacedOffsets) -> int:
-            return sum(table.rows(conn).count_replaced(replaced) for table in target.tables)
+            return sum(count_replaced(conn, table, replaced) for table in target.tables)
 
         reread = {move.topic_partition: move.reread for move in preview.replacing if move.reread is not None}
         topic_ids = {move.topic_partition: move.new.topic_id for move in preview.replacing if move.new is not None}
-        name = sink_of(target.tables).name
+        name = of_tables(target.tables).name
         rows, letters = count_output(conn, ledger.tables, group.group_id, name, reread, topic_ids, count_rows)
     return RewindEstimate(preview, target, kafka_conn_id, rows, letters, target.tables)
 
@@ -170,7 +172,7 @@ def execute(ledger: Ledger, content: Mapping[str, Any], number: str, who: str, r
         who=who,
         reason=reason,
         abandon=preview.open_batch if content["abandon"] else None,
-        replace=sink_of(tables) if tables else None,
+        replace=of_tables(tables) if tables else None,
     )
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.sinks.sink import DatabaseTable
 
 DEFAULT_KAFKA = "kafka_default"
 
@@ -65,7 +65,7 @@ class Registered:
 
     kafka_conn_ids: Mapping[Source, frozenset[str]] = field(default_factory=dict)
     groups: frozenset[str] = frozenset()
-    tables: Mapping[tuple[Source, str], frozenset[tuple[SqlTable, ...]]] = field(default_factory=dict)
+    tables: Mapping[tuple[Source, str], frozenset[tuple[DatabaseTable, ...]]] = field(default_factory=dict)
     tasks: frozenset[str] = frozenset()
     verifiers: Mapping[tuple[Source, str], frozenset[str]] = field(default_factory=dict)
 
@@ -99,7 +99,7 @@ def of_serialized_dag(data: Mapping[str, Any]) -> Registered:
     """Return what the tasks of a serialized DAG name. Tasks of other packages and mapped tasks are left out."""
     found: dict[Source, frozenset[str]] = {}
     groups: set[str] = set()
-    tables: dict[tuple[Source, str], frozenset[tuple[SqlTable, ...]]] = {}
+    tables: dict[tuple[Source, str], frozenset[tuple[DatabaseTable, ...]]] = {}
     tasks: set[str] = set()
     verifiers: dict[tuple[Source, str], frozenset[str]] = {}
     for task in data.get("dag", {}).get("tasks", ()):
@@ -114,21 +114,23 @@ def of_serialized_dag(data: Mapping[str, Any]) -> Registered:
             groups.add(group)
         state = values.get("kafka_offsets_state")
         if isinstance(state, str) and "{{" not in state:
-            conn_id, schema, prefix, kafka_conn_id, given = json.loads(state)
-            if conn_id is not None:
-                source = Source(conn_id, schema, prefix)
-                found[source] = found.get(source, frozenset()) | ({kafka_conn_id} - {None})
+            named = json.loads(state)
+            if named["conn_id"] is not None:
+                source = Source(named["conn_id"], named["schema"], named["prefix"])
+                found[source] = found.get(source, frozenset()) | ({named["kafka_conn_id"]} - {None})
                 if group is not None:
                     key = (source, group)
-                    tables[key] = tables.get(key, frozenset()) | ({tables_of(given)} if given else set())
+                    tables[key] = tables.get(key, frozenset()) | (
+                        {tables_of(named["tables"])} if named["tables"] else set()
+                    )
                     if values["_task_module"] == _VERIFY:
                         verifiers[key] = verifiers.get(key, frozenset()) | {task_id}
     return Registered(found, frozenset(groups), tables, frozenset(tasks), verifiers)
 
 
-def tables_of(given: Sequence[Any]) -> tuple[SqlTable, ...]:
-    """Return tables as JSON has them: the name, the schema and the upsert key of each."""
-    return tuple(SqlTable(name, schema, upsert_key=tuple(upsert_key)) for name, schema, upsert_key in given)
+def tables_of(given: Iterable[Mapping[str, Any]]) -> tuple[DatabaseTable, ...]:
+    """Return tables of their fields as JSON has them."""
+    return tuple(DatabaseTable(table["table"], table["schema"], tuple(table["upsert_key"])) for table in given)
 
 
 def merged(configured: Mapping[Source, Discovery], registered: Mapping[str, Registered]) -> dict[Source, Discovery]:

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Depends, HTTPException, Request, Response, status
 
 from airflow_kafka_offsets.plugin.forms import FROM_THIS_SITE, FormDep
 from airflow_kafka_offsets.plugin.group_request import GroupRequest, GroupRequestDep
-from airflow_kafka_offsets.plugin.group_targets import sink_of
 from airflow_kafka_offsets.plugin.shell_commands import verify_command
 from airflow_kafka_offsets.plugin.verifications import BusyError, Verifications
+from airflow_kafka_offsets.sinks.fan_out import of_tables
 
 router = APIRouter()
 
@@ -46,7 +46,7 @@ def start(request: GroupRequestDep, verifications: VerificationsDep, form: FormD
         raise HTTPException(status.HTTP_409_CONFLICT, f"{target.unknown}. Verify with KafkaVerifyOperator")
     who, dag_id = str(request.caller.user.get_name()), min(found.summary.dag_ids, default=None)
     try:
-        verifications.start(request.source, request.group_id, sink_of(target.tables), who=who, dag_id=dag_id)
+        verifications.start(request.source, request.group_id, of_tables(target.tables), who=who, dag_id=dag_id)
     except BusyError as error:
         raise HTTPException(status.HTTP_409_CONFLICT, str(error)) from None
     return request.redirect("verification")

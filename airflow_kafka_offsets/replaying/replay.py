@@ -148,9 +148,9 @@ def replay(
             who=who,
         )
         batches = record_replay(context.ledger, request, cluster_id=context.cluster_id)
-        run_pending_cleanups(context.ledger, pipeline.sink, pipeline.group_id)
+        run_pending_cleanups(context.ledger, context.table, pipeline.group_id)
         if replace:
-            finish_publishing_dead_letters(context.ledger, pipeline.sink, pipeline.group_id)
+            finish_publishing_dead_letters(context.ledger, context.table, pipeline.group_id)
         clean_up(context.ledger, pipeline)
         result = LoadResult()
         for batch in batches or _plan(context, bounds, request, max_records, on_data_loss):

@@ -37,7 +37,8 @@ from airflow_kafka_offsets.rewinding.history import count_removed, executed_prev
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.fan_out import Sinks, as_sink
-from airflow_kafka_offsets.sinks.sink import Sink
+from airflow_kafka_offsets.sinks.sink import Connections, Sink
+from airflow_kafka_offsets.sinks.table import Table
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ def execute_rewind(
     reason: str | None = None,
     abandon: int | None = None,
     replace: Sinks | None = None,
+    connections: Connections | None = None,
 ) -> RewindResult:
     """Do what a preview says, for all partitions in one transaction, or nothing.
 
@@ -81,6 +83,7 @@ def execute_rewind(
         change
     :param replace: the group's target: its rows of the offsets that will be read again, and their dead letters, are
         deleted in the same transaction; also where a position stays, and an earlier rewind left rows after it
+    :param connections: what the connections of the target hold
     :raises RewindConflictError: positions have moved since the preview was made; nothing was changed
     :raises OpenBatchError: a batch is open, and is not the one to abandon; nothing was changed
     :raises ConfigurationError: the rows of the target do not say where they are from, or positions of another cluster
@@ -91,9 +94,9 @@ def execute_rewind(
     :raises LedgerError: see `exceptions`
     """
     ledger = Ledger(engine, tables or Tables.of())
-    rewind = _Rewind(
-        ledger, preview, run or TaskRun.of_this_process(), who or current_user(), reason, abandon, as_sink(replace)
-    )
+    sink = as_sink(replace)
+    target = None if sink is None else sink.connect(engine, connections)
+    rewind = _Rewind(ledger, preview, run or TaskRun.of_this_process(), who or current_user(), reason, abandon, target)
     group_id, scenario = preview.group_id, preview.scenario
     if not rewind.moves:
         log.info("Nothing to change: %s leaves the positions of group %r where they are", scenario, group_id)
@@ -132,7 +135,7 @@ class _Rewind:
     who: str
     reason: str | None
     abandon: int | None
-    target: Sink | None
+    target: Table | None
 
     @property
     def moves(self) -> tuple[PartitionRewind, ...]:
@@ -173,7 +176,7 @@ class _Rewind:
         decision = f"moved forward by {self.author} ({preview.scenario})"
         return move_positions(
             conn,
-            tables,
+            self.ledger,
             group_id,
             [move.as_range() for move in self.moves],
             [
@@ -200,7 +203,12 @@ class _Rewind:
 
     def _executed(self, conn: Connection) -> int | None:
         return _executed_by(
-            conn, self.ledger.tables, self.preview.group_id, self.run, self.preview.scenario, self.target
+            conn,
+            self.ledger.tables,
+            self.preview.group_id,
+            self.run,
+            self.preview.scenario,
+            self.target.sink if self.target is not None else None,
         )
 
 

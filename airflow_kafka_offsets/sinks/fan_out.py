@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, cast, overload
-from urllib.parse import unquote
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
 from airflow_kafka_offsets.core.templates import Templated, holds_template
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.sinks.sink import ConnectedSink, ElsewhereSink, FileSink, Sink
+from airflow_kafka_offsets.sinks.sink import Connections, DatabaseTable, Sink
+from airflow_kafka_offsets.sinks.target_names import joined
 from airflow_kafka_offsets.transforms.transform import BatchTransform
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    import sqlalchemy as sa
-    from sqlalchemy.engine import Connection, Engine
+    from sqlalchemy.engine import Engine
 
-    from airflow_kafka_offsets.sinks.fan_out_target import FanOutRows, FanOutTarget
-    from airflow_kafka_offsets.sinks.sink import Output
-    from airflow_kafka_offsets.staging.rows import TargetColumns
+    from airflow_kafka_offsets.sinks.fan_out_target import FanOutTable
     from airflow_kafka_offsets.transforms.fan_out import FanOutTransform
-    from airflow_kafka_offsets.writers.fan_out_writer import FanOutWriter
 
 
-_KIND, _AND = "fanout://", "+"
-
-# What stands for it in the name of a branch; the percent sign, too.
-_QUOTED = str.maketrans({"%": "%25", "+": "%2B"})
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +38,13 @@ class Branch(Templated):
     transform: BatchTransform | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.sink, Sink) or isinstance(self.sink, FanOut | type):
+        if not isinstance(self.sink, Sink) or isinstance(self.sink, FanOut):
             raise ConfigurationError(f"Branch needs a sink, such as SqlTable(…); got {self.sink!r}")
         name = self.sink.name
-        if isinstance(self.sink, ElsewhereSink | ConnectedSink | FileSink):
+        if self.sink.commits_externally or self.sink.writes_files or self.sink.conn_ids:
             raise ConfigurationError(
                 f"{name!r} cannot be one of several sinks: these are committed in one transaction of the database that "
-                "holds the positions, and it needs a commit, a connection or files elsewhere. Load into it with a "
+                "holds the positions, and it needs a commit, a connection or files of its own. Load into it with a "
                 "task and a group_id of its own"
             )
         if self.transform is not None and not (
@@ -66,7 +57,7 @@ class Branch(Templated):
 
 
 @dataclass(frozen=True, slots=True)
-class FanOut(Templated):
+class FanOut(Sink):
     """Several sinks, in the order of their names.
 
     :param branches: what `as_sink` made of the list that a user wrote
@@ -109,10 +100,10 @@ class FanOut(Templated):
     @property
     def name(self) -> str:
         """The name for messages and the history: the same for the same targets."""
-        return _KIND + _AND.join(branch.sink.name.translate(_QUOTED) for branch in self.branches)
+        return joined(branch.sink.name for branch in self.branches)
 
     @property
-    def conn_id(self) -> str | None:
+    def conn_id(self) -> str | None:  # type: ignore[override]
         """The Airflow connection of the database, which holds the positions too."""
         return self.branches[0].sink.conn_id
 
@@ -122,93 +113,33 @@ class FanOut(Templated):
         return all(branch.sink.replaces_rows for branch in self.branches)
 
     def transform(self, given: object) -> FanOutTransform:
-        """Return the transform of all branches.
-
-        :param given: as the transform of the load
-        :raises ConfigurationError: the load has a transform of its own
-        """
+        """Return the transform of all branches; see `transform_of`."""
         from airflow_kafka_offsets.transforms.fan_out import FanOutTransform
 
         if isinstance(given, FanOutTransform):
             return given
-        self.refuse_transform(given)
-        return FanOutTransform.of([branch.transform for branch in self.branches])
-
-    def refuse_transform(self, given: object) -> None:
-        """Raise if a load has a transform beside those of the branches.
-
-        :raises ConfigurationError: it has
-        """
         if given is not None:
             raise ConfigurationError(
                 "With sink=[…], each branch has a transform of its own, as in Branch(SqlTable(…), transform=Sql(…)); "
                 f"got transform={given!r}"
             )
+        return FanOutTransform.of([branch.transform for branch in self.branches])
 
-    def prepare(self, engine: Engine, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
-        """Prepare each branch; see `Sink.prepare`.
+    @property
+    def tables(self) -> tuple[DatabaseTable, ...]:
+        """The tables of all branches; empty where one of them is not a table."""
+        tables = [branch.sink.tables for branch in self.branches]
+        return tuple(chain.from_iterable(tables)) if all(tables) else ()
 
-        :param columns: as `staging.branches.combined` returns them
-        """
-        from airflow_kafka_offsets.staging.branches import columns_of
-        from airflow_kafka_offsets.staging.rows import TargetColumns
+    def connect(self, engine: Engine, connections: Connections | None = None) -> FanOutTable:
+        """Return the targets of all branches."""
+        from airflow_kafka_offsets.sinks.fan_out_target import FanOutTable
 
-        prepared = [
-            branch.sink.prepare(engine, columns_of(columns, number), may_grow=may_grow)
-            for number, branch in enumerate(self.branches)
-        ]
-        # Of those that take rows as they are decoded: the columns of the records may be those of the target.
-        plain = [known for branch, known in zip(self.branches, prepared, strict=True) if branch.transform is None]
-        names = [target.known for target in plain]
-        known = (
-            None if not names or None in names else tuple(dict.fromkeys(name for each in names for name in each or ()))
-        )
-        return TargetColumns(self.name, known, may_grow=may_grow)
+        return FanOutTable(self, tuple(branch.sink.connect(engine, connections) for branch in self.branches))
 
-    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
-        """Raise if a target holds rows of a batch that the state tables do not know."""
-        for branch in self.branches:
-            branch.sink.refuse_unknown_rows(conn, batches, batch_id)
-
-    def writer(self, engine: Engine, columns: pa.Schema | None, output: Output) -> FanOutWriter:
-        """Return the writer of files for each branch.
-
-        :raises ConfigurationError: a branch has other files written
-        """
-        from airflow_kafka_offsets.staging.branches import columns_of
-        from airflow_kafka_offsets.writers.arrow_writer import ArrowWriter
-        from airflow_kafka_offsets.writers.fan_out_writer import FanOutWriter
-
-        for number, branch in enumerate(self.branches):
-            if not isinstance(branch.sink.writer(engine, columns_of(columns, number), output), ArrowWriter):
-                raise ConfigurationError(
-                    f"{branch.sink.name!r} cannot be one of several sinks: Spark's tasks write its final files, and a "
-                    "record that another branch refuses could not be taken out of them. Load into it with a task and "
-                    "a group_id of its own"
-                )
-        return FanOutWriter()
-
-    @contextmanager
-    def open(self, conn: Connection, output: Output) -> Iterator[FanOutTarget]:
-        """Open all targets within the transaction."""
-        from airflow_kafka_offsets.sinks.fan_out_target import FanOutTarget
-
-        with ExitStack() as stack:
-            yield FanOutTarget(self, [stack.enter_context(branch.sink.open(conn, output)) for branch in self.branches])
-
-    def rows(self, conn: Connection) -> FanOutRows:
-        """Return the rows of all branches."""
-        from airflow_kafka_offsets.sinks.fan_out_target import FanOutRows
-
-        return FanOutRows({branch.sink.name: branch.sink.rows(conn) for branch in self.branches})
-
-
-def targets_in(name: str) -> list[str]:
-    """Return the names of the targets of a sink: of several sinks, those of each.
-
-    :param name: of the sink, as the history has it
-    """
-    return [*map(unquote, name.removeprefix(_KIND).split(_AND))] if name.startswith(_KIND) else [name]
+    def uris(self, engine: Engine) -> list[str]:
+        """Return the URIs of all branches."""
+        return [uri for branch in self.branches for uri in branch.sink.uris(engine)]
 
 
 Sinks = Sink | Sequence[Sink | Branch]
@@ -230,3 +161,20 @@ def as_sink(given: Sinks | None) -> Sink | None:
     :raises ConfigurationError: the sinks of the list cannot be written to in one transaction
     """
     return FanOut.of(given) if isinstance(given, list | tuple) else cast("Sink | None", given)
+
+
+def transform_of(sink: Sink, given: T) -> T | FanOutTransform:
+    """Return the transform of a load into a sink: several sinks have those of their branches.
+
+    :param given: as the transform of the load
+    :raises ConfigurationError: the load has a transform besides those of the branches
+    """
+    return sink.transform(given) if isinstance(sink, FanOut) else given
+
+
+def of_tables(tables: Iterable[DatabaseTable]) -> Sink:
+    """Return the sink of one or several tables of the database of the positions."""
+    from airflow_kafka_offsets.sinks.sql.table import SqlTable
+
+    sinks = [SqlTable(table.table, table.schema, upsert_key=table.upsert_key) for table in tables]
+    return sinks[0] if len(sinks) == 1 else FanOut.of(sinks)

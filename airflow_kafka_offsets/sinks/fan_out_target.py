@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
-from airflow_kafka_offsets.sinks.sink import (
+from airflow_kafka_offsets.sinks.table import Dataset, Output, Table, Target
+from airflow_kafka_offsets.sinks.target_rows import (
     Batches,
     BranchOutput,
     Detail,
@@ -20,16 +23,67 @@ from airflow_kafka_offsets.sinks.sink import (
     Removed,
     ReplacedOffsets,
     RowCount,
-    Target,
     TargetRows,
 )
 from airflow_kafka_offsets.staging.branches import columns_of
-from airflow_kafka_offsets.staging.rows import StagedRows
+from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
+from airflow_kafka_offsets.writers.fan_out_writer import FanOutWriter
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
+    from sqlalchemy.engine import Connection
 
     from airflow_kafka_offsets.sinks.fan_out import FanOut
+
+
+@dataclass(frozen=True)
+class FanOutTable(Table):
+    """The targets of a fan-out; see `Table`.
+
+    :param tables: one for each branch
+    """
+
+    sink: FanOut
+    tables: tuple[Table, ...]
+
+    def prepare(self, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
+        """Prepare each branch; see `Table.prepare`.
+
+        :param columns: as `staging.branches.combined` returns them
+        """
+        prepared = [
+            table.prepare(columns_of(columns, number), may_grow=may_grow) for number, table in enumerate(self.tables)
+        ]
+        # Of those that take rows as they are decoded: the columns of the records may be those of the target.
+        plain = [known for branch, known in zip(self.sink.branches, prepared, strict=True) if branch.transform is None]
+        names = [target.known for target in plain]
+        known = (
+            None if not names or None in names else tuple(dict.fromkeys(name for each in names for name in each or ()))
+        )
+        return TargetColumns(self.sink.name, known, may_grow=may_grow)
+
+    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
+        """Raise if a target holds rows of a batch that the state tables do not know."""
+        for table in self.tables:
+            table.refuse_unknown_rows(conn, batches, batch_id)
+
+    def writer(self, columns: pa.Schema | None, output: Output) -> FanOutWriter:
+        """Return the writer of files for each branch."""
+        return FanOutWriter()
+
+    @contextmanager
+    def publish(self, conn: Connection, output: Output) -> Iterator[FanOutTarget]:
+        """Open all targets within the transaction."""
+        with ExitStack() as stack:
+            yield FanOutTarget(self.sink, [stack.enter_context(table.publish(conn, output)) for table in self.tables])
+
+    def rows(self, conn: Connection) -> FanOutRows:
+        """Return the rows of all branches."""
+        pairs = zip(self.sink.branches, self.tables, strict=True)
+        return FanOutRows({branch.sink.name: table.rows(conn) for branch, table in pairs})
+
+    def datasets(self) -> list[Dataset]:
+        return [dataset for table in self.tables for dataset in table.datasets()]
 
 
 class FanOutTarget(Target):

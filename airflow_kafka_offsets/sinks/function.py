@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_kafka_offsets.core.templates import Templated
 from airflow_kafka_offsets.exceptions import ConfigurationError, FunctionError
-from airflow_kafka_offsets.sinks.function_values import WrittenBatch
+from airflow_kafka_offsets.sinks.sink import Connections, DatabaseTable, Sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pyarrow as pa
-    import sqlalchemy as sa
-    from sqlalchemy.engine import Connection, Engine
+    from sqlalchemy.engine import Engine
 
-    from airflow_kafka_offsets.sinks.function_target import FunctionTarget
-    from airflow_kafka_offsets.sinks.sink import Output, TargetRows
+    from airflow_kafka_offsets.sinks.function_target import ConnectedFunction
     from airflow_kafka_offsets.sinks.sql.table import SqlTable
-    from airflow_kafka_offsets.staging.rows import TargetColumns
-    from airflow_kafka_offsets.writers.arrow_writer import ArrowWriter
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionSink(Templated):
+class FunctionSink(Sink):
     """Have a function write the rows: `write(conn, batches, batch)`. What it writes over `conn` is committed with the
     positions.
 
@@ -75,27 +68,34 @@ class FunctionSink(Templated):
     @property
     def name(self) -> str:
         """The name for messages and the history."""
-        return f"callable://{self.write}"
+        return f"function://{self.write}"
 
     @property
-    def replaces_rows(self) -> bool:
-        """Whether a record that is written again replaces its row: a function is not asked."""
-        return False
+    def tables(self) -> tuple[DatabaseTable, ...]:
+        return () if self.table is None else (DatabaseTable(self.table, self.schema),)
 
-    def prepare(self, engine: Engine, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
-        """Import the functions, before Spark starts.
+    def connect(self, engine: Engine, connections: Connections | None = None) -> ConnectedFunction:
+        """Return the functions as they are called for a database."""
+        from airflow_kafka_offsets.sinks.function_target import ConnectedFunction
 
-        :raises FunctionError: a function does not exist, or does not take what it is given
-        """
-        from airflow_kafka_offsets.staging.rows import TargetColumns
+        return ConnectedFunction(self, engine)
 
-        self.write_function()
-        if self.remove is not None:
-            self.remove_function()
-        return TargetColumns(self.name, None, may_grow=may_grow)
+    def uris(self, engine: Engine) -> list[str]:
+        """Return the URI of the table that was named; nothing is known of what else a function writes."""
+        proved = self.proved_table()
+        return [] if proved is None else proved.uris(engine)
+
+    def proved_table(self) -> SqlTable | None:
+        """Return the table that was named for `verify`."""
+        from airflow_kafka_offsets.sinks.sql.table import SqlTable
+
+        return None if self.table is None else SqlTable(self.table, self.schema)
 
     def write_function(self) -> Callable[..., Any]:
-        """Return the function that writes."""
+        """Return the function that writes.
+
+        :raises FunctionError: it does not exist, or does not take what it is given
+        """
         return _imported("FunctionSink", self.write, "conn", "batches", "batch")
 
     def remove_function(self) -> Callable[..., Any]:
@@ -110,35 +110,6 @@ class FunctionSink(Templated):
                 "it, or delete it yourself and rewind without replacing"
             )
         return _imported("FunctionSink: remove", self.remove, "conn", "ranges", "span")
-
-    def writer(self, engine: Engine, columns: pa.Schema | None, output: Output) -> ArrowWriter:
-        """Return the writer of files that the function gets."""
-        from airflow_kafka_offsets.writers.arrow_writer import ArrowWriter
-
-        return ArrowWriter()
-
-    def open(self, conn: Connection, output: Output) -> AbstractContextManager[FunctionTarget]:
-        """Return the functions as they are called over the connection of a transaction."""
-        from airflow_kafka_offsets.sinks.function_target import FunctionTarget
-
-        return nullcontext(FunctionTarget(conn, self, WrittenBatch(*output[:3])))
-
-    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
-        """Raise if the table that was named for `verify` holds rows of batches that the state tables do not know."""
-        if (table := self._proved_table()) is not None:
-            table.refuse_unknown_rows(conn, batches, batch_id)
-
-    def rows(self, conn: Connection) -> TargetRows:
-        """Return the rows of the table that was named; nothing is known of what else a function writes."""
-        from airflow_kafka_offsets.sinks.function_target import UnknownRows
-
-        table = self._proved_table()
-        return UnknownRows(self.write) if table is None else table.rows(conn)
-
-    def _proved_table(self) -> SqlTable | None:
-        from airflow_kafka_offsets.sinks.sql.table import SqlTable
-
-        return None if self.table is None else SqlTable(self.table, self.schema)
 
 
 def _imported(what: str, path: str, *parameters: str) -> Callable[..., Any]:

@@ -3,34 +3,76 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.exceptions import FunctionError, RecordError
 from airflow_kafka_offsets.sinks.function_values import ReplacedRange, WrittenBatch
 from airflow_kafka_offsets.sinks.guarded_call import RecordsRefusedError, call
-from airflow_kafka_offsets.sinks.sink import (
+from airflow_kafka_offsets.sinks.table import Dataset, Output, Table, Target
+from airflow_kafka_offsets.sinks.target_rows import (
     Batches,
     Detail,
     DuplicatedOffsets,
     Removed,
     ReplacedOffsets,
     RowCount,
-    Target,
+    TargetRows,
 )
 from airflow_kafka_offsets.staging.refused import Record
-from airflow_kafka_offsets.staging.rows import StagedRows
+from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from airflow_kafka_offsets.core.offsets import Slice
     from airflow_kafka_offsets.sinks.function import FunctionSink
+
+
+@dataclass(frozen=True)
+class ConnectedFunction(Table):
+    """The functions for a database; see `Table`."""
+
+    sink: FunctionSink
+    engine: Engine
+
+    def prepare(self, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
+        """Import the functions, before Spark starts.
+
+        :raises FunctionError: a function does not exist, or does not take what it is given
+        """
+        self.sink.write_function()
+        if self.sink.remove is not None:
+            self.sink.remove_function()
+        return TargetColumns(self.sink.name, None, may_grow=may_grow)
+
+    def publish(self, conn: Connection, output: Output) -> AbstractContextManager[FunctionTarget]:
+        """Return the functions as they are called over the connection of a transaction."""
+        return nullcontext(FunctionTarget(conn, self.sink, WrittenBatch(*output[:3])))
+
+    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
+        """Raise if the table that was named for `verify` holds rows of batches that the state tables do not know."""
+        if (table := self._proved_table()) is not None:
+            table.refuse_unknown_rows(conn, batches, batch_id)
+
+    def rows(self, conn: Connection) -> TargetRows:
+        """Return the rows of the table that was named; nothing is known of what else a function writes."""
+        table = self._proved_table()
+        return UnknownRows(self.sink.write) if table is None else table.rows(conn)
+
+    def datasets(self) -> Sequence[Dataset]:
+        table = self._proved_table()
+        return () if table is None else table.datasets()
+
+    def _proved_table(self) -> Table | None:
+        table = self.sink.proved_table()
+        return None if table is None else table.connect(self.engine)
 
 
 @dataclass(frozen=True)
@@ -180,6 +222,10 @@ class UnknownRows(NamedTuple):
     """Rows that say nothing of where they are from; see `TargetRows`."""
 
     function: str
+
+    @property
+    def branches(self) -> Mapping[str, TargetRows]:
+        return {}
 
     @property
     def exists(self) -> bool:

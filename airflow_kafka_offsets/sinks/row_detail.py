@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
-from airflow_kafka_offsets.sinks.sink import Detail
+from airflow_kafka_offsets.sinks.target_rows import Detail
 
 PLACE = (BATCH_ID, *RECORD)
 """The columns that say where a row is from."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import Violation
-from airflow_kafka_offsets.sinks.fan_out_target import FanOutRows
+from airflow_kafka_offsets.sinks.target_rows import TargetRows
 from airflow_kafka_offsets.verification.batch_records import Snapshot, batch_records
 from airflow_kafka_offsets.verification.facts import BatchRecord, Findings
 from airflow_kafka_offsets.verification.proof import prove
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def prove_branches(
-    snapshot: Snapshot, rows: FanOutRows, positions: Mapping[TopicPartition, Position], *, replaces_rows: bool
+    snapshot: Snapshot, rows: TargetRows, positions: Mapping[TopicPartition, Position], *, replaces_rows: bool
 ) -> Findings:
     """Prove history and positions, and that each branch has as many rows of each batch as were written.
 

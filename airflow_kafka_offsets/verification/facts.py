@@ -9,7 +9,7 @@ from airflow_kafka_offsets.core.history import REWIND_KINDS
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, OfPartition, Slice, TopicPartition, subtract
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import Violation
-from airflow_kafka_offsets.sinks.sink import BranchOutput, RowCount
+from airflow_kafka_offsets.sinks.target_rows import BranchOutput, RowCount
 
 CONTINUED = frozenset({"stored", "skipped-gap", "rewind", "removed"})
 """How ranges start that continue from a stored position; the others choose where a partition begins."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
-from airflow_kafka_offsets.sinks.sink import Detail
+from airflow_kafka_offsets.sinks.target_rows import Detail
 from airflow_kafka_offsets.verification.facts import BatchRecord, Findings
 from airflow_kafka_offsets.verification.loaded_offsets import LoadedOffsets
 from airflow_kafka_offsets.verification.position_history import PositionHistories

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from airflow_kafka_offsets.core.history import UNFINISHED_STATES
 from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
-from airflow_kafka_offsets.sinks.sink import Detail, RowCount
+from airflow_kafka_offsets.sinks.target_rows import Detail, RowCount
 from airflow_kafka_offsets.verification.facts import BatchRecord, Findings, LoadedRange
 
 

@@ -13,14 +13,14 @@ from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.parameters import from_attributes
 from airflow_kafka_offsets.database.transactions import snapshot
 from airflow_kafka_offsets.exceptions import ConfigurationError, VerificationError, Violation
-from airflow_kafka_offsets.ledger.group_table import group_table, same_table_names
+from airflow_kafka_offsets.ledger.group_table import group_table
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.publications import PublishedBatch, published_batches
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.fan_out import Sinks, as_sink
-from airflow_kafka_offsets.sinks.fan_out_target import FanOutRows
-from airflow_kafka_offsets.sinks.sink import ElsewhereSink
+from airflow_kafka_offsets.sinks.sink import Connections
+from airflow_kafka_offsets.sinks.target_names import same_table_names
 from airflow_kafka_offsets.verification.batch_records import Snapshot, batch_records
 from airflow_kafka_offsets.verification.branches import prove_branches
 from airflow_kafka_offsets.verification.facts import Coverage, Findings
@@ -38,6 +38,7 @@ def verify(
     tables: Tables | None = None,
     kafka_config: Mapping[str, Any] | None = None,
     isolation_level: str = "read_committed",
+    connections: Connections | None = None,
 ) -> Coverage:
     """Prove that every record before the positions of a group was loaded exactly once.
 
@@ -53,6 +54,7 @@ def verify(
     :param kafka_config: librdkafka configuration, to read again all records that Kafka still has, and look for each in
         the target. Those of batches with a transform are not compared. None reads the database alone
     :param isolation_level: the one that the group is loaded with; for reading again
+    :param connections: what the connections of the target hold
     :raises VerificationError: something is wrong; names the first violation, and carries all of them
     :raises ConfigurationError: the state tables know no such group, or it loads into another table than one whose rows
         do not say their batch
@@ -65,23 +67,23 @@ def verify(
     comparison = KafkaComparison(kafka_config, group_id, isolation_level) if kafka_config is not None else None
     with snapshot(ledger.engine) as conn:
         cluster_of(conn, tables, group_id)  # raises where there is no such group, and names those that there are
-        rows = sink.rows(conn)
+        rows = sink.connect(engine, connections).rows(conn)
         detail, limit = rows.detail, rows.limit
         shared = Snapshot(conn, tables, group_id, sink.name, rows)
         _check_target(shared)
-        if comparison is not None and rows.exists and limit and not isinstance(rows, FanOutRows):
+        if comparison is not None and rows.exists and limit and not rows.branches:
             raise ConfigurationError(
                 f"{limit}: records of Kafka cannot be looked for in it. Verify without the Kafka connection."
             )
         positions = stored_positions(conn, tables, group_id)
-        if isinstance(rows, FanOutRows):
+        if rows.branches:
             findings = prove_branches(shared, rows, positions, replaces_rows=sink.replaces_rows)
         else:
             findings = prove(
                 batch_records(shared), positions, target=sink.name, detail=detail, replaces_rows=sink.replaces_rows
             )
         published: list[PublishedBatch] = []
-        if findings.uncommitted and isinstance(sink, ElsewhereSink):
+        if findings.uncommitted and sink.commits_externally:
             # It was read after the state tables, and commits before them: they are asked again.
             published = published_batches(ledger, sink.name, list(findings.uncommitted))
         by_right = {batch.batch_id for batch in published}

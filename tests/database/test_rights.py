@@ -92,4 +92,4 @@ def test_a_target_that_takes_no_rows_is_refused_before_spark(
     grant("SELECT ON target")
 
     with pytest.raises(TargetError, match=r"may not insert into table 'target'; GRANT INSERT ON target TO the user"):
-        SqlTable("target").prepare(guest, None)
+        SqlTable("target").connect(guest).prepare(None)

@@ -113,7 +113,7 @@ def test_rows_are_loaded_through_it(
     schema = columns(id=pa.int64())
     row = {"id": 1, "_kafka_topic": "orders", "_kafka_partition": 0, "_kafka_offset": 0}
     with open_database("warehouse") as engine, caplog.at_level(logging.WARNING):
-        SqlTable("target").prepare(engine, schema)
+        SqlTable("target").connect(engine).prepare(schema)
         assert write(engine, SqlTable("target"), staged(tmp_path, schema, [row])) == 1
         assert select(engine, "SELECT id, @@tx_isolation FROM target") == [(1, "READ-COMMITTED")]
     assert not caplog.records

@@ -63,7 +63,7 @@ def test_the_outcome_waits_for_the_commit_that_the_server_still_executes(postgre
                 TIMEOUT,
                 "the look into the ledger to wait",
             )
-        assert committing.result(TIMEOUT) == 1
+        assert committing.result(TIMEOUT).rows == 1
 
     assert len(descriptors) == 1, "the transaction was repeated"
     assert rows(postgres_engine, "SELECT id FROM output") == [(1,)]

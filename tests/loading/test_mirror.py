@@ -156,11 +156,11 @@ class TestLoad:
             produce(kafka, "orders", names(0, 5))
             commit = commit_batch
 
-            def commit_and_freeze(*args: Any, **options: Any) -> int:
-                rows = commit(*args, **options)
+            def commit_and_freeze(*args: Any, **options: Any) -> Any:
+                committed = commit(*args, **options)
                 kafka.pause()
                 committed_at.append(time.monotonic())
-                return rows
+                return committed
 
             class Thaw(logging.Handler):
                 """The end of the mirror brings the broker back: the load looks for more."""

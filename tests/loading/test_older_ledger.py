@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import SqlTable
 from airflow_kafka_offsets.exceptions import FencedError, KafkaOffsetsError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.context import Commit
+from airflow_kafka_offsets.sinks.sql.connected_table import ConnectedSqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from tests.support.clients import Kafka, produce
 from tests.support.inline import InlineLauncher
@@ -88,19 +88,19 @@ class TestOlderLedger:
         self, inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         looked: list[int] = []
-        prepared: list[SqlTable] = []
-        look, prepare = SqlTable.refuse_unknown_rows, SqlTable.prepare
+        prepared: list[ConnectedSqlTable] = []
+        look, prepare = ConnectedSqlTable.refuse_unknown_rows, ConnectedSqlTable.prepare
 
-        def looks(sink: SqlTable, conn: sa.Connection, batches: sa.Table, batch_id: int) -> None:
+        def looks(sink: ConnectedSqlTable, conn: sa.Connection, batches: sa.Table, batch_id: int) -> None:
             looked.append(batch_id)
             look(sink, conn, batches, batch_id)
 
-        def prepares(sink: SqlTable, *args: Any, **kwargs: Any) -> Any:
+        def prepares(sink: ConnectedSqlTable, *args: Any, **kwargs: Any) -> Any:
             prepared.append(sink)
             return prepare(sink, *args, **kwargs)
 
-        monkeypatch.setattr(SqlTable, "refuse_unknown_rows", looks)
-        monkeypatch.setattr(SqlTable, "prepare", prepares)
+        monkeypatch.setattr(ConnectedSqlTable, "refuse_unknown_rows", looks)
+        monkeypatch.setattr(ConnectedSqlTable, "prepare", prepares)
         name = topic()
         produce(inline_loader.kafka, name, names(0, 9))
 

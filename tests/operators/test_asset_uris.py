@@ -13,8 +13,8 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_kafka_offsets import (
     Branch,
-    Callable,
     DeltaTable,
+    FunctionSink,
     IcebergTable,
     Json,
     KafkaBatchOperator,
@@ -22,7 +22,7 @@ from airflow_kafka_offsets import (
     ParquetDataset,
     SqlTable,
 )
-from airflow_kafka_offsets.operators.assets import alias_of, announce, target_uris, topic_uris
+from airflow_kafka_offsets.operators.assets import alias_of, announce, topic_uris
 from airflow_kafka_offsets.sinks.fan_out import FanOut
 from airflow_kafka_offsets.sinks.sink import Sink
 
@@ -63,8 +63,8 @@ def test_that_of_a_topic_is_the_one_of_airflows_kafka_provider(servers: str, exp
         (ParquetDataset("/lake/my orders"), POSTGRES, ["file:///lake/my%20orders"]),
         (ParquetDataset("file:///lake/orders"), POSTGRES, ["file:///lake/orders"]),
         (IcebergTable("shop.orders", catalog_name="prod"), POSTGRES, ["iceberg://prod/shop/orders"]),
-        (Callable("shop.write", table="orders", schema="sales"), POSTGRES, [URI]),
-        (Callable("shop.write"), POSTGRES, []),
+        (FunctionSink("shop.write", table="orders", schema="sales"), POSTGRES, [URI]),
+        (FunctionSink("shop.write"), POSTGRES, []),
         (
             FanOut.of([Branch(SqlTable("orders", schema="sales")), SqlTable("lines", schema="sales")]),
             POSTGRES,
@@ -74,7 +74,7 @@ def test_that_of_a_topic_is_the_one_of_airflows_kafka_provider(servers: str, exp
     ids=str,
 )
 def test_those_of_targets(sink: Sink, database: str, expected: list[str]) -> None:
-    assert target_uris(sink, sa.create_engine(database)) == expected
+    assert list(sink.uris(sa.create_engine(database))) == expected
     assert "secret" not in str(expected)
 
 

@@ -20,9 +20,12 @@ from airflow_kafka_offsets import (
     SqlTable,
 )
 from airflow_kafka_offsets.operators.assets import topic_uris
-from airflow_kafka_offsets.operators.lineage import FACET, Table, _load_facet, _topic, file_name, sql_name, tables_of
+from airflow_kafka_offsets.operators.lineage import FACET, _load_facet, _topic, datasets_of
 from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
 from airflow_kafka_offsets.sinks.fan_out import as_sink
+from airflow_kafka_offsets.sinks.lake import names as lake_names
+from airflow_kafka_offsets.sinks.sql import names as sql_names
+from airflow_kafka_offsets.sinks.table import Dataset
 
 DONE: dict[str, Any] = {
     "ranges": {"orders": {"0": [0, 5]}},
@@ -44,7 +47,7 @@ DONE: dict[str, Any] = {
     ],
 )
 def test_a_table_is_named_after_its_database(uri: str, expected: tuple[str, str]) -> None:
-    assert sql_name(uri) == expected
+    assert sql_names.dataset_name(uri) == expected
 
 
 @pytest.mark.parametrize(
@@ -61,7 +64,7 @@ def test_a_table_is_named_after_its_database(uri: str, expected: tuple[str, str]
     ],
 )
 def test_files_are_named_after_their_bucket_without_a_login(uri: str, expected: tuple[str, str]) -> None:
-    assert file_name(uri) == expected
+    assert lake_names.dataset_name(uri) == expected
 
 
 def test_the_first_bootstrap_server_names_the_cluster() -> None:
@@ -77,9 +80,9 @@ def test_each_of_several_targets_is_a_dataset_of_its_own_with_its_columns(tmp_pa
     sink = as_sink([SqlTable("orders", conn_id="warehouse"), Branch(SqlTable("totals", conn_id="warehouse"))])
     assert sink is not None
 
-    assert tables_of(sink, engine) == [
-        Table(f"sqlite://{tmp_path}/shop.db", "orders", [("id", "BIGINT"), ("name", "TEXT")]),
-        Table(f"sqlite://{tmp_path}/shop.db", "totals", [("total", "BIGINT")]),
+    assert datasets_of(sink, engine) == [
+        Dataset(f"sqlite://{tmp_path}/shop.db", "orders", [("id", "BIGINT"), ("name", "TEXT")]),
+        Dataset(f"sqlite://{tmp_path}/shop.db", "totals", [("total", "BIGINT")]),
     ]
 
 
@@ -87,16 +90,16 @@ def test_files_of_a_table_have_its_columns(tmp_path: Path) -> None:
     lake = DeltaTable(str(tmp_path), conn_id="warehouse")
     lake.create(pa.schema([("id", pa.int64())]))
 
-    (table,) = tables_of(lake, sa.create_engine("sqlite://"))
-    assert table == Table("file", str(tmp_path), [("id", "int64"), *(table.columns or ())[1:]])
+    (table,) = datasets_of(lake, sa.create_engine("sqlite://"))
+    assert table == Dataset("file", str(tmp_path), [("id", "int64"), *(table.fields or ())[1:]])
 
 
 def test_a_table_that_is_not_created_yet_has_a_name_and_no_columns(tmp_path: Path) -> None:
     engine = sa.create_engine(f"sqlite:///{tmp_path}/shop.db")
     table = ParquetDataset(str(tmp_path / "lake"), conn_id="warehouse")
 
-    assert tables_of(table, engine) == [Table("file", f"{tmp_path}/lake", None)]
-    assert tables_of(SqlTable("orders", conn_id="warehouse"), engine)[0].columns is None
+    assert datasets_of(table, engine) == [Dataset("file", f"{tmp_path}/lake", None)]
+    assert datasets_of(SqlTable("orders", conn_id="warehouse"), engine)[0].fields is None
 
 
 def test_the_names_of_topics_are_values_and_no_keys_which_openlineage_could_hide() -> None:

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.sinks.sink import DatabaseTable
 from devstack.airflow import AirflowHome
 from tests.support.clients import Kafka, produce
 from tests.support.inline import InlineLauncher
@@ -88,7 +88,7 @@ def web(airflow_home: AirflowHome, postgres_engine: Engine, kafka: Kafka) -> Web
     from tests.support.web import Web, readings
 
     source = Source("warehouse")
-    tables = {(source, "loader"): frozenset({(SqlTable("target"),)})}
+    tables = {(source, "loader"): frozenset({(DatabaseTable("target"),)})}
     shop = Registered({source: frozenset({"kafka_default"})}, frozenset({"loader"}), tables, frozenset({"load_orders"}))
     found = readings({"warehouse": postgres_engine}, kafka, lambda: {"shop": shop})
     web = Web(found)

@@ -17,7 +17,7 @@ from airflow_kafka_offsets.plugin.rewind_work import RewindEstimate, RewindForm
 from airflow_kafka_offsets.plugin.shell_commands import replace_command, verify_command
 from airflow_kafka_offsets.plugin.sources import Registered, Source
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.sinks.sink import DatabaseTable
 from tests.support.loads import positions
 from tests.support.web import Web, of_group, ticket_of
 
@@ -174,7 +174,7 @@ def test_offsets_of_a_file_are_typed_into_the_command() -> None:
 
 
 def test_a_table_is_verified_with_its_schema() -> None:
-    target = GroupTarget("shop.orders", (SqlTable("orders", "shop"),))
+    target = GroupTarget("shop.orders", (DatabaseTable("orders", "shop"),))
 
     text = verify_command(Source("w"), "g", target)
 

@@ -14,6 +14,7 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets import Branch, Sql
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.sinks.fan_out import as_sink
+from airflow_kafka_offsets.sinks.sink import DatabaseTable
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.airflow import AirflowHome
 from devstack.process import wait_until
@@ -55,7 +56,7 @@ def web(airflow_home: AirflowHome, postgres_engine: Engine, kafka: Kafka) -> Web
     from tests.support.web import Web, readings
 
     source = Source("warehouse")
-    tables = {(source, "loader"): frozenset({(SqlTable("small"), SqlTable("target"))})}
+    tables = {(source, "loader"): frozenset({(DatabaseTable("small"), DatabaseTable("target"))})}
     shop = Registered({source: frozenset({"kafka_default"})}, frozenset({"loader"}), tables)
     found = readings({"warehouse": postgres_engine}, kafka, lambda: {"shop": shop})
     web = Web(found)

@@ -9,6 +9,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow_kafka_offsets import DeltaTable, Json, KafkaBatchOperator, KafkaVerifyOperator, SqlTable
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.plugin.sources import Discovery, Source, configured, merged, of_serialized_dag
+from airflow_kafka_offsets.sinks.sink import DatabaseTable
 
 
 def serialized(**options: str) -> dict[str, object]:
@@ -31,7 +32,7 @@ def test_a_task_names_its_state_tables_and_its_group() -> None:
 
     assert found.kafka_conn_ids == {Source("warehouse", "team"): {"kafka_eu"}}
     assert found.groups == {"orders"}
-    assert found.tables == {(Source("warehouse", "team"), "orders"): {(SqlTable("orders"),)}}
+    assert found.tables == {(Source("warehouse", "team"), "orders"): {(DatabaseTable("orders"),)}}
 
 
 def test_a_task_names_all_its_tables_and_one_that_verifies_is_known() -> None:
@@ -43,7 +44,10 @@ def test_a_task_names_all_its_tables_and_one_that_verifies_is_known() -> None:
     found = of_serialized_dag(DagSerialization.to_dict(dag))
 
     of_orders, of_lake = (Source("warehouse"), "orders"), (Source("warehouse"), "lake")
-    assert found.tables == {of_orders: {(SqlTable("keys", upsert_key=("id",)), SqlTable("orders"))}, of_lake: set()}
+    assert found.tables == {
+        of_orders: {(DatabaseTable("keys", upsert_key=("id",)), DatabaseTable("orders"))},
+        of_lake: set(),
+    }
     assert found.tasks == {"prove", "prove_lake"}
     assert found.verifiers == {of_orders: {"prove"}, of_lake: {"prove_lake"}}
 

@@ -198,7 +198,9 @@ class TestReplace:
         batch_id = planned.batch.batch_id
 
         def write(conn: Connection) -> int:
-            replace_output(conn, loaded.tables, GROUP, batch_id, TARGET.name, SqlTarget(conn, TARGET).remove)
+            replace_output(
+                conn, loaded.tables, GROUP, batch_id, TARGET.name, SqlTarget(conn, TARGET.connect(conn.engine)).remove
+            )
             for offset in range(5, 15):
                 conn.exec_driver_sql("INSERT INTO output VALUES (1, 'orders', 0, ?, ?)", (offset, batch_id))
             return 10

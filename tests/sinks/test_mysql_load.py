@@ -56,10 +56,10 @@ def test_every_value_is_stored_as_it_was_sent(mariadb_engine: Engine, way: str, 
         ("trailing  ", b"NULL", None, None, None, None, None, None, None, None),
     ]  # fmt: skip
     rows = [at(number, **dict(zip(names, (number, *row), strict=True))) for number, row in enumerate(values)]
-    TARGET.prepare(mariadb_engine, schema)
+    TARGET.connect(mariadb_engine).prepare(schema)
 
     with mariadb_engine.begin() as conn:
-        assert SqlTarget(conn, TARGET).write(staged(tmp_path, schema, rows)) == len(rows)
+        assert SqlTarget(conn, TARGET.connect(conn.engine)).write(staged(tmp_path, schema, rows)) == len(rows)
         assert counted(conn, "load") == (way == "load")
 
     table = reflected(mariadb_engine, "target")
@@ -136,7 +136,7 @@ def test_a_row_that_no_statement_can_hold_is_named(
     mariadb_engine: Engine, mariadb: MariaDbServer, tmp_path: Path
 ) -> None:
     schema = columns(text=pa.string())
-    TARGET.prepare(mariadb_engine, schema)
+    TARGET.connect(mariadb_engine).prepare(schema)
     large = [at(0, text="a"), at(1, text="x" * (16 << 20)), at(2, text="b")]
 
     assert write(mariadb_engine, TARGET, staged(tmp_path, schema, large)) == 3  # LOAD DATA has no such limit
@@ -152,7 +152,7 @@ class TestFilesOfThisMachine:
     def test_no_statement_reads_one_whatever_the_engine_allows(self, mariadb_database: str) -> None:
         engine = sa.create_engine(f"{mariadb_database}?local_infile=1")
         unify_sessions(engine)
-        TARGET.prepare(engine, columns(text=pa.string()))
+        TARGET.connect(engine).prepare(columns(text=pa.string()))
         with engine.connect() as conn:
             with pytest.raises(RuntimeError, match="local_infile option is false"):
                 conn.exec_driver_sql(f"LOAD DATA LOCAL INFILE '{Path(__file__)}' INTO TABLE target (text)")
@@ -203,16 +203,16 @@ class TestTarget:
         with pytest.raises(
             TargetError, match=r"engine of table 'target' is MyISAM.* ALTER TABLE `target` ENGINE = InnoDB"
         ):
-            TARGET.prepare(mariadb_engine, columns(id=pa.int64()))
+            TARGET.connect(mariadb_engine).prepare(columns(id=pa.int64()))
 
     def test_columns_are_added_by_no_commit(self, mariadb_engine: Engine) -> None:
         do(mariadb_engine, "CREATE TABLE target (id BIGINT)")
 
         with pytest.raises(ConfigurationError, match="in the transaction of the commit, which mysql cannot"):
-            TARGET.prepare(mariadb_engine, columns(id=pa.int64(), new=pa.string()), may_grow=True)
+            TARGET.connect(mariadb_engine).prepare(columns(id=pa.int64(), new=pa.string()), may_grow=True)
 
     def test_another_driver_is_refused(self) -> None:
         dialect: Any = SimpleNamespace(name="mysql", driver="mysqldb")
 
         with pytest.raises(ConfigurationError, match=r"PyMySQL.*'mysqldb'.*mysql\+pymysql://"):
-            TARGET.prepare(SimpleNamespace(dialect=dialect), None)  # type: ignore[arg-type]
+            TARGET.connect(SimpleNamespace(dialect=dialect)).prepare(None)  # type: ignore[arg-type]

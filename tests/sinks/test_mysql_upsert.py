@@ -30,7 +30,7 @@ HELD = "SELECT id, name, _kafka_offset FROM target ORDER BY id, name"
 
 @pytest.fixture(autouse=True)
 def _created(mariadb_engine: Engine) -> None:
-    KEYED.prepare(mariadb_engine, COLUMNS)
+    KEYED.connect(mariadb_engine).prepare(COLUMNS)
 
 
 def test_nothing_is_committed_before_the_end(mariadb_engine: Engine, tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_nothing_is_committed_before_the_end(mariadb_engine: Engine, tmp_path: P
 
     with mariadb_engine.connect() as conn:
         conn.exec_driver_sql("INSERT INTO moved VALUES (1)")
-        assert SqlTarget(conn, KEYED).write(rows) == 1
+        assert SqlTarget(conn, KEYED.connect(conn.engine)).write(rows) == 1
         conn.rollback()
 
     assert select(mariadb_engine, "SELECT count(*) FROM moved") == [(0,)]
@@ -57,7 +57,7 @@ def test_a_session_keeps_no_temporary_table(mariadb_engine: Engine, tmp_path: Pa
     sa.event.listen(mariadb_engine, "before_cursor_execute", note)
     with mariadb_engine.connect() as conn:
         try:
-            SqlTarget(conn, KEYED).write(staged(tmp_path, COLUMNS, [at(1, id="a", name=name)]))
+            SqlTarget(conn, KEYED.connect(conn.engine)).write(staged(tmp_path, COLUMNS, [at(1, id="a", name=name)]))
         except RecordError:
             assert name is None
         for table in made:
@@ -100,7 +100,7 @@ def test_the_older_row_of_a_key_is_written_where_the_newest_is_refused(mariadb_e
 
 def test_a_key_that_another_transaction_inserts_meanwhile_is_replaced(mariadb_engine: Engine, tmp_path: Path) -> None:
     with mariadb_engine.connect() as other, ThreadPoolExecutor(1) as background:
-        SqlTarget(other, KEYED).write(staged(tmp_path, COLUMNS, [at(1, id="a", name="theirs")]))
+        SqlTarget(other, KEYED.connect(other.engine)).write(staged(tmp_path, COLUMNS, [at(1, id="a", name="theirs")]))
         ours = background.submit(write, mariadb_engine, KEYED, staged(tmp_path, COLUMNS, [at(2, id="a", name="ours")]))
         waiting = "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
         wait_until(
@@ -168,6 +168,6 @@ def test_a_user_who_may_not_make_temporary_tables_is_refused_before_spark_starts
     with pytest.raises(
         TargetError, match=rf"'weak' may not make temporary tables .* CREATE TEMPORARY TABLES ON {name}"
     ):
-        KEYED.prepare(engine, COLUMNS)
+        KEYED.connect(engine).prepare(COLUMNS)
 
     engine.dispose()

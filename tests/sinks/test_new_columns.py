@@ -49,24 +49,24 @@ def guest(postgres_engine: Engine) -> Iterator[Engine]:
 
 def test_only_missing_columns_are_added(target: Engine) -> None:
     with target.begin() as conn:
-        assert SqlTarget(conn, TARGET).add_columns(COLUMNS) == ['a "100%":b']
-        assert SqlTarget(conn, TARGET).add_columns(COLUMNS) == []
+        assert SqlTarget(conn, TARGET.connect(conn.engine)).add_columns(COLUMNS) == ['a "100%":b']
+        assert SqlTarget(conn, TARGET.connect(conn.engine)).add_columns(COLUMNS) == []
     added = sa.inspect(target).get_columns("target")[1]
     assert (added["name"], added["nullable"]) == ('a "100%":b', True)
 
 
 def test_a_table_that_may_grow_fits(target: Engine) -> None:
-    assert TARGET.prepare(target, COLUMNS, may_grow=True).may_grow
+    assert TARGET.connect(target).prepare(COLUMNS, may_grow=True).may_grow
     with pytest.raises(TargetError, match="has no column"):
-        TARGET.prepare(target, COLUMNS)
+        TARGET.connect(target).prepare(COLUMNS)
     assert len(sa.inspect(target).get_columns("target")) == 1
 
 
 def test_the_owner_is_named_to_a_user_who_is_another(guest: Engine) -> None:
     statement = 'ALTER TABLE target ADD COLUMN "a ""100%"":b" NUMERIC(20, 2)'
     with pytest.raises(TargetError, match=f"which 'postgres' owns: let the owner execute {re.escape(statement)}$"):
-        TARGET.prepare(guest, COLUMNS, may_grow=True)
-    assert TARGET.prepare(guest, COLUMNS.remove(1), may_grow=True).known == ("id",)
+        TARGET.connect(guest).prepare(COLUMNS, may_grow=True)
+    assert TARGET.connect(guest).prepare(COLUMNS.remove(1), may_grow=True).known == ("id",)
 
 
 def test_a_database_whose_transactions_cannot_add_columns_is_refused() -> None:
@@ -83,11 +83,11 @@ def test_two_transactions_that_add_the_same_column_wait_for_each_other(postgres_
 
     def add() -> None:
         with postgres_engine.begin() as conn:
-            results.append(SqlTarget(conn, TARGET).add_columns(COLUMNS))
+            results.append(SqlTarget(conn, TARGET.connect(conn.engine)).add_columns(COLUMNS))
 
     first = postgres_engine.connect()
     begun = first.begin()
-    assert SqlTarget(first, TARGET).add_columns(COLUMNS) == ['a "100%":b']
+    assert SqlTarget(first, TARGET.connect(first.engine)).add_columns(COLUMNS) == ['a "100%":b']
     other = threading.Thread(target=add)
     other.start()
     waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")

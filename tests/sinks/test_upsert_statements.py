@@ -37,7 +37,7 @@ def row(key: int | None, name: str | None, offset: int | None, partition: int | 
 @pytest.fixture
 def conn() -> Iterator[Connection]:
     engine = sa.create_engine("sqlite://")
-    SINK.prepare(engine, COLUMNS)
+    SINK.connect(engine).prepare(COLUMNS)
     with engine.connect() as made:
         yield made
     engine.dispose()
@@ -61,19 +61,21 @@ def held(conn: Connection) -> list[tuple[Any, ...]]:
 def test_of_rows_that_a_transform_made_of_one_record_the_last_wins(conn: Connection, tmp_path: Path) -> None:
     files = [[row(1, "c", 5), row(1, "a", 5), row(2, "x", 5)], [row(1, "b", 5), row(1, "older", 4)]]
 
-    assert SqlTarget(conn, SINK).write(staged(tmp_path, *files)) == 2
+    assert SqlTarget(conn, SINK.connect(conn.engine)).write(staged(tmp_path, *files)) == 2
 
     assert held(conn) == [(1, "b", 5), (2, "x", 5)]
 
 
 def test_the_order_of_the_files_decides_nothing_else(conn: Connection, tmp_path: Path) -> None:
-    assert SqlTarget(conn, SINK).write(staged(tmp_path, [row(1, "new", 7)], [row(1, "old", 6)])) == 1
+    assert (
+        SqlTarget(conn, SINK.connect(conn.engine)).write(staged(tmp_path, [row(1, "new", 7)], [row(1, "old", 6)])) == 1
+    )
 
     assert held(conn) == [(1, "new", 7)]
 
 
 def test_a_batch_without_rows_writes_none(conn: Connection, tmp_path: Path) -> None:
-    assert SqlTarget(conn, SINK).write(staged(tmp_path)) == 0
+    assert SqlTarget(conn, SINK.connect(conn.engine)).write(staged(tmp_path)) == 0
 
 
 @pytest.mark.parametrize("lost", [row(1, "a", None), row(1, "a", 3, partition=None)], ids=["offset", "partition"])
@@ -81,12 +83,14 @@ def test_a_transform_that_loses_where_a_row_is_from_is_refused(
     conn: Connection, tmp_path: Path, lost: dict[str, Any]
 ) -> None:
     with pytest.raises(TargetError, match=r"returns a row whose '_kafka_(offset|partition)' is null.*into 'target'"):
-        SqlTarget(conn, SINK).write(staged(tmp_path, [row(1, "b", 1), lost]))
+        SqlTarget(conn, SINK.connect(conn.engine)).write(staged(tmp_path, [row(1, "b", 1), lost]))
 
 
 def test_the_first_record_with_a_null_key_is_named(conn: Connection, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"'orders' partition 0 offset 3 .*'id' is null"):
-        SqlTarget(conn, SINK).write(staged(tmp_path, [row(None, "b", 8), row(1, "a", 1)], [row(None, None, 3)]))
+        SqlTarget(conn, SINK.connect(conn.engine)).write(
+            staged(tmp_path, [row(None, "b", 8), row(1, "a", 1)], [row(None, None, 3)])
+        )
 
 
 def test_another_database_is_refused_by_name() -> None:
@@ -105,15 +109,20 @@ def test_a_transform_that_drops_where_rows_are_from_is_refused(name: str) -> Non
 
 def test_a_table_without_the_column_of_the_key_is_refused_before_the_transform_runs(conn: Connection) -> None:
     with pytest.raises(TargetError, match="'target' has no column 'order', which upsert_key names"):
-        SqlTable("target", upsert_key=("id", "order")).prepare(conn.engine, None)
+        SqlTable("target", upsert_key=("id", "order")).connect(conn.engine).prepare(None)
 
 
 def test_key_and_origin_are_told_to_the_transform_before_anything_is_read(conn: Connection) -> None:
-    assert SINK.prepare(conn.engine, None).required == ("id", "_kafka_topic", "_kafka_partition", "_kafka_offset")
+    assert SINK.connect(conn.engine).prepare(None).required == (
+        "id",
+        "_kafka_topic",
+        "_kafka_partition",
+        "_kafka_offset",
+    )
 
 
 def test_without_a_key_the_origin_is_not_needed(conn: Connection) -> None:
-    assert SqlTable("target").prepare(conn.engine, None).required == ()
+    assert SqlTable("target").connect(conn.engine).prepare(None).required == ()
 
 
 def test_a_created_table_has_the_key_in_its_order_and_numbers_nothing() -> None:

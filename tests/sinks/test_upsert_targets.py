@@ -68,7 +68,7 @@ def test_an_index_of_some_rows_or_without_uniqueness_is_no_key(inline_loader: Lo
 
     for key in ("id", "name"):
         with pytest.raises(TargetError, match="no unique index of exactly the columns of upsert_key"):
-            SqlTable("target", upsert_key=(key,)).prepare(inline_loader.engine, None)
+            SqlTable("target", upsert_key=(key,)).connect(inline_loader.engine).prepare(None)
 
 
 @POSTGRES
@@ -80,7 +80,7 @@ def test_an_index_of_an_expression_is_no_key(inline_loader: Loader) -> None:
     )
 
     with pytest.raises(TargetError, match="no unique index of exactly the columns of upsert_key"):
-        SqlTable("target", upsert_key=("name",)).prepare(inline_loader.engine, None)
+        SqlTable("target", upsert_key=("name",)).connect(inline_loader.engine).prepare(None)
 
 
 @pytest.mark.parametrize(
@@ -213,11 +213,11 @@ def guest(inline_loader: Loader) -> Iterator[Engine]:
 def test_a_user_who_may_not_update_is_told_what_to_grant(inline_loader: Loader, guest: Engine) -> None:
     sink, database = SqlTable("target", upsert_key=("id",)), inline_loader.engine.url.database
     with pytest.raises(TargetError, match=r"may not SELECT and UPDATE .*GRANT SELECT, UPDATE ON target TO"):
-        sink.prepare(guest, None)
+        sink.connect(guest).prepare(None)
     do(inline_loader.engine, f"GRANT SELECT, UPDATE ON target TO {guest.url.username}")
     do(inline_loader.engine, f"REVOKE TEMPORARY ON DATABASE {database} FROM PUBLIC")
     with pytest.raises(TargetError, match=f"GRANT TEMPORARY ON DATABASE {database} TO"):
-        sink.prepare(guest, None)
+        sink.connect(guest).prepare(None)
     do(inline_loader.engine, f"GRANT TEMPORARY ON DATABASE {database} TO {guest.url.username}")
 
-    assert sink.prepare(guest, None).required == ("id", "_kafka_topic", "_kafka_partition", "_kafka_offset")
+    assert sink.connect(guest).prepare(None).required == ("id", "_kafka_topic", "_kafka_partition", "_kafka_offset")

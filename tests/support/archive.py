@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,24 +19,44 @@ from airflow_kafka_offsets.core.instants import TimeSpan
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, TIMESTAMP
 from airflow_kafka_offsets.exceptions import OlderLedgerError
-from airflow_kafka_offsets.sinks.sink import (
+from airflow_kafka_offsets.sinks.sink import Connections, Sink
+from airflow_kafka_offsets.sinks.table import Output, Table, Target
+from airflow_kafka_offsets.sinks.target_rows import (
     Batches,
     Detail,
     DuplicatedOffsets,
-    Output,
     Removed,
     ReplacedOffsets,
     RowCount,
-    Target,
+    TargetRows,
 )
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
-from airflow_kafka_offsets.writers.arrow_writer import ArrowWriter
 
 Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Archive:
+class ArchiveTable(Table):
+    """An archive in its database."""
+
+    sink: Archive
+    engine: Engine
+
+    def prepare(self, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
+        return self.sink.prepare(self.engine)
+
+    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
+        self.sink.refuse_unknown_rows(conn, batches, batch_id)
+
+    def publish(self, conn: Connection, output: Output) -> AbstractContextManager[Target]:
+        return self.sink.open(conn, output)
+
+    def rows(self, conn: Connection) -> ArchivedRows:
+        return self.sink.rows(conn)
+
+
+@dataclass(frozen=True)
+class Archive(Sink):
     """Keeps the rows of each batch as compressed JSON lines in a BLOB, which no query can look into."""
 
     archive: str
@@ -47,16 +67,15 @@ class Archive:
     def name(self) -> str:
         return f"archive://{self.archive}"
 
-    @property
-    def replaces_rows(self) -> bool:
-        return False
+    def connect(self, engine: Engine, connections: Connections | None = None) -> Table:
+        return ArchiveTable(self, engine)
 
     @property
     def blobs(self) -> sa.Table:
         metadata = sa.MetaData()
         return sa.Table(self.archive, metadata, sa.Column("batch", sa.BigInteger), sa.Column("lines", sa.LargeBinary))
 
-    def prepare(self, engine: Engine, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
+    def prepare(self, engine: Engine) -> TargetColumns:
         self.blobs.create(engine, checkfirst=True)
         return TargetColumns(self.name, None)
 
@@ -68,10 +87,7 @@ class Archive:
                 f"{self.name} holds rows of batch {min(unknown)}, which the state tables do not know"
             )
 
-    def writer(self, engine: Engine, columns: pa.Schema | None, output: Output) -> ArrowWriter:
-        return ArrowWriter()
-
-    def open(self, conn: Connection, output: Output) -> AbstractContextManager[OpenArchive]:
+    def open(self, conn: Connection, output: Output) -> AbstractContextManager[Target]:
         return nullcontext(OpenArchive(self, conn))
 
     def rows(self, conn: Connection) -> ArchivedRows:
@@ -167,6 +183,10 @@ class ArchivedRows:
     sink: Archive
     conn: Connection
     ledger: Connection | None = None
+
+    @property
+    def branches(self) -> Mapping[str, TargetRows]:
+        return {}
 
     @property
     def exists(self) -> bool:

@@ -11,9 +11,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
-from airflow_kafka_offsets.sinks.sink import Output
+from airflow_kafka_offsets.sinks.sink import Connections
+from airflow_kafka_offsets.sinks.sql.connected_table import ConnectedSqlTable
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.sinks.sql.target import SqlTarget
+from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
 from tests.support.loads import CountingLauncher, Loader, assert_exactly_once, positions, rows
@@ -36,12 +38,22 @@ class Meddled(SqlTable):
     before_write: Callable[[Connection], object] = lambda _: None
     after_write: Callable[[], object] = lambda: None
 
-    def prepare(self, engine: Engine, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
-        checked = super().prepare(engine, columns, may_grow=may_grow)
-        self.after_check()
+    def connect(self, engine: Engine, connections: Connections | None = None) -> ConnectedSqlTable:
+        return MeddledTable(self, engine)
+
+
+class MeddledTable(ConnectedSqlTable):
+    """The table of `Meddled`."""
+
+    __slots__ = ()
+
+    def prepare(self, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
+        checked = super().prepare(columns, may_grow=may_grow)
+        assert isinstance(self.sink, Meddled)
+        self.sink.after_check()
         return checked
 
-    def open(self, conn: Connection, output: Output) -> AbstractContextManager[MeddledTarget]:
+    def publish(self, conn: Connection, output: Output) -> AbstractContextManager[MeddledTarget]:
         return nullcontext(MeddledTarget(conn, self))
 
 
@@ -49,10 +61,11 @@ class MeddledTarget(SqlTarget):
     """The target of `Meddled` in a transaction."""
 
     def write(self, rows: StagedRows) -> int:
-        assert isinstance(self.sink, Meddled)
-        self.sink.before_write(self.conn)
+        sink = self.table.sink
+        assert isinstance(sink, Meddled)
+        sink.before_write(self.conn)
         count = super().write(rows)
-        self.sink.after_write()
+        sink.after_write()
         return count
 
 

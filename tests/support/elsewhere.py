@@ -18,9 +18,11 @@ from sqlalchemy.schema import CreateTable
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.database.transactions import transaction
 from airflow_kafka_offsets.exceptions import OlderLedgerError
-from airflow_kafka_offsets.sinks.sink import Output, Removed, ReplacedOffsets, Target
+from airflow_kafka_offsets.sinks.sink import Connections
+from airflow_kafka_offsets.sinks.table import NotPublished, Output, PublicationState, Published, Table, Target
+from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
-from tests.support.archive import Archive, ArchivedRows, OpenArchive
+from tests.support.archive import Archive, ArchivedRows, ArchiveTable, OpenArchive
 
 _METADATA = sa.MetaData()
 PUBLICATIONS = sa.Table(
@@ -34,6 +36,19 @@ PUBLICATIONS = sa.Table(
 
 class ProcessDiedError(Exception):
     """The process is gone: nothing catches it."""
+
+
+@dataclass(frozen=True)
+class ElsewhereArchiveTable(ArchiveTable):
+    """An archive that commits externally."""
+
+    sink: ElsewhereArchive
+
+    def state(self, output: Output) -> PublicationState:
+        return self.sink.state(output)
+
+    def retire(self, output: Output) -> list[Removed]:
+        return self.sink.retire(output)
 
 
 @dataclass(frozen=True)
@@ -51,10 +66,17 @@ class ElsewhereArchive(Archive):
     def name(self) -> str:
         return f"elsewhere://{self.archive}"
 
+    @property
+    def commits_externally(self) -> bool:
+        return True
+
+    def connect(self, engine: Engine, connections: Connections | None = None) -> Table:
+        return ElsewhereArchiveTable(self, engine)
+
     def database(self) -> Engine:
         return sa.create_engine(f"sqlite:///{self.path}", poolclass=sa.NullPool)
 
-    def prepare(self, engine: Engine, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
+    def prepare(self, engine: Engine) -> TargetColumns:
         with transaction(self.database()) as other:
             for table in (PUBLICATIONS, self.blobs):
                 other.execute(CreateTable(table, if_not_exists=True))
@@ -79,7 +101,7 @@ class ElsewhereArchive(Archive):
         with transaction(self.database()) as other:
             did = self._did(other, output)
             if did is not None:
-                yield Published(did)
+                yield PublishedArchive(did)
                 return
             target = Recording(OpenArchive(self, other, conn))
             yield target
@@ -102,21 +124,18 @@ class ElsewhereArchive(Archive):
         values = {"series": output.series, "number": output.batch_id, "did": json.dumps(did)}
         other.execute(PUBLICATIONS.insert(), values)
 
-    def is_published(self, engine: Engine, output: Output) -> bool:
+    def state(self, output: Output) -> PublicationState:
         with self.database().connect() as other:
-            return self._did(other, output) is not None
+            did = self._did(other, output)
+            return NotPublished() if did is None else Published(int(str(did["rows"])))
 
-    def retire(self, engine: Engine, output: Output) -> list[Removed]:
+    def retire(self, output: Output) -> list[Removed]:
         with transaction(self.database()) as other:
             records = dict(self.read(other)).get(output.batch_id, [])
             self.put(other, output.batch_id, [])
             self._store(other, output, {"rows": 0, "removed": []})
             places = [TopicPartition(record["_kafka_topic"], record["_kafka_partition"]) for record in records]
             return [Removed(output.batch_id, tp, places.count(tp)) for tp in sorted(set(places))]
-
-    def removable(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
-        with self.database().connect() as other:
-            return OpenArchive(self, other, conn).remove(replaced)
 
     def rows(self, conn: Connection) -> ArchivedRows:
         return ArchivedRows(self, self.database().connect(), conn)
@@ -147,7 +166,7 @@ class Recording(Target):
 
 
 @dataclass
-class Published(Target):
+class PublishedArchive(Target):
     """An archive that has the batch already."""
 
     did: dict[str, object]

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, Position, TopicPartition
 from airflow_kafka_offsets.exceptions import Violation
-from airflow_kafka_offsets.sinks.sink import Detail, RowCount
+from airflow_kafka_offsets.sinks.target_rows import Detail, RowCount
 from airflow_kafka_offsets.verification.facts import BatchRecord, Findings, LoadedRange
 from airflow_kafka_offsets.verification.proof import prove
 

@@ -18,7 +18,8 @@ from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.sinks.lake.table_sink import FileTableSink
-from airflow_kafka_offsets.sinks.sink import Output, Sink
+from airflow_kafka_offsets.sinks.sink import Sink
+from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
 from airflow_kafka_offsets.staging.rows import StagedRows

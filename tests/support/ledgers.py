@@ -43,7 +43,7 @@ NEXT_LOAD = Plan((offset_range(T0, 10, 15, how="stored"),))
 
 def written(reads: Reads, write: Callable[[Connection], int]) -> Callable[[Connection], Written]:
     """Return what a commit calls to write rows of which it is known what was read."""
-    return lambda conn: Written(write(conn), reads)
+    return lambda conn: Written(write(conn), reads, "output")
 
 
 class Database:
@@ -70,7 +70,7 @@ class Database:
         reads: dict[TopicPartition, RangeRead] | None = None,
         write: Callable[[Connection], int] | None = None,
     ) -> int:
-        return commit_batch(held, batch, written(reads or {}, write or self.write_a_row))
+        return commit_batch(held, batch, written(reads or {}, write or self.write_a_row)).rows
 
     def load(self, held: GroupClaim, plan: Plan = FIRST_LOAD) -> Batch:
         batch = self.plan(held, plan)

@@ -44,7 +44,7 @@ def staged(tmp_path: Path, schema: pa.Schema, rows: Sequence[Row], *, letters: b
 
 def write(engine: Engine, sink: SqlTable, rows: StagedRows) -> int:
     with engine.begin() as conn:
-        return SqlTarget(conn, sink).write(rows)
+        return SqlTarget(conn, sink.connect(engine)).write(rows)
 
 
 def do(engine: Engine, *statements: str) -> None:

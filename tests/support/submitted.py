@@ -100,7 +100,7 @@ class Submitted:
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", self.environment["AIRFLOW_CONN_SPARK_DEFAULT"])
 
     def job(self, batch_id: int, does: str = "is_staged", **others: Any) -> StageJob:
-        return replace(JOB, batch_id=batch_id, group_id=does, slices=(), staging_uri=str(self.staging), **others)
+        return replace(JOB, batch_id=batch_id, group_id=does, tasks=(), staging_uri=str(self.staging), **others)
 
     def process(self, batch_id: int) -> dict[str, Any]:
         """What the process that had a job knew."""

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets import DeltaTable, ParquetDataset, committed_files
 from airflow_kafka_offsets.sinks.fan_out import Branch, FanOut
 from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
-from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Sink
+from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.transforms.sql import Sql
 from tests.support.elsewhere import ElsewhereArchive
@@ -158,7 +158,7 @@ class Target:
     def make(cls, kind: str, engine: Engine, directory: Path, name: str = "target") -> Target:
         of_kind = (KINDS | UPSERTS)[kind]
         sink = of_kind.sink(name, directory)
-        assert isinstance(sink, ElsewhereSink) is of_kind.commits_elsewhere
+        assert sink.commits_externally is of_kind.commits_elsewhere
         return cls(of_kind, sink, engine)
 
     def places(self) -> list[Place]:

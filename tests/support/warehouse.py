@@ -134,7 +134,7 @@ class Warehouse:
                 )
             return len(rows)
 
-        return commit_batch(held, batch, written(reads, write))
+        return commit_batch(held, batch, written(reads, write)).rows
 
     def load(
         self,

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, Position, TopicPartition
-from airflow_kafka_offsets.sinks.sink import RowCount
+from airflow_kafka_offsets.sinks.target_rows import RowCount
 from airflow_kafka_offsets.verification.facts import BatchRecord, LoadedRange
 from tests.support.histories import OTHER_ID, Log, draw_range, proved, records_of, tally, without
 

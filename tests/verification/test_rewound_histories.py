@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.rewinding.decision import PartitionRewind, decide
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
-from airflow_kafka_offsets.sinks.sink import RowCount
+from airflow_kafka_offsets.sinks.target_rows import RowCount
 from airflow_kafka_offsets.verification.facts import BatchRecord, LoadedRange, Replaced
 from tests.support.histories import ID, Log, draw_range, proved, records_of, tally, without
 

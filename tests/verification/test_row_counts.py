@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
-from airflow_kafka_offsets.sinks.sink import RowCount
+from airflow_kafka_offsets.sinks.target_rows import RowCount
 from airflow_kafka_offsets.verification.facts import BatchRecord, Span
 from tests.support.histories import AT_15, FIRST, ID, SECOND, T0, loaded, only, proved, tally
 

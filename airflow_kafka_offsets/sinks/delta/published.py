@@ -6,7 +6,7 @@ import json
 from typing import Any, NamedTuple
 
 from airflow_kafka_offsets.sinks.lake.file_table import PublicationResult
-from airflow_kafka_offsets.sinks.sink import Output
+from airflow_kafka_offsets.sinks.table import Output
 
 # What DESCRIBE HISTORY shows.
 _METADATA = "userMetadata"

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
     from airflow_kafka_offsets.sinks.iceberg.publication import Publication
     from airflow_kafka_offsets.sinks.iceberg.target import Changes
-    from airflow_kafka_offsets.sinks.sink import Output, Removed, ReplacedOffsets, Target
+    from airflow_kafka_offsets.sinks.table import Output, Target
+    from airflow_kafka_offsets.sinks.target_rows import Removed
     from airflow_kafka_offsets.staging.rows import TargetColumns
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,11 @@ _LONGEST_PAUSE_SECONDS = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class ElsewhereIcebergTable(IcebergSink):
-    """An `IcebergTable` with a catalog; see `ElsewhereSink`."""
+    """An `IcebergTable` with a catalog: it commits externally."""
+
+    @property
+    def commits_externally(self) -> bool:
+        return True
 
     def prepare(self, engine: Engine, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
         """Check the table as `IcebergSink.prepare` does, and that batches can be published in it and taken back.
@@ -82,7 +87,7 @@ class ElsewhereIcebergTable(IcebergSink):
 
     def retire(self, engine: Engine, output: Output) -> list[Removed]:
         """Take the rows of an abandoned batch back, and see to it that it never is published; see
-        `ElsewhereSink.retire`.
+        `Table.retire`.
         """
         from airflow_kafka_offsets.sinks.iceberg.publication import published
         from airflow_kafka_offsets.sinks.iceberg.removal import Search, of_output
@@ -108,17 +113,6 @@ class ElsewhereIcebergTable(IcebergSink):
                 return as_removed(removal.counts)
             table = self._reload(attempt)
         raise self._busy()
-
-    def removable(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
-        """Return what `Target.remove` would delete now."""
-        from airflow_kafka_offsets.sinks.iceberg.removal import Search
-        from airflow_kafka_offsets.sinks.iceberg.target import replaced_rows
-        from airflow_kafka_offsets.sinks.lake.replaced import as_removed
-
-        table = self._load()
-        if table is None:
-            return []
-        return as_removed(Search(replaced_rows(conn, self.name, table, replaced)).find(table).counts)
 
     @contextmanager
     def _opened(self, conn: Connection, output: Output) -> Iterator[Target]:  # type: ignore[override]

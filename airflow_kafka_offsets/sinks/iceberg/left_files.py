@@ -12,7 +12,7 @@ from airflow_kafka_offsets.sinks.lake.left_files import left_files, remove_files
 
 
 def remove_leftovers(table: Table, batch_id: int, before: datetime) -> int:
-    """Remove the files that attempts to stage a batch left; see `FileSink.remove_leftovers`.
+    """Remove the files that attempts to stage a batch left; see `Table.remove_leftovers`.
 
     Files are found where Iceberg puts them by default. Where `write.object-storage.enabled` spreads them, they stay.
     """

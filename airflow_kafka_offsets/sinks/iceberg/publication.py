@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.lake.replaced import Key
-from airflow_kafka_offsets.sinks.sink import Output
+from airflow_kafka_offsets.sinks.table import Output
 
 PREFIX = "kafka-offsets."
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_kafka_offsets.core.origin import BATCH_ID
-from airflow_kafka_offsets.core.templates import Templated
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
+from airflow_kafka_offsets.sinks.sink import Connections, Sink
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -23,16 +23,17 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
 
     from airflow_kafka_offsets.sinks.iceberg.target import IcebergTarget
+    from airflow_kafka_offsets.sinks.lake.connected import ConnectedLakeTable
     from airflow_kafka_offsets.sinks.lake.rows import LakeRows
-    from airflow_kafka_offsets.sinks.sink import Output, Target
+    from airflow_kafka_offsets.sinks.table import Dataset, Output, Target
     from airflow_kafka_offsets.staging.rows import TargetColumns
-    from airflow_kafka_offsets.writers.iceberg_writer import IcebergWriter
+    from airflow_kafka_offsets.writers.lake_writer import LakeWriter
 
 Properties = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class IcebergSink(Templated):
+class IcebergSink(Sink):
     """What sinks of Iceberg tables share; as it is, with the catalog in the database of the positions. See
     `IcebergTable`.
     """
@@ -80,6 +81,32 @@ class IcebergSink(Templated):
     def conn_ids(self) -> tuple[str, ...]:
         """The connections of the catalog and the storage."""
         return tuple(conn_id for conn_id in (self.catalog_conn_id, self.storage_conn_id) if conn_id is not None)
+
+    @property
+    def writes_files(self) -> bool:
+        return True
+
+    def connect(self, engine: Engine, connections: Connections | None = None) -> ConnectedLakeTable:
+        """Return the table with its catalog and its storage."""
+        from airflow_kafka_offsets.sinks.lake.connected import ConnectedLakeTable
+
+        return ConnectedLakeTable(self.connected(connections) if connections else self, engine)
+
+    def uris(self, engine: Engine) -> list[str]:
+        from urllib.parse import quote
+
+        return [f"iceberg://{quote(self.catalog_name, safe='')}/{quote(self.identifier, safe='.').replace('.', '/')}"]
+
+    def datasets(self, engine: Engine) -> list[Dataset]:
+        """Return the table as OpenLineage names it: by its location, which the catalog knows."""
+        from airflow_kafka_offsets.sinks.lake.names import dataset_name
+        from airflow_kafka_offsets.sinks.table import Dataset
+
+        if (table := self.find(engine)) is None:
+            return []
+        fields = [(field.name, str(field.field_type)) for field in table.schema().fields]
+        symlink = (f"iceberg://{self.catalog_name}", str(self.identifier))
+        return [Dataset(*dataset_name(table.location()), fields, symlink)]
 
     def connected(self, connections: Mapping[str, Properties]) -> IcebergSink:
         """Return the sink with what its connections hold."""
@@ -136,14 +163,14 @@ class IcebergSink(Templated):
         return TargetColumns(self.name, tuple(schema.column_names), tuple(required), may_grow and columns is not None)
 
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
-        """Raise if the state tables are older than the target; see `Sink.refuse_unknown_rows`."""
+        """Raise if the state tables are older than the target; see `Table.refuse_unknown_rows`."""
         from airflow_kafka_offsets.sinks.iceberg.unknown_rows import refuse_unknown_rows
 
         table = self.find_over(conn)
         if table is not None:
             refuse_unknown_rows(conn, self.name, table, batches, batch_id)
 
-    def writer(self, engine: Engine, columns: pa.Schema | None, output: Output) -> IcebergWriter:
+    def writer(self, engine: Engine, columns: pa.Schema | None, output: Output) -> LakeWriter:
         """Return the writer of data files.
 
         :raises ConfigurationError: the columns are not known, and there is no table that has them
@@ -156,7 +183,7 @@ class IcebergSink(Templated):
         from airflow_kafka_offsets.sinks.iceberg.publication import refuse_rollback
         from airflow_kafka_offsets.sinks.iceberg.shapes import arrow_columns, shape_of
         from airflow_kafka_offsets.staging.rows import schema_text
-        from airflow_kafka_offsets.writers.iceberg_writer import IcebergWriter
+        from airflow_kafka_offsets.writers.lake_writer import LakeWriter
 
         table = self.find(engine)
         if table is None and columns is None:
@@ -171,8 +198,8 @@ class IcebergSink(Templated):
         shape = shape_of(table, columns)
         if columns is None:
             columns = pa.schema([each for each in arrow_columns(table.schema()) if each.name != BATCH_ID])
-        return IcebergWriter(
-            self.name, schema_text(columns), asdict(shape), output.batch_id, output.attempt, self.upsert_key
+        return LakeWriter(
+            "iceberg", self.name, schema_text(columns), asdict(shape), output.batch_id, output.attempt, self.upsert_key
         )
 
     def open(self, conn: Connection, output: Output) -> AbstractContextManager[Target]:
@@ -201,7 +228,7 @@ class IcebergSink(Templated):
         return LakeRows(conn, self.name, None if table is None else IcebergSource(table), self.replaces_rows)
 
     def remove_leftovers(self, engine: Engine, batch_id: int, before: datetime) -> int:
-        """Remove what attempts to stage a batch left; see `FileSink.remove_leftovers`."""
+        """Remove what attempts to stage a batch left; see `Table.remove_leftovers`."""
         from airflow_kafka_offsets.sinks.iceberg.left_files import remove_leftovers
 
         table = self.find(engine)

@@ -26,7 +26,7 @@ _last_batches: dict[str, int] = {}
 
 
 def refuse_unknown_rows(conn: Connection, name: str, table: Table, batches: sa.Table, batch_id: int) -> None:
-    """Raise if a table holds rows of a batch that the state tables do not know; see `Sink.refuse_unknown_rows`."""
+    """Raise if a table holds rows of a batch that the state tables do not know; see `Table.refuse_unknown_rows`."""
     # This batch may have its rows there once it began to be published.
     is_known = sa.or_(batches.c.batch_id != batch_id, batches.c.publish_started_at.is_not(None))
     candidates = sorted({*_published(conn, table, batches, batch_id), *_with_rows(table, batch_id)})

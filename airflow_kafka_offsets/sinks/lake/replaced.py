@@ -17,7 +17,7 @@ from airflow_kafka_offsets.core.offsets import Span, TopicPartition
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, RECORD, TIMESTAMP, TOPIC
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.sinks.sink import Removed, ReplacedOffsets
+from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 
 _KEYS = (BATCH_ID, TOPIC, PARTITION)
 

@@ -8,7 +8,7 @@ portions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple, Protocol
 
@@ -22,7 +22,7 @@ from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, TOPIC
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.sinks.lake.replaced import all_of
 from airflow_kafka_offsets.sinks.row_detail import PLACE, RowDetail
-from airflow_kafka_offsets.sinks.sink import Batches, Detail, DuplicatedOffsets, RowCount
+from airflow_kafka_offsets.sinks.target_rows import Batches, Detail, DuplicatedOffsets, RowCount, TargetRows
 
 _ROWS_AT_ONCE = 2_000_000
 
@@ -60,6 +60,10 @@ class LakeRows(NamedTuple):
     name: str
     source: LakeSource | None
     replaced: bool = False
+
+    @property
+    def branches(self) -> Mapping[str, TargetRows]:
+        return {}
 
     @property
     def exists(self) -> bool:

@@ -10,27 +10,29 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from airflow_kafka_offsets.core.origin import BATCH_ID
-from airflow_kafka_offsets.core.templates import Templated
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError
+from airflow_kafka_offsets.sinks.lake.names import asset_uri
+from airflow_kafka_offsets.sinks.sink import Connections, Sink
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import sqlalchemy as sa
     from sqlalchemy.engine import Connection, Engine
 
+    from airflow_kafka_offsets.sinks.lake.connected import ConnectedLakeTable
     from airflow_kafka_offsets.sinks.lake.file_table import FileTable
     from airflow_kafka_offsets.sinks.lake.rows import LakeRows
     from airflow_kafka_offsets.sinks.lake.target import LakeTarget
-    from airflow_kafka_offsets.sinks.sink import Output, Removed, ReplacedOffsets
+    from airflow_kafka_offsets.sinks.table import Dataset, Output
+    from airflow_kafka_offsets.sinks.target_rows import Removed
     from airflow_kafka_offsets.staging.rows import TargetColumns
-    from airflow_kafka_offsets.writers.table_writer import TableWriter
+    from airflow_kafka_offsets.writers.lake_writer import LakeWriter
 
 
 @dataclass(frozen=True)
-class FileTableSink(Templated, ABC):
-    """A sink whose files Spark's tasks write, and whose commit names them; an `ElsewhereSink`, a `FileSink` and a
-    `ConnectedSink`.
+class FileTableSink(Sink, ABC):
+    """A sink whose files Spark's tasks write, and whose commit names them.
 
     All parameters are templated.
 
@@ -47,6 +49,7 @@ class FileTableSink(Templated, ABC):
     """
 
     scheme: ClassVar[str]
+    format: ClassVar[str]
     template_fields: ClassVar[tuple[str, ...]] = (
         "uri",
         "conn_id",
@@ -72,8 +75,30 @@ class FileTableSink(Templated, ABC):
         return self.scheme + (self.uri if "://" in self.uri else f"file://{self.uri}").rstrip("/")
 
     @property
-    def replaces_rows(self) -> bool:
-        return False
+    def commits_externally(self) -> bool:
+        return True
+
+    @property
+    def writes_files(self) -> bool:
+        return True
+
+    def connect(self, engine: Engine, connections: Connections | None = None) -> ConnectedLakeTable:
+        """Return the table with its object store."""
+        from airflow_kafka_offsets.sinks.lake.connected import ConnectedLakeTable
+
+        return ConnectedLakeTable(self.connected(connections or {}), engine)
+
+    def uris(self, engine: Engine) -> list[str]:
+        return [asset_uri(self.uri)]
+
+    def datasets(self, engine: Engine) -> list[Dataset]:
+        """Return the table as OpenLineage names it."""
+        from airflow_kafka_offsets.sinks.lake.fields import fields_of
+        from airflow_kafka_offsets.sinks.lake.names import dataset_name
+        from airflow_kafka_offsets.sinks.table import Dataset
+
+        snapshot = self.snapshot()
+        return [Dataset(*dataset_name(self.uri), fields_of(snapshot.columns) if snapshot is not None else None)]
 
     @property
     def conn_ids(self) -> tuple[str, ...]:
@@ -107,18 +132,11 @@ class FileTableSink(Templated, ABC):
         """
 
     @abstractmethod
-    def row_writer(self, **fields: Any) -> TableWriter:
-        """Return the writer of the data files.
-
-        :param fields: of a `TableWriter`
-        """
-
-    @abstractmethod
     def target(self, conn: Connection | None, output: Output) -> LakeTarget[Any]:
         """Return the table as a batch is published in it."""
 
     def prepare(self, engine: Engine, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
-        """Check that rows can be written; create the table where it is missing. See `Sink.prepare`."""
+        """Check that rows can be written; create the table where it is missing. See `Table.prepare`."""
         from airflow_kafka_offsets.sinks.lake.columns import match
         from airflow_kafka_offsets.sinks.lake.creation import check_parameters, check_partitions
         from airflow_kafka_offsets.staging.rows import TargetColumns
@@ -169,12 +187,13 @@ class FileTableSink(Templated, ABC):
         :raises TargetError: it has
         """
 
-    def writer(self, engine: Engine, columns: pa.Schema | None, output: Output) -> TableWriter:
+    def writer(self, engine: Engine, columns: pa.Schema | None, output: Output) -> LakeWriter:
         """Return what writes data files in Spark's tasks.
 
         :raises ConfigurationError: there is no table, and the columns are not known
         """
         from airflow_kafka_offsets.sinks.lake.staged import writer_fields
+        from airflow_kafka_offsets.writers.lake_writer import LakeWriter
 
         snapshot = self.snapshot()
         if snapshot is None:
@@ -183,7 +202,7 @@ class FileTableSink(Templated, ABC):
                 f'when it ran. Declare the columns, as in {type(self).__name__}(…, columns="id BIGINT, name STRING"), '
                 "or create the table"
             )
-        return self.row_writer(**writer_fields(self, snapshot, columns, output))
+        return LakeWriter(self.format, **writer_fields(self, snapshot, columns, output))
 
     def open(self, conn: Connection, output: Output) -> AbstractContextManager[LakeTarget[Any]]:
         """Open the table. Its commit is made at the end of the block."""
@@ -199,7 +218,7 @@ class FileTableSink(Templated, ABC):
         return self.target(None, output).retire()
 
     def remove_leftovers(self, engine: Engine, batch_id: int, before: datetime) -> int:
-        """Remove what attempts to stage a batch left, and no version of the table names; see `sinks.sink.FileSink`."""
+        """Remove what attempts to stage a batch left, and no version of the table names."""
         from obstore.exceptions import BaseError
 
         snapshot = self.snapshot()
@@ -212,16 +231,6 @@ class FileTableSink(Templated, ABC):
         except BaseError as error:  # such as a user who may write files, and not delete them
             raise OSError(f"{type(error).__name__}: {shortened(str(error))}") from None
         return len(paths)
-
-    def removable(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
-        """Return what `LakeTarget.remove` would remove now."""
-        from airflow_kafka_offsets.sinks.lake.removal import plan_removal
-        from airflow_kafka_offsets.sinks.lake.replaced import ReplacedRows, as_removed
-
-        snapshot = self.snapshot()
-        if snapshot is None:
-            return []
-        return as_removed(plan_removal(snapshot, ReplacedRows.read(conn, self.name, replaced)).counts)
 
     def rows(self, conn: Connection) -> LakeRows:
         """Return the rows as `verify` reads them."""

@@ -21,7 +21,8 @@ from airflow_kafka_offsets.sinks.lake.file_table import FileTable, PublicationRe
 from airflow_kafka_offsets.sinks.lake.removal import Removal, of_output, plan_removal, rewrite
 from airflow_kafka_offsets.sinks.lake.replaced import ReplacedRows
 from airflow_kafka_offsets.sinks.lake.staged import LakeSink, check_files
-from airflow_kafka_offsets.sinks.sink import Output, Removed, ReplacedOffsets, Target
+from airflow_kafka_offsets.sinks.table import Output, Target
+from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.rows import StagedRows
 from airflow_kafka_offsets.writers.data_files import DataFile
@@ -57,7 +58,7 @@ class LakeTarget(Target, ABC, Generic[Table]):
 
     @contextmanager
     def opened(self) -> Iterator[Self]:
-        """Open the table, and commit at the end of the block; see `Sink.open`."""
+        """Open the table, and commit at the end of the block; see `Table.publish`."""
         published = self.look(self.snapshot) if self.snapshot is not None else None
         if published is not None:
             self.did, self._is_published = published, True
@@ -144,7 +145,7 @@ class LakeTarget(Target, ABC, Generic[Table]):
         raise DatabaseBusyError(f"Others committed to {self.sink.name!r} {TRIES} times in a row, each time first")
 
     def retire(self) -> list[Removed]:
-        """Remove the rows of the batch, if it was published, and take its number; see `ElsewhereSink.retire`."""
+        """Remove the rows of the batch, if it was published, and take its number; see `Table.retire`."""
         snapshot = self.snapshot
         for _ in range(TRIES):
             if snapshot is None:

@@ -5,7 +5,7 @@ Reads are grouped queries, whatever the table's size, and offset by offset where
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -16,17 +16,20 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.core.origin import BATCH_ID, TIMESTAMP
 from airflow_kafka_offsets.core.text import count
+from airflow_kafka_offsets.database.reflection import reflected
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.row_detail import PLACE, RowDetail
-from airflow_kafka_offsets.sinks.sink import (
+from airflow_kafka_offsets.sinks.sink import DatabaseTable
+from airflow_kafka_offsets.sinks.target_rows import (
     Batches,
     Detail,
     DuplicatedOffsets,
-    Origin,
+    OriginColumns,
     Removed,
     ReplacedOffsets,
     RowCount,
+    TargetRows,
 )
 
 _MILLISECOND_DIGITS = 3
@@ -45,6 +48,10 @@ class SqlRows(NamedTuple):
     replaced: bool
 
     @property
+    def branches(self) -> Mapping[str, TargetRows]:
+        return {}
+
+    @property
     def exists(self) -> bool:
         return self.table is not None
 
@@ -59,9 +66,9 @@ class SqlRows(NamedTuple):
     def _known(self) -> RowDetail:
         return RowDetail(self.name, None if self.table is None else self.table.columns.keys(), self.replaced)
 
-    def _origin(self) -> Origin:
+    def _origin(self) -> OriginColumns:
         assert self.table is not None
-        return Origin(*(self.table.columns[name] for name in PLACE))
+        return OriginColumns(*(self.table.columns[name] for name in PLACE))
 
     def counts(self, other_groups: sa.Select[int]) -> Iterator[tuple[int, RowCount]]:
         if self.table is None:
@@ -178,7 +185,7 @@ def _instant(value: datetime, conn: Connection) -> sa.ColumnElement[datetime]:
 def delete_rows(
     conn: Connection,
     table: sa.Table,
-    origin: Origin,
+    origin: OriginColumns,
     replaced: ReplacedOffsets,
     timestamp: sa.ColumnElement[Any] | None,
 ) -> list[Removed]:
@@ -195,3 +202,9 @@ def delete_rows(
     counts = conn.execute(sa.select(*keys, sa.func.count()).where(condition).group_by(*keys)).all()
     conn.execute(table.delete().where(condition))
     return [Removed(batch, TopicPartition(topic, partition), count) for batch, topic, partition, count in counts]
+
+
+def count_replaced(conn: Connection, table: DatabaseTable, replaced: ReplacedOffsets) -> int:
+    """Return how many rows of a table a rewind would delete now."""
+    found = reflected(conn, table.table, table.schema)
+    return SqlRows(conn, table.table, found, bool(table.upsert_key)).count_replaced(replaced)

@@ -15,14 +15,15 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.reflection import forget_reflected
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.sinks.sink import Removed, ReplacedOffsets, Target
 from airflow_kafka_offsets.sinks.sql import insert, upsert, upsert_key
 from airflow_kafka_offsets.sinks.sql.column_types import match
 from airflow_kafka_offsets.sinks.sql.new_columns import add_columns, lacking, lock_table
+from airflow_kafka_offsets.sinks.table import Target
+from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.rows import StagedRows
 
 if TYPE_CHECKING:
-    from airflow_kafka_offsets.sinks.sql.table import SqlTable
+    from airflow_kafka_offsets.sinks.sql.connected_table import ConnectedSqlTable
 
 Writer = Callable[[Connection, sa.Table, pa.Schema, StagedRows], int]
 
@@ -34,23 +35,23 @@ class SqlTarget(Target):
     """A table, and the connection of a transaction; see `Target`."""
 
     conn: Connection
-    sink: SqlTable
+    table: ConnectedSqlTable
 
     def add_columns(self, columns: pa.Schema) -> list[str]:
         """Add the columns that the table lacks; see `Target.add_columns`."""
-        table = self.sink.reflect(self.conn)
+        table = self.table.reflect(self.conn)
         if table is None or not lacking(table, columns):
             return []
         lock_table(self.conn, table)
         forget_reflected(self.conn)
-        table = self.sink.reflect(self.conn)
+        table = self.table.reflect(self.conn)
         added = [] if table is None else add_columns(self.conn, table, columns)
         forget_reflected(self.conn)
         return added
 
     def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
         """Delete the rows of replaced offsets; see `Target.remove`."""
-        return self.sink.rows(self.conn).remove(replaced)
+        return self.table.rows(self.conn).remove(replaced)
 
     def write(self, rows: StagedRows) -> int:
         """Write rows over the connection of the transaction.
@@ -59,10 +60,10 @@ class SqlTarget(Target):
         :raises TargetError: the table does not fit the rows
         :raises RecordError: the database refuses a row, which is not to be a dead letter; names the record it came from
         """
-        conn, sink, schema = self.conn, self.sink, rows.schema()
+        conn, sink, schema = self.conn, self.table.sink, rows.schema()
         if schema is None:
             return 0
-        table = sink.reflect(conn)
+        table = self.table.reflect(conn)
         if table is None:
             raise TargetError(f"Table {sink.name!r} disappeared between staging and commit; nothing was written")
         columns, append = match(table, schema, conn.dialect), _writer(conn)

@@ -15,7 +15,7 @@ from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
-from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Output, connect
+from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
 from airflow_kafka_offsets.staging.rows import StagedRows
@@ -126,10 +126,10 @@ def test_secrets_are_neither_shown_nor_in_the_writer(tmp_path: Path, engine: Eng
         "catalog": {"extra": {**catalog, **secret}},
     }
     sink = IcebergTable("shop.orders", catalog_conn_id="catalog", storage_conn_id="store")
-    assert isinstance(sink, ElsewhereSink)
+    assert sink.commits_externally
     assert sink.conn_ids == ("catalog", "store")
 
-    connected = connect(sink, connections)
+    connected = sink.connected(connections)
 
     assert isinstance(connected, IcebergSink)
     connected.prepare(engine, NARROW)

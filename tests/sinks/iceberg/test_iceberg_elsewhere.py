@@ -25,9 +25,10 @@ from airflow_kafka_offsets.exceptions import (
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.iceberg import elsewhere
+from airflow_kafka_offsets.sinks.iceberg.elsewhere import ElsewhereIcebergTable
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.sinks.iceberg.target import Changes
-from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Output
+from airflow_kafka_offsets.sinks.table import Output
 from tests.sinks.iceberg.conftest import REST
 from tests.support.clients import Kafka, produce
 from tests.support.iceberg import IcebergGroup
@@ -285,7 +286,7 @@ def test_a_rewind_whose_removal_died_is_finished_by_the_next_load(
 def test_a_retired_batch_without_rows_moves_the_current_snapshot(group: IcebergGroup) -> None:
     group.load()
     zombie, engine = group.table, group.loader.engine
-    assert isinstance(group.sink, ElsewhereSink)
+    assert isinstance(group.sink, ElsewhereIcebergTable)
 
     assert group.sink.retire(engine, Output(7, "loader", (), "series")) == []
 

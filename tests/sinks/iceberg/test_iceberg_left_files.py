@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
-from airflow_kafka_offsets.sinks.sink import FileSink
 from tests.support.iceberg import IcebergGroup
 from tests.support.rewinds import Rewinder
 
@@ -29,7 +28,7 @@ def leave(group: IcebergGroup, batch_id: int) -> Path:
 
 
 def test_only_files_of_the_batch_that_no_snapshot_names_are_removed(group: IcebergGroup, sink: IcebergSink) -> None:
-    assert isinstance(sink, FileSink)
+    assert sink.writes_files
     group.load(max_records=4)
     Rewinder(group.loader)("to-offset", 6, replace=sink)
     before, left, other = set(data(group)), leave(group, 2), leave(group, 3)

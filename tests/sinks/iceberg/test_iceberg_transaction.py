@@ -19,7 +19,7 @@ from airflow_kafka_offsets.exceptions import DatabaseUnavailableError
 from airflow_kafka_offsets.ledger import commit_transaction
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
-from airflow_kafka_offsets.sinks.sink import Output
+from airflow_kafka_offsets.sinks.table import Output
 from tests.support import fixtures
 from tests.support.clients import Kafka, produce
 from tests.support.dying_load import DyingLoad, Load

@@ -16,7 +16,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, St
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.sinks.iceberg.creation import ORIGIN
 from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
-from airflow_kafka_offsets.sinks.sink import Output
+from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.verification.verify import verify
 from airflow_kafka_offsets.writers.refused_rows import RefusedRows

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from airflow_kafka_offsets.sinks.iceberg import newest
 from airflow_kafka_offsets.sinks.iceberg.creation import ORIGIN
 from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
-from airflow_kafka_offsets.sinks.sink import Output
+from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile
 from airflow_kafka_offsets.staging.rows import StagedRows

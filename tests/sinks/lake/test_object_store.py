@@ -144,6 +144,6 @@ def test_an_option_that_the_library_does_not_know_is_named(options: dict[str, st
 
 
 def _output() -> Any:
-    from airflow_kafka_offsets.sinks.sink import Output
+    from airflow_kafka_offsets.sinks.table import Output
 
     return Output(1, "loader", (), "series")

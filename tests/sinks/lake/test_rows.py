@@ -18,8 +18,8 @@ from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.lake import rows as lake_rows
 from airflow_kafka_offsets.sinks.lake.replaced import ReplacedRows, as_removed, count_rows
 from airflow_kafka_offsets.sinks.lake.rows import LakeRows
-from airflow_kafka_offsets.sinks.sink import Batches, ReplacedOffsets, TargetRows
 from airflow_kafka_offsets.sinks.sql.rows import SqlRows
+from airflow_kafka_offsets.sinks.target_rows import Batches, ReplacedOffsets, TargetRows
 
 SCHEMA = pa.schema(
     [

@@ -1,0 +1,236 @@
+"""A connected target, and one batch on its way into it: what a load, a replay, a rewind and `verify` talk to.
+
+A target takes the rows of a batch in one of two ways.
+
+* It writes over the connection of the transaction that moves the positions: there is one commit.
+* It commits externally (`Sink.commits_externally`): `Table.publish` commits at the end of its block, within that
+  transaction and before its COMMIT. Each publication has a number, and the target keeps the number of the last one of
+  its series with its rows. If the process dies between the two commits, `Table.state` tells the next attempt.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from airflow_kafka_offsets.core.offsets import OffsetRange
+from airflow_kafka_offsets.sinks.target_rows import BranchOutput, Removed, ReplacedOffsets, TargetRows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import sqlalchemy as sa
+    from sqlalchemy.engine import Connection
+
+    from airflow_kafka_offsets.sinks.sink import Sink
+    from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
+    from airflow_kafka_offsets.writers.row_writer import RowWriter
+
+
+class Output(NamedTuple):
+    """The output of a batch that a sink writes, or takes back.
+
+    :param batch_id: what the rows have as `_batch_id`
+    :param group_id: the group that the batch is of
+    :param ranges: that it reads
+    :param series: the name of the publications that this one follows; nobody else's publications have it. A load of a
+        group has the name of its group, anything else a name of its own
+    :param attempt: the name of the attempt that staged it, for the names of files; no other attempt has it
+    """
+
+    batch_id: int
+    group_id: str
+    ranges: tuple[OffsetRange, ...]
+    series: str
+    attempt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotPublished:
+    """The target does not have the rows of a batch, and its last publication of the series is an earlier one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The last publication of the series is that of the batch: the target has its rows.
+
+    :param rows: how many were written
+    """
+
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """The last publication of the series is that of a later batch.
+
+    :param number: of that batch
+    """
+
+    number: int
+
+
+PublicationState = NotPublished | Published | Superseded
+"""What a target that commits externally knows of a batch."""
+
+
+class Target(Protocol):
+    """The target of a sink in one transaction, as `Table.publish` yields it. A class that inherits from it is one
+    target, and not several.
+    """
+
+    @property
+    def written(self) -> Mapping[str, BranchOutput]:
+        """What `write` wrote last into each of several targets, by their names; empty where there is one."""
+        return {}
+
+    @property
+    def removed(self) -> Mapping[tuple[int, str], int]:
+        """How many rows `remove` removed of each batch from each of several targets, by their names; empty where there
+        is one.
+        """
+        return {}
+
+    def add_columns(self, columns: pa.Schema) -> list[str]:
+        """Add the columns that the target lacks, nullable.
+
+        :param columns: of the rows that are about to be written
+        :return: the names of those that were added
+        :raises TargetError: the target cannot have such a column, or the user may not add one
+        """
+
+    def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
+        """Delete the rows of replaced offsets.
+
+        :raises ConfigurationError: the target, or a row, does not say where it is from, or of which time: some rows
+            would be duplicated
+        """
+
+    def write(self, rows: StagedRows) -> int:
+        """Write rows.
+
+        Rows come in chunks. A row that the target refuses for one of its values goes to the chunk's `refuse`, and is
+        left out: it becomes a dead letter, or `refuse` raises. A row that is refused for any other reason is the
+        chunk's `error`. Where the tasks of Spark wrote final files, the target gets these.
+
+        :return: the number of rows written
+        :raises TargetError: the target does not fit the rows
+        :raises StagedFileError: a file is missing or altered, or does not fit the target any more; staging again helps
+        :raises RecordError: the target refuses a row, which is not to be a dead letter; names the record it came from
+        """
+
+
+class Dataset(NamedTuple):
+    """A table as OpenLineage names it.
+
+    :param fields: names and types of its columns; None where they are not known
+    :param symlink: another namespace and name of it, such as those in a catalog
+    """
+
+    namespace: str
+    name: str
+    fields: Sequence[tuple[str, str]] | None = None
+    symlink: tuple[str, str] | None = None
+
+
+class Table(ABC):
+    """A target with its connections: what `Sink.connect` returns.
+
+    A target in the database of the positions implements `prepare`, `publish` and `rows`. One that commits externally
+    also implements `state` and `retire`.
+
+    :ivar sink: that was connected
+    """
+
+    sink: Sink
+
+    @abstractmethod
+    def prepare(self, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
+        """Check that rows can be written; create the target where it is missing.
+
+        Called when a load begins, and before its first commit; where the target commits externally, or Spark's tasks
+        write its files, before each.
+
+        :param columns: the columns of the rows, or None where a transform decides them
+        :param may_grow: whether columns that the target lacks are added by the commit
+        :return: the columns that a transform's result is checked against
+        :raises TargetError: the target does not fit, cannot be created, or may not be written to
+        :raises ConfigurationError: the sink's own parameters cannot work
+        """
+
+    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:  # noqa: B027
+        """Raise if the target holds rows of a batch that the state tables do not know, as after a restored backup.
+
+        Called once a load; where the target commits externally, or has files, for each batch.
+
+        :param batches: the state table `offset_batches`
+        :param batch_id: the batch that is about to be written
+        :raises OlderLedgerError: the target holds rows of this batch, or of a later one that the state tables do not
+            know
+        """
+
+    def writer(self, columns: pa.Schema | None, output: Output) -> RowWriter:
+        """Return what writes the rows in Spark's tasks: by default Arrow files, which the commit reads.
+
+        Called after `prepare`, for each attempt to stage a batch.
+
+        :param columns: of the rows, or None where a transform decides them
+        :raises ConfigurationError: the tasks write final files, and would have to know the columns
+        """
+        from airflow_kafka_offsets.writers.arrow_writer import ArrowWriter
+
+        return ArrowWriter()
+
+    def storage_options(self) -> Mapping[str, Any]:
+        """Return what Spark's tasks need to reach the storage of final files. May hold secrets."""
+        return {}
+
+    @abstractmethod
+    def publish(self, conn: Connection, output: Output) -> AbstractContextManager[Target]:
+        """Open the target within the transaction of a commit or of a rewind, which may be repeated.
+
+        What the block does is committed with the transaction. A target that commits externally makes one commit of it
+        at the end of the block, with the number of the batch as that of the last publication of the series; it fails
+        where another writer committed to the same rows since the block began. If the batch is published already, the
+        block does nothing, and the methods of the target return what they returned then. Where the block raises,
+        nothing of it is committed.
+
+        :raises OlderLedgerError: the last publication of the series is that of a later batch
+        """
+
+    def state(self, output: Output) -> PublicationState:
+        """Return whether the target has the rows of a batch. Called only where the target commits externally.
+
+        :raises TargetError: the target does not answer
+        """
+        return NotPublished()
+
+    def retire(self, output: Output) -> list[Removed]:
+        """Remove the rows of an abandoned batch if it was published, and see to it that it never will be.
+
+        An attempt that still runs, or a request on its way, cannot publish the batch afterwards. Called only where the
+        target commits externally.
+
+        :return: what was removed
+        """
+        return []
+
+    @abstractmethod
+    def rows(self, conn: Connection) -> TargetRows:
+        """Return what `verify` can learn of the rows, in the snapshot of the connection."""
+
+    def remove_leftovers(self, batch_id: int, before: datetime) -> int:
+        """Remove the files that attempts to stage a closed batch left, and that no version of the target names.
+
+        :param before: only files that were last written before this
+        :return: how many were removed
+        :raises OSError: the storage does not answer
+        """
+        return 0
+
+    def datasets(self) -> Sequence[Dataset]:
+        """Return the tables as OpenLineage names them, with their columns as they are now."""
+        return ()
