@@ -180,7 +180,7 @@ def ticket_content(estimate: RewindEstimate, form: RewindForm) -> dict[str, Any]
     """Return what the ticket of a preview holds."""
     return {
         "preview": estimate.preview.as_dict(),
-        "tables": [[table.table, table.schema, table.upsert_key] for table in estimate.tables],
+        "tables": [table._asdict() for table in estimate.tables],
         "abandon": form.abandon,
     }
 
