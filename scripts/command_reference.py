@@ -29,7 +29,7 @@ next action, and exit code 1, or 2 for a wrong option. `--output json` and `yaml
 durations in seconds; `table` and `plain` are for people. No command prints passwords.
 
 `--conn-id` is the connection of the database that a load writes into; it has the state tables. `--schema` and
-`--prefix` are `offsets_schema` and `offsets_prefix` of the operator.
+`--prefix` are `StateTables.schema` and `StateTables.prefix` of the operator.
 """
 
 _WITHOUT_AIRFLOW = """

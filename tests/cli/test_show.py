@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import Reading
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.claims import claim_group
@@ -184,7 +185,7 @@ class TestShow:
         for number in range(4):
             writer.produce(name, names(number, 1)[0])
         writer.flush()
-        inline_loader(name, isolation_level="read_uncommitted")
+        inline_loader(name, reading=Reading(isolation_level="read_uncommitted"))
 
         (committed,) = data(cli, "show", "loader")
         (uncommitted,) = data(cli, "show", "loader", "--isolation-level", "read_uncommitted")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import Sql, replay
+from airflow_kafka_offsets import DeadLetters, Sql, Staging, replay
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import OlderLedgerError, VerificationError
@@ -57,7 +57,7 @@ class Group:
 
     def load(self, *, dies: str | None = None, run: TaskRun = AGAIN, **options: Any) -> LoadResult:
         sink = replace(self.sink, dies=dies)
-        return self.loader(self.orders, sink=sink, run=run, on_bad_record="dead_letter", **options)
+        return self.loader(self.orders, sink=sink, run=run, on_bad_record=DeadLetters(), **options)
 
     def dying_load(self, dies: str, **options: Any) -> None:
         with pytest.raises(ProcessDiedError):
@@ -65,7 +65,7 @@ class Group:
 
     def replay(self, *, dies: str | None = None, run: TaskRun = AGAIN) -> LoadResult:
         return replay(
-            self.loader.pipeline([self.orders], sink=replace(self.sink, dies=dies), on_bad_record="dead_letter"),
+            self.loader.pipeline([self.orders], sink=replace(self.sink, dies=dies), on_bad_record=DeadLetters()),
             {self.orders: {0: (1, 5)}},
             kafka_config=self.loader.config,
             engine=self.loader.engine,
@@ -124,11 +124,11 @@ def test_what_is_published_is_committed_as_it_is_though_the_pipeline_changed(gro
 
 def test_what_is_published_is_staged_again_where_its_files_are_lost(group: Group, tmp_path: Path) -> None:
     staging = tmp_path / "staging"
-    group.dying_load("after", staging_dir=str(staging))
+    group.dying_load("after", staging=Staging(dir=str(staging)))
     (manifest,) = staging.glob("*/manifest.json")
     manifest.unlink()
 
-    assert group.load(staging_dir=str(staging)).rows == 5
+    assert group.load(staging=Staging(dir=str(staging))).rows == 5
     assert group.proved() == (5, 1)
 
 

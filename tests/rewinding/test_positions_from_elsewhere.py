@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
@@ -68,7 +69,7 @@ class TestHistory:
         name = topic(partitions=2)
         kafka = rewinder.loader.kafka
         produce(kafka, name, names(0, 10))
-        rewinder.loader(name, group_id="other", max_records=10)
+        rewinder.loader(name, group_id="other", limits=Limits(max_records=10))
         Rewinder(rewinder.loader, "other")("to-offset", 4, f"{name}:0")
         produce(kafka, name, names(10, 5))
         produce(kafka, name, names(20, 5), 1)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_kafka_offsets import Coordination, Staging
 from airflow_kafka_offsets.exceptions import FencedError, OpenBatchError, RewindConflictError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading import plan
@@ -31,7 +32,7 @@ ROUNDS = 5
 def load(rewinder: Rewinder, half: str) -> Load:
     """The load of the other half, for a process of its own."""
     url = rewinder.loader.engine.url.render_as_string(hide_password=False)
-    return Load(url, rewinder.loader.kafka.bootstrap_servers, (half,), RUN, {"slice_offsets": 40})
+    return Load(url, rewinder.loader.kafka.bootstrap_servers, (half,), RUN, {"staging": Staging(slice_offsets=40)})
 
 
 def slip_in(
@@ -167,7 +168,7 @@ def test_the_next_load_need_not_wait_for_the_lease_of_one_that_was_abandoned(
         rewinder("to-offset", 50, replace=TARGET, abandon=2)
 
         # The other one stands where it stood, and holds nothing any more.
-        rewinder.loader(half, on_busy="fail")
+        rewinder.loader(half, coordination=Coordination(on_busy="fail"))
 
         assert isinstance(finished(running), FencedError)
     assert rewinder.times(half) == once((0, 200))

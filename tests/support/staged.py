@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import Staging
 from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.row_columns import row_columns
@@ -29,7 +30,11 @@ RANGE = OffsetRange("orders", 0, 10, 30, 30)
 
 
 PIPELINE = Pipeline(
-    group_id="group", topics=("orders",), value_format=Json("id BIGINT"), sink=SqlTable("target"), slice_offsets=10
+    group_id="group",
+    topics=("orders",),
+    value_format=Json("id BIGINT"),
+    sink=SqlTable("target"),
+    staging=Staging(slice_offsets=10),
 )
 
 

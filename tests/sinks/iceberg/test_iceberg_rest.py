@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.exceptions import CommitUnknownError, TargetError
 from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
 from airflow_kafka_offsets.sinks.iceberg.target import Changes
@@ -70,7 +71,7 @@ def test_a_commit_that_never_arrived_is_made_by_the_next_try(
 def test_a_rewind_and_a_replay_that_replace_are_made_once_whatever_becomes_of_their_commits(
     group: IcebergGroup, proxy: HttpProxy, kafka: Kafka, fault: Fault
 ) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     is_made = fault in (Fault.SWALLOW_ANSWER, Fault.TIME_OUT)
 
     proxy.arm(fault)

@@ -13,7 +13,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from airflow_kafka_offsets import DeltaTable, ParquetDataset, read_committed
+from airflow_kafka_offsets import DeltaTable, Limits, ParquetDataset, read_committed
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.lake.storage import storage_options
 from airflow_kafka_offsets.sinks.lake.table_sink import FileTableSink
@@ -70,8 +70,8 @@ def group(
 def test_loads_and_replays(group: LakeGroup, dies: str) -> None:
     target = type(group.sink.connected(group.loader.connections).target(None, _output()))  # type: ignore[attr-defined]
     with dying(target, dies):
-        group.load(RUN, max_records=4)
-    group.load(max_records=4)
+        group.load(RUN, limits=Limits(max_records=4))
+    group.load(limits=Limits(max_records=4))
     with dying(target, dies):
         group.replay({group.topic: {0: (1, 5)}}, RUN, replace=True)
 

@@ -16,7 +16,7 @@ from obstore.exceptions import PermissionDeniedError
 from pyarrow.dataset import dataset
 from pyspark.sql import SparkSession
 
-from airflow_kafka_offsets import ParquetDataset, committed_files, read_committed
+from airflow_kafka_offsets import Limits, ParquetDataset, Staging, committed_files, read_committed
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.parquet.snapshot import manifest_path
@@ -62,7 +62,7 @@ def test_a_large_batch_has_larger_files_and_not_a_file_for_each_slice(
         produce(kafka, name, names(partition * each, each), partition=partition)
     group = LakeGroup(inline_loader, name, ParquetDataset(uri), lambda: pa.Table.from_batches(read_committed(uri)))
 
-    group.load(slice_offsets=10)
+    group.load(staging=Staging(slice_offsets=10))
 
     assert isinstance(group.loader.launcher, InlineLauncher)
     (job,) = group.loader.launcher.jobs
@@ -111,7 +111,7 @@ def test_it_is_a_sink_that_commits_elsewhere() -> None:
 
 
 def test_only_committed_files_are_listed_and_marked(group: LakeGroup, uri: str) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     produce(group.loader.kafka, group.topic, names(6, 2))
     with dying(ParquetTarget, "before"):
         group.load(NEXT)
@@ -147,7 +147,7 @@ def test_the_marker_of_an_abandoned_batch_is_taken_away(group: LakeGroup, uri: s
 
 
 def test_what_is_replaced_stays_for_readers_that_have_the_list(group: LakeGroup, uri: str) -> None:
-    group.load(max_records=3)
+    group.load(limits=Limits(max_records=3))
     before = committed_files(uri)
     Rewinder(group.loader)("to-offset", 3, replace=group.sink)
 
@@ -158,7 +158,7 @@ def test_what_is_replaced_stays_for_readers_that_have_the_list(group: LakeGroup,
 
 
 def test_a_file_that_two_manifests_replace_is_named(group: LakeGroup, uri: str) -> None:
-    group.load(max_records=3)
+    group.load(limits=Limits(max_records=3))
     group.replay({group.topic: {0: (1, 2)}}, replace=True)
     (replacing,) = [
         path for path in Path(uri, "_manifests").rglob("*.json") if json.loads(path.read_text())["replaces"]
