@@ -40,7 +40,7 @@ def test_a_move_forward_names_what_it_passes_over_unless_it_was_loaded() -> None
 @pytest.mark.parametrize(
     ("replaced", "violations"), [(None, []), ((4, 10), ["offsets 4..10"]), ((8, 10), ["offsets 8..10"])]
 )
-def test_what_was_loaded_may_be_passed_over_unless_it_was_taken_back(
+def test_loaded_offsets_may_be_skipped_unless_they_were_removed(
     replaced: tuple[int, int] | None, violations: list[str]
 ) -> None:
     gone = (replaced[1] - replaced[0]) if replaced is not None else 0
@@ -52,7 +52,7 @@ def test_what_was_loaded_may_be_passed_over_unless_it_was_taken_back(
     assert all(words in one.words for words, one in zip(violations, found.violations, strict=True))
 
 
-def test_what_an_earlier_topic_left_is_not_what_the_next_one_passes_over() -> None:
+def test_offsets_of_an_earlier_topic_are_not_those_that_the_next_one_skips() -> None:
     anew = rewind(2, 10, 3, how="recreated", topic_id=OTHER_ID)
 
     found = proved([FIRST, anew, rewind(3, 3, 9, topic_id=OTHER_ID)], {T0: Position(9, OTHER_ID)})
@@ -148,7 +148,7 @@ def appended(batch_id: int, start: int, end: int, topic_id: str = ID) -> BatchFa
     )
 
 
-def test_what_a_replay_appended_is_not_loaded_by_the_group_too() -> None:
+def test_offsets_that_a_replay_appended_must_not_be_loaded_by_the_group() -> None:
     first, second = replace(FIRST, batch_id=3), replace(SECOND, batch_id=4)
     at_15 = {T0: Position(15, ID)}
 
@@ -168,7 +168,7 @@ def test_what_a_replay_appended_is_not_loaded_by_the_group_too() -> None:
         assert prove(history, at_15, target="target", detail="nothing", replaces_rows=True).violations == []
 
 
-def test_what_was_appended_and_is_replaced_in_part_is_still_duplicated() -> None:
+def test_appended_offsets_that_are_replaced_in_part_are_still_duplicated() -> None:
     def without_9(batch: BatchFacts, *offsets: int) -> BatchFacts:
         return replace(
             batch, rows=(tally([offset for offset in offsets if offset != 9]),), replaced={T0: RemovedOutput(1)}
