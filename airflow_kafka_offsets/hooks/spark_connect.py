@@ -110,7 +110,7 @@ class SparkConnectLauncher:
             self._wait_for(builder)
             self._session = self._new_session(builder)
             # It has what the launcher calls, and PySpark does not declare it as a session.
-            self._launcher = SessionLauncher(cast("Any", self._session), shared=False)
+            self._launcher = SessionLauncher(cast("Any", self._session))
         return self._launcher
 
     def _builder(self) -> DefaultChannelBuilder:

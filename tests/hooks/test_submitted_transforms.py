@@ -29,7 +29,6 @@ def submitting(kafka: KafkaBroker, postgres_engine: Engine, monkeypatch: pytest.
 
 
 def with_pandas(records: pa.RecordBatch) -> pa.RecordBatch:
-    # What starts sooner hides pandas from the tasks that do not need it.
     import pandas  # type: ignore[import-untyped]
 
     return records.append_column("x", pa.array(pandas.Series(records["id"].to_pylist(), dtype="int64") * 3))

@@ -1,4 +1,4 @@
-"""Transforms on real Spark: in the pass without Spark SQL, errors on executors, and the word about the slow way."""
+"""Transforms on real Spark: in the pass without Spark SQL, errors on executors, and the advice to use Sql."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ FACTOR = 3
 def tripled(records: pa.RecordBatch) -> pa.RecordBatch:
     import pandas  # type: ignore[import-untyped]
 
-    # A function may use pandas, which the quick start hides from the other tasks.
     return records.append_column("x", pa.array(pandas.Series(records["id"].to_pylist(), dtype="int64") * FACTOR))
 
 
@@ -105,7 +104,7 @@ def test_an_error_on_an_executor_shows_the_users_frames(
     assert raised.value.__suppress_context__
 
 
-def test_a_transform_that_sql_could_do_is_named_as_the_slow_way(
+def test_a_transform_that_sql_could_do_is_advised_to_be_sql(
     postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = topic()

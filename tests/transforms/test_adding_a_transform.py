@@ -22,7 +22,6 @@ class Below:
     """Takes rows with an id below a limit; those above twice the limit are bad."""
 
     kind: ClassVar[str] = "below"
-    runs_python: ClassVar[bool] = False
     limit: int
 
     @property
