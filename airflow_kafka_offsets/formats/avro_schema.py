@@ -238,9 +238,7 @@ def has_endless_lists(kind: Type) -> bool:
 
 
 def is_vectorized(kind: Type) -> bool:
-    """Return whether the vectorized reader is certain of a type: there are no unions but with null, and no
-    recursion.
-    """
+    """Return whether the vectorized reader is certain of a type: it has no unions but with null, and no recursion."""
     if kind.kind == "recursive" or (kind.kind in ("record", "fixed") and kind.bytes == 0) or len(kind.branches) > 1:
         return False
     return all(is_vectorized(part) for part in _inner(kind) if part.kind != "null")
