@@ -54,7 +54,7 @@ def read(start: int, end: int, records: int | None = 5, **fields: Any) -> SliceR
 
 def job(planned: Batch, directory: StagingDirectory, pipeline: Pipeline = PIPELINE) -> StageJob:
     values: dict[str, Any] = dict.fromkeys(field.name for field in fields(LoadContext))
-    values |= {"pipeline": pipeline, "kafka_config": {}, "columns": COLUMNS}
+    values |= {"pipeline": pipeline, "kafka_config": {}, "columns": COLUMNS, "connections": {}}
     engine = sa.create_engine("sqlite://")
     values |= {"ledger": Ledger(engine), "table": pipeline.sink.connect(engine, {})}
     values |= {"target": TargetColumns("target", None), "recipe": Recipe("target", None, WANTED)}
