@@ -238,7 +238,7 @@ def has_endless_lists(kind: Type) -> bool:
 
 
 def is_vectorized(kind: Type) -> bool:
-    """Return whether the vectorized reader is certain of a type: there are no unions but with null, and no recursion."""
+    """Return whether the vectorized reader is certain of a type: it has no unions but with null, and no recursion."""
     if kind.kind == "recursive" or (kind.kind in ("record", "fixed") and kind.bytes == 0) or len(kind.branches) > 1:
         return False
     return all(is_vectorized(part) for part in _inner(kind) if part.kind != "null")
@@ -263,8 +263,8 @@ class WireSchema:
     """A schema of which values have the same bytes as of another one, and which every reader reads as `Type.physical`.
 
     Names are made up, enums are numbers, maps are arrays of entries, logical types and fields without bytes are left
-    out. A branch of a union of several types is a record of one field, which has no bytes of its own: the value then says
-    which branch it is.
+    out. A branch of a union of several types is a record of one field, which has no bytes of its own: the value then
+    says which branch it is.
     """
 
     def __init__(self) -> None:

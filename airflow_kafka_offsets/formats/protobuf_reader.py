@@ -36,8 +36,8 @@ from airflow_kafka_offsets.formats.wire_format import UnreadableError
 # The quick reader has a table of all numbers up to the largest one, for each message and batch.
 _LARGEST_NUMBER = 100_000
 
-# The quick reader calls itself for groups in groups, also for those that it skips, and dies where the stack ends. A group
-# takes a byte at least, and 80 bytes of the stack: a value of so few bytes cannot go too deep.
+# The quick reader calls itself for groups in groups, also for those that it skips, and dies where the stack ends. A
+# group takes a byte at least, and 80 bytes of the stack: a value of so few bytes cannot go too deep.
 _SHALLOW_BYTES = 2_000
 
 _NO_MESSAGE = "it is no message of its schema"

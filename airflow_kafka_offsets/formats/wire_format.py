@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -191,9 +192,10 @@ def _places(heads: pa.DictionaryArray) -> list[pa.Array | None]:
     """Return the places of each item of a dictionary; None for all places."""
     if len(heads.dictionary) == 1:
         return [None]
-    places = pa.table({"head": heads.indices, "place": pa.array(range(len(heads)), pa.int64())})
-    grouped = places.group_by("head", use_threads=False).aggregate([("place", "list")]).sort_by("head")
-    return [group.values for group in grouped.column("place_list")]
+    order = pc.sort_indices(heads.indices)
+    # A dictionary has its items in the order of their first places, and so have the counts.
+    counts = pc.value_counts(heads.indices).field("counts").to_pylist()
+    return [order.slice(end - count, count) for count, end in zip(counts, accumulate(counts), strict=True)]
 
 
 class TwoReaders(ABC):

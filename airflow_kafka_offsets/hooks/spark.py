@@ -151,6 +151,10 @@ class SparkSubmitLauncher:
             )
         check_java()
 
+    def master(self) -> str:
+        """Return the master that the connection names."""
+        return str(self._make_hook().resolved["master"])
+
     def weakness(self) -> str | None:
         """Return what the connection's cluster lacks to protect Kafka's credentials; None where it lacks nothing."""
         return self._weakness(self._make_hook())

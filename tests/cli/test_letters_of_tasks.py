@@ -87,7 +87,7 @@ def write(tmp_path: Path, topic: str, group: str = "loader", staging_dir: str = 
     (tmp_path / "dags" / "shop.py").write_text(DAG.format(topic=topic, group=group, staging_dir=staging_dir))
 
 
-def test_they_go_through_the_pipeline_of_the_task(cli: CommandLine, orders: str, inline_loader: Loader) -> None:
+def test_dead_letters_go_through_the_pipeline_of_the_task(cli: CommandLine, orders: str, inline_loader: Loader) -> None:
     done = cli(*REPLAY, *TASK, "--output", "json")
 
     assert done.json == [{"batch": 1, "records": 1, "rows": 1, "still_bad": 0}], done.stderr

@@ -49,7 +49,7 @@ class TestShow:
         assert 6 * 86_400 < first["headroom_time_seconds"] <= 7 * 86_400
         assert (second["lag"], second["time_lag_seconds"], second["headroom_time_seconds"]) == (0, 0, None)
 
-    def test_what_retention_took_is_lost_and_no_lag(
+    def test_show_counts_expired_offsets_as_lost_and_not_as_lag(
         self, cli: CommandLine, kafka: KafkaBroker, loaded_topic: str
     ) -> None:
         produce(kafka, loaded_topic, names(5, 5))

@@ -106,7 +106,11 @@ def _cases(draw: st.DrawFn) -> tuple[list[Any], list[Any], Any]:
     value = (
         (branch["name"], {"id": draw(st.integers(-5, 5))}) if isinstance(branch, dict) else draw(_PRIMITIVES[branch])
     )
-    return written, draw(unions), value
+    wanted = draw(unions)
+    if branch in wanted:
+        # fastavro takes the first branch that fits, also by promotion; Java's reader prefers one of the same type.
+        wanted = [part for part in wanted if part != {"int": "double", "string": "bytes"}.get(str(branch))]
+    return written, wanted, value
 
 
 def expected(written: Any, wanted: Any, datum: bytes) -> Any:

@@ -96,7 +96,7 @@ def test_groups_without_end_are_a_bad_record(start: bytes, neighbours: int) -> N
     assert [record.reason for record in bad] == ["schema 7: it is no message of its schema"]
 
 
-@pytest.mark.parametrize("depth", [50, 99, 150, 1_000, 1_999, 60_000])
+@pytest.mark.parametrize("depth", [50, 99, 1_001, 60_000])
 def test_groups_that_are_not_read_are_nested_as_deep_as_google_reads_them(depth: int) -> None:
     datum = b"\x08\x01" + b"\x13" * depth + b"\x14" * depth
     rows, bad = decoded(given(V1), [datum])
@@ -105,7 +105,7 @@ def test_groups_that_are_not_read_are_nested_as_deep_as_google_reads_them(depth:
     except DecodeError:
         assert (rows.num_rows, len(bad)) == (0, 1)
     else:
-        assert depth < 150
+        assert depth < 100
         assert (rows.num_rows, len(bad)) == (1, 0)
 
 

@@ -56,7 +56,7 @@ class TestKafka:
             ),
         ],
     )
-    def test_it_is_told_in_the_log_once(
+    def test_unencrypted_kafka_is_logged_once(
         self, config: dict[str, str], problem: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("airflow_kafka_offsets.kafka.config._warned", set())
@@ -95,7 +95,9 @@ class TestDatabase:
         assert database_weakness(self.connection("/var/run/postgresql", ssl=False)) is None
         assert database_weakness(object()) is None
 
-    def test_it_is_told_once(self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_unencrypted_database_is_logged_once(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("airflow_kafka_offsets.hooks.connections.database_weakness", lambda _: "in plain text")
         engine = create_engine("sqlite://", pool_size=2)
         _warn_once(engine, "warehouse")

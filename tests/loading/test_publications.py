@@ -14,8 +14,8 @@ from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import OlderLedgerError, VerificationError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+from airflow_kafka_offsets.ledger.group_summaries import GroupSummary, group_summaries
 from airflow_kafka_offsets.ledger.installation import installation_id
-from airflow_kafka_offsets.ledger.overview import between_commits, groups
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
@@ -173,23 +173,22 @@ def test_a_replay_is_not_taken_for_published_because_a_later_load_is(group: Grou
 
 
 def test_what_is_between_two_commits_is_shown(group: Group) -> None:
+    def shown() -> GroupSummary:
+        with group.loader.engine.connect() as conn:
+            _, (summary,) = group_summaries(conn, Tables.of())
+        return summary
+
     group.dying_load("after")
-    with group.loader.engine.connect() as conn:
-        (row,) = groups(conn, Tables.of())
-        (batch,) = between_commits(conn, Tables.of())["loader"]
-    assert (row["between_commits"], row["open_batch"]) == ("staged 1", 1)
+    (batch,) = shown().between
     assert batch[:3] == (1, "staged", "elsewhere://orders")
+    assert (open_batch := shown().open) is not None
+    assert open_batch.batch_id == 1
 
     abandon_batch("loader", 1, engine=group.loader.engine)
-    with group.loader.engine.connect() as conn:
-        (row,) = groups(conn, Tables.of())
-    assert row["between_commits"] == "abandoned 1"
+    assert [(batch.state, batch.batch_id) for batch in shown().between] == [("abandoned", 1)]
 
     group.load()
-    with group.loader.engine.connect() as conn:
-        (row,) = groups(conn, Tables.of())
-        assert between_commits(conn, Tables.of()) == {}
-    assert row["between_commits"] is None
+    assert shown().between == ()
 
 
 def test_verify_knows_what_is_between_two_commits(group: Group) -> None:

@@ -13,6 +13,7 @@ from airflow_kafka_offsets import (
     DeadLetters,
     Json,
     KafkaBatchOperator,
+    KafkaLagEventTrigger,
     KafkaLagSensor,
     KafkaReplayOperator,
     Limits,
@@ -67,3 +68,14 @@ def test_a_mapped_task_is_stored_with_groups_that_it_shares_and_that_it_is_mappe
 
     assert {task.task_id for task in stored(dag).tasks} == {"load", "replay"}
     assert mapped.unmap({"limits": Limits(max_records=2)}).limits == Limits(max_records=2)
+
+
+def test_a_trigger_is_stored_with_its_state_tables_as_plain_data() -> None:
+    tables = StateTables(schema="team", prefix="x_")
+    trigger = KafkaLagEventTrigger(group_id="group", conn_id="warehouse", min_lag=1, state_tables=tables)
+
+    path, stored_as = trigger.serialize()
+
+    assert path == "airflow_kafka_offsets.triggers.lag.KafkaLagEventTrigger"
+    assert json.loads(json.dumps(stored_as["state_tables"])) == {"schema": "team", "prefix": "x_"}
+    assert KafkaLagEventTrigger(**stored_as).state_tables == tables

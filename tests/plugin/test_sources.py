@@ -10,7 +10,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_kafka_offsets import DeltaTable, Json, KafkaBatchOperator, KafkaVerifyOperator, SqlTable, StateTables
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.plugin.sources import Origin, Source, configured, merged, of_serialized_dag
+from airflow_kafka_offsets.plugin.sources import Discovery, Source, configured, merged, of_serialized_dag
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 
 
@@ -56,8 +56,8 @@ def test_a_task_names_all_its_tables_and_one_that_verifies_is_known() -> None:
 
 def test_the_configuration_names_state_tables() -> None:
     assert configured("warehouse, lake?schema=team&prefix=x_&kafka_conn_id=kafka_eu,") == {
-        Source("warehouse"): Origin(is_configured=True),
-        Source("lake", "team", "x_"): Origin(frozenset({"kafka_eu"}), is_configured=True),
+        Source("warehouse"): Discovery(is_configured=True),
+        Source("lake", "team", "x_"): Discovery(frozenset({"kafka_eu"}), is_configured=True),
     }
 
 
@@ -72,6 +72,6 @@ def test_both_are_merged() -> None:
     registered = {"shop": of_serialized_dag(serialized())}
 
     assert merged(configured("warehouse,lake"), registered) == {
-        Source("lake"): Origin(frozenset({"kafka_default"}), is_configured=True),
-        Source("warehouse"): Origin(frozenset({"kafka_default"}), frozenset({"shop"}), is_configured=True),
+        Source("lake"): Discovery(frozenset({"kafka_default"}), is_configured=True),
+        Source("warehouse"): Discovery(frozenset({"kafka_default"}), frozenset({"shop"}), is_configured=True),
     }

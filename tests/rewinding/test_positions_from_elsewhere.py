@@ -105,7 +105,7 @@ class TestHistory:
 
 class TestImport:
     @pytest.mark.broker
-    def test_it_begins_a_group_where_a_consumer_group_of_kafkas_stands(
+    def test_an_import_begins_a_group_at_the_commits_of_a_consumer_group(
         self, rewinder: Rewinder, topic: TopicFactory
     ) -> None:
         name, kafka = topic(partitions=4), rewinder.loader.kafka
@@ -169,7 +169,7 @@ class TestImport:
         with pytest.raises(NoPositionError, match="Kafka has no consumer group 'no-such-group'"):
             rewinder.preview("import", "no-such-group", topic())
 
-    def test_it_moves_a_group_that_has_positions(self, rewinder: Rewinder, half: str) -> None:
+    def test_an_import_moves_a_group_that_has_positions(self, rewinder: Rewinder, half: str) -> None:
         commit_to_kafka(rewinder.loader.kafka, half, half, {0: 70})
 
         rewinder("import", half, replace=TARGET)

@@ -193,7 +193,7 @@ def test_a_rewind_waits_for_a_commit_under_way_and_then_finds_a_conflict(
     rewinder.prove()
 
 
-def test_of_two_rewinds_at_once_one_finds_a_conflict(rewinder: Rewinder, half: str) -> None:
+def test_one_of_two_concurrent_rewinds_finds_a_conflict(rewinder: Rewinder, half: str) -> None:
     for _ in range(ROUNDS):
         previews = [rewinder.preview("to-offset", offset) for offset in (30, 60)]
         with ThreadPoolExecutor(2) as pool:
@@ -223,7 +223,7 @@ def test_two_tries_of_a_task_rewind_once(rewinder: Rewinder, half: str) -> None:
     rewinder.prove()
 
 
-def test_of_two_that_begin_a_group_at_once_one_finds_a_conflict(rewinder: Rewinder, topic: TopicFactory) -> None:
+def test_one_of_two_concurrent_rewinds_of_a_new_group_finds_a_conflict(rewinder: Rewinder, topic: TopicFactory) -> None:
     name = topic()
     produce(rewinder.loader.kafka, name, names(0, 10))
     for number in range(ROUNDS):

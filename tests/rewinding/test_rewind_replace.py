@@ -103,7 +103,9 @@ class TestReplace:
         rewinder.prove()
 
     @pytest.mark.parametrize("offset", [2, 7], ids=["further-back", "forward"])
-    def test_what_an_earlier_rewind_left_goes_too(self, rewinder: Rewinder, topic: TopicFactory, offset: int) -> None:
+    def test_replace_removes_rows_that_an_earlier_rewind_left(
+        self, rewinder: Rewinder, topic: TopicFactory, offset: int
+    ) -> None:
         name = topic()
         produce(rewinder.loader.kafka, name, names(0, 10))
         rewinder.loader(name)
@@ -117,7 +119,7 @@ class TestReplace:
         assert rewinder.times(name) == once((0, 10))
         rewinder.prove()
 
-    def test_of_some_partitions_the_output_goes_and_others_move(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+    def test_replace_removes_output_of_the_scope_alone(self, rewinder: Rewinder, topic: TopicFactory) -> None:
         name = topic(partitions=3)
         for partition in range(3):
             produce(rewinder.loader.kafka, name, names(0, 10), partition)
@@ -134,7 +136,9 @@ class TestReplace:
         assert rows(rewinder.loader.engine, "SELECT count(*) FROM target") == [(30,)]
         rewinder.prove()
 
-    def test_what_a_replay_left_beyond_the_position_goes_too(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+    def test_replace_removes_rows_that_a_replay_left_beyond_the_position(
+        self, rewinder: Rewinder, topic: TopicFactory
+    ) -> None:
         name = topic()
         produce(rewinder.loader.kafka, name, names(0, 10))
         rewinder.loader(name, start="latest")

@@ -54,8 +54,9 @@ def read(start: int, end: int, records: int | None = 5, **fields: Any) -> SliceR
 
 def job(planned: Batch, directory: StagingDirectory, pipeline: Pipeline = PIPELINE) -> StageJob:
     values: dict[str, Any] = dict.fromkeys(field.name for field in fields(LoadContext))
-    values |= {"pipeline": pipeline, "kafka_config": {}, "columns": COLUMNS}
-    values |= {"ledger": Ledger(sa.create_engine("sqlite://"))}
+    values |= {"pipeline": pipeline, "kafka_config": {}, "columns": COLUMNS, "connections": {}}
+    engine = sa.create_engine("sqlite://")
+    values |= {"ledger": Ledger(engine), "table": pipeline.sink.connect(engine, {})}
     values |= {"target": TargetColumns("target", None), "recipe": Recipe("target", None, WANTED)}
     return make_job(LoadContext(**values), "load", planned, directory)
 

@@ -32,7 +32,7 @@ def archive(tmp_path: Path) -> ElsewhereArchive:
     return ElsewhereArchive("orders", path=str(tmp_path / "elsewhere.db"))
 
 
-def test_what_they_publish_is_no_violation(
+def test_batches_that_loads_publish_meanwhile_are_not_violations(
     kafka: Kafka, inline_loader: Loader, orders: str, archive: ElsewhereArchive
 ) -> None:
     produce(kafka, orders, names(0, 5))
