@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import re
 from calendar import monthrange
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from airflow_kafka_offsets.core.bisection import Run, split_at_failures
 from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.formats.json_decimals import readable_decimal, unsafe_records, with_plain_decimals
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded
 from airflow_kafka_offsets.formats.spark_ddl import spark_type
 from airflow_kafka_offsets.formats.wire_format import relisted
@@ -58,33 +61,39 @@ class JsonDecoder:
 
     def __init__(self, columns: pa.Schema) -> None:
         self._columns = columns
+        self._has_decimals = _has(pa.struct(list(columns)), pa.types.is_decimal)
         kinds = [_readable(pa.struct(list(columns)), as_text) for as_text in (pa.types.is_date, pa.types.is_temporal)]
-        self._ways = [_parse_options(list(kind)) for kind in (kinds[:1] if kinds[0] == kinds[1] else kinds)]
+        self._options = [_parse_options(list(kind)) for kind in (kinds[:1] if kinds[0] == kinds[1] else kinds)]
 
     def __call__(self, records: pa.RecordBatch) -> Decoded:
-        """Decode records; see `Decoder`."""
-        parts = list(self._parts(records.column("value")))
-        bad = [part for part in parts if isinstance(part, BadRecord)]
-        return Decoded(self._concatenated([part for part in parts if not isinstance(part, BadRecord)]), bad)
+        """Decode records; see `Decoder`.
 
-    def _parts(self, values: pa.Array, first: int = 0) -> Iterator[pa.RecordBatch | BadRecord]:
-        """Decode values in as few parts as the bad ones among them allow, in their order.
-
-        A record is bad only if it cannot be decoded alone, so that no record depends on its neighbours. Halving the
-        batch finds it in fewer attempts than there are records, or hardly more if all of them are bad.
-
-        :param first: the index of the first value in the batch
+        A record is bad only if it cannot be decoded alone, so that no record depends on its neighbours.
         """
-        try:
-            yield self._decode(values)
-        except _UndecodableError as error:
-            if len(values) == 1:
-                reason = self._unconverted(values) if isinstance(error, _UnconvertedError) else str(error)
-                yield BadRecord(first, shortened(reason))
-                return
-            step = 1 if len(values) <= _FEW_RECORDS else -(-len(values) // 2)
-            for start in range(0, len(values), step):
-                yield from self._parts(values.slice(start, step), first + start)
+        values, reasons = self._safe(records.column("value"))
+        good: list[pa.RecordBatch] = []
+        bad: list[BadRecord] = []
+        for part in split_at_failures(
+            0, len(values), lambda first, end: self._decode(values[first:end]), _UndecodableError, few=_FEW_RECORDS
+        ):
+            if isinstance(part, Run):
+                good.append(part.result)
+            else:
+                bad.append(BadRecord(part.position, shortened(reasons.get(part.position, str(part.error)))))
+        return Decoded(self._concatenated(good), bad)
+
+    def _safe(self, values: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+        """Return values whose decimals Arrow reads rightly, and why some cannot be had, which become empty."""
+        if not self._has_decimals or not (unsafe := unsafe_records(values)):
+            return values, {}
+        reasons: dict[int, str] = {}
+        safe = values.to_pylist()
+        for index in unsafe:
+            try:
+                safe[index] = _plain(safe[index], self._columns)
+            except _UndecodableError as error:
+                safe[index], reasons[index] = b"", str(error)
+        return pa.array(safe, values.type), reasons
 
     def _concatenated(self, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         if len(parts) == 1:
@@ -95,13 +104,27 @@ class JsonDecoder:
         return pa.RecordBatch.from_arrays([pa.concat_arrays(arrays) for arrays in together], schema=self._columns)
 
     def _decode(self, values: pa.Array) -> pa.RecordBatch:
-        """Decode values in one pass.
+        """Decode values.
 
         :param values: binary; null is a tombstone, and gives a row of nulls
         :raises _UndecodableError: with the reason, which is a record's own only if there is one value
         """
+        try:
+            return self._decode_together(values)
+        except _UnconvertedError:
+            if len(values) > 1:
+                raise
+        if self._has_decimals:
+            # Arrow refuses a decimal with more zeros at its end than its column has digits.
+            values = pa.array([_plain(values[0].as_py(), self._columns)], pa.binary())
+            with suppress(_UnconvertedError):
+                return self._decode_together(values)
+        raise _UndecodableError(self._unconverted(values))
+
+    def _decode_together(self, values: pa.Array) -> pa.RecordBatch:
+        """Decode values in one pass; see `_decode`."""
         text = _lines(values)
-        quick, *slow = self._ways
+        quick, *slow = self._options
         try:
             rows = _read(text, len(values), quick)
         except _UndecodableError as error:
@@ -115,7 +138,7 @@ class JsonDecoder:
         """Return the reason for a value of which Arrow cannot convert a field: its column and type. The column is found
         by halves.
         """
-        text, kinds = _lines(value), list(self._ways[-1].explicit_schema)
+        text, kinds = _lines(value), list(self._options[-1].explicit_schema)
         first, end = 0, len(kinds)
         while end - first > 1:
             middle = (first + end) // 2
@@ -126,6 +149,20 @@ class JsonDecoder:
                 end = middle
         column = self._columns.field(first)
         return f"column {column.name!r}: its value is not of type {spark_type(column.type)}"
+
+
+def _plain(value: bytes, columns: pa.Schema) -> bytes:
+    try:
+        return with_plain_decimals(value, columns)
+    except ValueError as error:
+        raise _UndecodableError(str(error)) from None
+
+
+def _has(kind: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
+    """Return whether a type is a wanted one, or has a part that is."""
+    if pa.types.is_struct(kind):
+        return any(_has(field.type, is_wanted) for field in kind)
+    return _has(kind.value_type, is_wanted) if pa.types.is_list(kind) else is_wanted(kind)
 
 
 def _lines(values: pa.Array) -> pa.Buffer:
@@ -163,6 +200,8 @@ def _readable(kind: pa.DataType, as_text: Callable[[pa.DataType], bool]) -> pa.D
         return pa.struct([(field.name, _readable(field.type, as_text)) for field in kind])
     if pa.types.is_float32(kind):  # if read as FLOAT, a number that is too large would become infinite
         return pa.float64()
+    if pa.types.is_decimal(kind):
+        return readable_decimal(kind)
     return pa.string() if as_text(kind) else kind
 
 
@@ -172,7 +211,7 @@ def _parse_options(fields: Sequence[pa.Field]) -> pj.ParseOptions:
     )
 
 
-def _read(text: pa.Buffer, count: int, way: pj.ParseOptions) -> pa.RecordBatch:
+def _read(text: pa.Buffer, count: int, options: pj.ParseOptions) -> pa.RecordBatch:
     """Read lines, one a value.
 
     :raises _UndecodableError: with the reason
@@ -181,7 +220,7 @@ def _read(text: pa.Buffer, count: int, way: pj.ParseOptions) -> pa.RecordBatch:
         table = pj.read_json(
             pa.BufferReader(text),
             read_options=pj.ReadOptions(use_threads=False, block_size=max(text.size, 1)),
-            parse_options=way,
+            parse_options=options,
         )
         # Arrow's reader accepts any bytes as text; a database does not.
         table.validate(full=True)
@@ -215,7 +254,9 @@ def _as_declared(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
     :raises ValueError: a text is no date or timestamp, or a number is too large
     """
-    if array.type == kind:
+    if pa.types.is_floating(kind):
+        return _finite(array, kind)
+    if array.type == kind and not _has(kind, pa.types.is_floating):
         return array
     if pa.types.is_list(kind):
         return relisted(array, _as_declared(array.flatten(), kind.value_type), kind)
@@ -226,10 +267,16 @@ def _as_declared(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return _parsed(array, _timestamps, "timestamp").cast(kind)
     if pa.types.is_date(kind):
         return _parsed(array, lambda texts: texts.cast(kind), "date")
-    converted = array.cast(kind)
-    if pa.types.is_float32(kind) and pc.any(pc.and_(pc.is_inf(converted), pc.is_finite(array))).as_py():
-        raise ValueError("a number is too large for FLOAT")
-    return converted
+    return array.cast(kind)
+
+
+def _finite(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return numbers in a floating type, which are all finite."""
+    array = array.cast(kind)
+    if not pc.all(pc.is_finite(array), min_count=0).as_py():
+        # JSON has neither NaN nor Infinity, which Arrow reads.
+        raise ValueError(f"a number is NaN, or too large for {spark_type(kind)}")
+    return array
 
 
 def _parsed(texts: pa.Array, parse: Callable[[pa.Array], pa.Array], what: str) -> pa.Array:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_kafka_offsets.core.bisection import Run, split_at_failures
 from airflow_kafka_offsets.core.templates import Templated, holds_template
 from airflow_kafka_offsets.core.text import shortened
-from airflow_kafka_offsets.exceptions import ConfigurationError, TransformError
+from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.transforms.sql_text import RECORDS, check, resolved, with_columns
 
 if TYPE_CHECKING:
@@ -124,6 +125,10 @@ class Sql(Templated):
         return _Function(self._what, self.planned, result)
 
 
+class _FailedError(Exception):
+    """The text fails for a record."""
+
+
 class _Function:
     """Runs the text over batches. Rows for which it raises are bad records: halves of the batch show which they are."""
 
@@ -132,40 +137,36 @@ class _Function:
         self._session = _session()
 
     def __call__(self, rows: pa.RecordBatch) -> Transformed:
+        from airflow_kafka_offsets.formats.record_format import BadRecord
         from airflow_kafka_offsets.transforms.transform import Transformed
 
         good: list[pa.RecordBatch] = []
         bad: list[BadRecord] = []
-        self._run(rows, 0, good, bad)
+        for part in split_at_failures(
+            0, rows.num_rows, lambda first, end: self._run(rows.slice(first, end - first)), _FailedError
+        ):
+            if isinstance(part, Run):
+                good += part.result
+            else:
+                bad.append(BadRecord(part.position, f"{_reason(str(part.error))}, in {self._what}", "transform"))
         return Transformed(_joined(good, self._columns), bad)
 
-    def _run(self, rows: pa.RecordBatch, first: int, good: list[pa.RecordBatch], bad: list[BadRecord]) -> None:
-        """Add what rows become, and which of them are bad.
+    def _run(self, rows: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """Return what rows become.
 
-        :param first: the index of the first of them in the batch
+        :raises _FailedError: datafusion fails; has its message
         """
-        from airflow_kafka_offsets.formats.record_format import BadRecord
         from airflow_kafka_offsets.transforms.columns import cast
 
         try:
             self._session.register_record_batches(RECORDS, [[rows]])
-            parts = self._session.sql(self._query).collect()
-            good += [cast(part, self._columns) for part in parts]
+            return [cast(part, self._columns) for part in self._session.sql(self._query).collect()]
         except (MemoryError, ImportError):
             raise
         except Exception as error:
-            if not rows.num_rows:
-                raise TransformError(f"{self._what} fails without a record: {_reason(str(error))}") from None
-            if rows.num_rows == 1:
-                bad.append(BadRecord(first, f"{_reason(str(error))}, in {self._what}", "transform"))
-                return
-        else:
-            return
+            raise _FailedError(str(error)) from None
         finally:
             self._session.deregister_table(RECORDS)
-        half = rows.num_rows // 2
-        self._run(rows.slice(0, half), first, good, bad)
-        self._run(rows.slice(half), first + half, good, bad)
 
 
 def _session() -> Any:

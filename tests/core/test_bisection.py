@@ -1,0 +1,92 @@
+"""Items that fail a check are found, and only these."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_kafka_offsets.core.bisection import Failure, Run, split_at_failures
+
+
+class OddError(Exception):
+    """An item fails.
+
+    :param place: of the first one, if the check names it
+    """
+
+    def __init__(self, place: int | None = None) -> None:
+        self.place = place
+
+
+class Check:
+    """Fails where one of the items is among the bad ones; counts the calls."""
+
+    def __init__(self, bad: set[int], *, named: bool = False) -> None:
+        self.bad, self.named, self.calls = bad, named, 0
+
+    def __call__(self, first: int, end: int) -> list[int]:
+        assert first < end
+        self.calls += 1
+        found = [index for index in range(first, end) if index in self.bad]
+        if found:
+            raise OddError(found[0] - first if self.named else None)
+        return list(range(first, end))
+
+
+@given(st.integers(0, 3), st.lists(st.booleans(), max_size=70), st.integers(1, 10), st.booleans())
+def test_items_are_split_into_runs_that_pass_and_items_that_fail(
+    first: int, fails: list[bool], few: int, named: bool
+) -> None:
+    bad = {first + place for place, is_bad in enumerate(fails) if is_bad}
+    end = first + len(fails)
+    found = list(
+        split_at_failures(first, end, Check(bad, named=named), OddError, few=few, failed_at=lambda error: error.place)
+    )
+    assert {part.position for part in found if isinstance(part, Failure)} == bad
+    items = [part.result if isinstance(part, Run) else [part.position] for part in found]
+    assert [index for part in items for index in part] == list(range(first, end))
+    assert all(part.result == list(range(part.first, part.end)) for part in found if isinstance(part, Run))
+
+
+def test_items_that_all_pass_are_checked_once() -> None:
+    check = Check(set())
+    assert list(split_at_failures(0, 1_000, check, OddError)) == [Run(0, 1_000, list(range(1_000)))]
+    assert check.calls == 1
+
+
+def test_one_failure_among_many_items_takes_a_few_checks() -> None:
+    check = Check({700})
+    list(split_at_failures(0, 1_024, check, OddError))
+    assert check.calls == 1 + 2 * 10
+
+
+def test_few_items_that_fail_are_checked_one_at_a_time() -> None:
+    check = Check(set(range(8)))
+    list(split_at_failures(0, 8, check, OddError, few=8))
+    assert check.calls == 1 + 8
+
+
+def test_a_named_failure_is_not_checked_again() -> None:
+    check = Check({4}, named=True)
+    found = list(split_at_failures(0, 5, check, OddError, failed_at=lambda error: error.place))
+    assert [type(part) for part in found] == [Run, Failure]
+    assert check.calls == 2
+
+
+def test_later_items_are_not_checked_before_the_caller_has_a_failure() -> None:
+    check = Check({0, 1})
+    next(split_at_failures(0, 2, check, OddError))
+    assert check.calls == 2
+
+
+def test_another_error_passes() -> None:
+    def check(first: int, end: int) -> None:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        list(split_at_failures(0, 5, check, OddError))
+
+
+def test_no_items_are_not_checked() -> None:
+    assert list(split_at_failures(3, 3, Check({3}), OddError)) == []
