@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,31 +21,13 @@ from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, TOPIC
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.sinks.lake.replaced import all_of
+from airflow_kafka_offsets.sinks.lake.table_format import Snapshot
 from airflow_kafka_offsets.sinks.row_detail import PLACE, RowDetail
 from airflow_kafka_offsets.sinks.target_rows import Batches, Detail, DuplicatedOffsets, RowCount, TargetRows
 
 _ROWS_AT_ONCE = 2_000_000
 
 _LETTERS_AT_ONCE = 100_000
-
-
-class LakeSource(Protocol):
-    """A table of files in one snapshot.
-
-    :ivar columns: of the table
-    """
-
-    columns: pa.Schema
-
-    def scan(
-        self, columns: Sequence[str], batches: tuple[int, int] | None = None, within: Slice | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield rows; more of them than asked for, where the statistics of the files do not tell.
-
-        :param columns: that are read
-        :param batches: the lowest and the highest batch whose rows are read
-        :param within: whose offsets are read
-        """
 
 
 class LakeRows(NamedTuple):
@@ -58,7 +40,7 @@ class LakeRows(NamedTuple):
 
     conn: Connection
     name: str
-    source: LakeSource | None
+    source: Snapshot | None
     replaced: bool = False
 
     @property
