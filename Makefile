@@ -6,7 +6,7 @@ PARALLEL := -n 3 --dist worksteal
 # Airflow is started dozens of times; without bytecode each start compiles it anew, which takes longer than the start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup quick-java test unit integration lint format types demo soak bench bench-quick bench-growth bench-rewind bench-lag bench-pages bench-formats bench-transforms bench-lake bench-connect bench-scale airflow docs reference constraints clean
+.PHONY: help setup quick-java test unit integration lint format types size demo soak bench bench-quick bench-growth bench-rewind bench-lag bench-pages bench-formats bench-transforms bench-lake bench-connect bench-scale airflow docs reference constraints clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ format: setup ## format the code, and fix what can be fixed
 
 types: setup ## check types
 	$(PYTHON) -m mypy
+
+size: setup ## count lines of code and functions, and fail above the limits
+	$(PYTHON) scripts/size.py
 
 demo: setup ## see it work: two loads of orders with Airflow and Spark, and the proof that they are exact
 	$(PYTHON) -m demo

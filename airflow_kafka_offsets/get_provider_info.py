@@ -39,36 +39,36 @@ def get_provider_info() -> dict[str, Any]:
                 "description": "Settings of the provider airflow-kafka-offsets.",
                 "options": {
                     "conn_ids": {
-                        "description": "Databases whose groups the web interface shows, besides those that tasks of DAGs name: ids of "
-                        "connections, separated by commas, each with ?schema=, &prefix= and &kafka_conn_id= where the "
-                        "state tables are not in the default schema, or the topics not in the cluster of "
-                        "kafka_default.",
+                        "description": "Databases whose groups the web interface shows, besides those that tasks of "
+                        "DAGs name: ids of connections, separated by commas, each with ?schema=, &prefix= and "
+                        "&kafka_conn_id= where the state tables are not in the default schema, or the topics not in "
+                        "the cluster of kafka_default.",
                         "version_added": None,
                         "type": "string",
                         "example": "warehouse,lake?schema=orders_team&kafka_conn_id=kafka_eu",
                         "default": "",
                     },
                     "rewind_in_web_interface": {
-                        "description": "Whether positions can be moved in the web interface, by who may edit a DAG of their group. Without it, "
-                        "that needs the command line or a task.",
+                        "description": "Whether positions can be moved in the web interface, by who may edit a DAG of "
+                        "their group. Without it, that needs the command line or a task.",
                         "version_added": None,
                         "type": "boolean",
                         "example": None,
                         "default": "True",
                     },
                     "class_archives": {
-                        "description": "Where 'airflow kafka-offsets archive-classes' writes the classes of Spark, and loads find them: a directory that only "
-                        "root and the user of the workers may write to. By default airflow-kafka-offsets in the user's "
-                        "cache directory.",
+                        "description": "Where 'airflow kafka-offsets archive-classes' writes the classes of Spark, "
+                        "and loads find them: a directory that only root and the user of the workers may write to. By "
+                        "default airflow-kafka-offsets in the user's cache directory.",
                         "version_added": None,
                         "type": "string",
                         "example": "/opt/airflow/classes",
                         "default": "",
                     },
                     "spark_environment": {
-                        "description": "Environment variables of the worker that spark-submit inherits besides those that Spark, Java, "
-                        "Python and object stores need: names, with * for any letters, separated by commas. Their "
-                        "values must not be secrets of Airflow: a transform can read them.",
+                        "description": "Environment variables of the worker that spark-submit inherits besides those "
+                        "that Spark, Java, Python and object stores need: names, with * for any letters, separated by "
+                        "commas. Their values must not be secrets of Airflow: a transform can read them.",
                         "version_added": None,
                         "type": "string",
                         "example": "OUR_REGION,FEATURE_*",

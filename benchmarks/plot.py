@@ -37,7 +37,8 @@ def chart(results: Sequence[Measured], subtitle: str) -> str:
         )
     )
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="system-ui, sans-serif">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
+        'font-family="system-ui, sans-serif">\n'
         # A white background: the text would be invisible on a dark page.
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>\n' + "\n".join(parts) + "\n</svg>\n"
     )
@@ -67,7 +68,10 @@ def _panel(measured: Measured, y: int) -> Iterator[str]:
 
 
 def _bar(top: int, width: float, colour: str, *, opacity: float = 1.0) -> str:
-    return f'<rect x="{_LABELS}" y="{top}" width="{max(width, 1):.1f}" height="{_BAR}" fill="{colour}" opacity="{opacity}"/>'
+    return (
+        f'<rect x="{_LABELS}" y="{top}" width="{max(width, 1):.1f}" height="{_BAR}" fill="{colour}" '
+        f'opacity="{opacity}"/>'
+    )
 
 
 def _text(

@@ -28,7 +28,10 @@ def table(measured: Measured) -> Iterator[str]:
     and their ratio.
     """
     yield f"{measured.dataset.title}"
-    yield f"  {'':34} {'median':>8}  {'of rounds':>14} {'rows/s':>10} {'no start':>10} {'package is':>16} {'processor':>10} {'package is':>10}"
+    yield (
+        f"  {'':34} {'median':>8}  {'of rounds':>14} {'rows/s':>10} {'no start':>10} {'package is':>16} "
+        f"{'processor':>10} {'package is':>10}"
+    )
     for name in measured.names:
         seconds = measured.seconds[name]
         line = f"  {name:34} {measured.median(name):6.1f} s  {min(seconds):6.1f} to {max(seconds):4.1f}"

@@ -106,7 +106,7 @@ def _manifest(number: int) -> _Measured:
         job = StageJob(
             batch_id=1,
             group_id="orders",
-            slices=slices,
+            tasks=tuple((slice_,) for slice_ in slices),
             kafka_config={},
             isolation_level="read_committed",
             record_format=Json(COLUMNS),
@@ -222,7 +222,9 @@ def history(batches: int) -> Iterator[str]:
             after = conn.scalar(sizes, {"names": names})
         engine.dispose()
     yield ""
-    yield f"the history of a batch of {_PARTITIONS:,} partitions takes {float(after - before) / batches / 2**10:,.0f} KB"
+    yield (
+        f"the history of a batch of {_PARTITIONS:,} partitions takes {float(after - before) / batches / 2**10:,.0f} KB"
+    )
 
 
 @contextmanager

@@ -84,7 +84,7 @@ def stage(kafka: KafkaBroker, dataset: Dataset, name: str) -> float:
         job = StageJob(
             batch_id=1,
             group_id="benchmark",
-            slices=tuple(Slice(index, dataset.topic, *slice_) for index, slice_ in enumerate(slices)),
+            tasks=tuple((Slice(index, dataset.topic, *slice_),) for index, slice_ in enumerate(slices)),
             kafka_config={"bootstrap.servers": kafka.bootstrap_servers},
             isolation_level="read_committed",
             record_format=Json(COLUMNS),

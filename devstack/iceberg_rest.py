@@ -76,7 +76,9 @@ _CONFIGURATION = """<?xml version="1.0"?>
     </Call>
   </Arg></New>
   <New id="servlet" class="org.eclipse.jetty.servlet.ServletHolder">
-    <Set name="servlet"><New class="org.apache.iceberg.rest.RESTCatalogServlet"><Arg><Ref refid="adapter"/></Arg></New></Set>
+    <Set name="servlet">
+      <New class="org.apache.iceberg.rest.RESTCatalogServlet"><Arg><Ref refid="adapter"/></Arg></New>
+    </Set>
   </New>
   <Set name="handler"><New class="org.eclipse.jetty.servlet.ServletContextHandler">
     <Call name="addServlet"><Arg><Ref refid="servlet"/></Arg><Arg>/*</Arg></Call>

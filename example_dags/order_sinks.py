@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.function_values import WrittenBatch
 
 TABLE = """
-CREATE TABLE IF NOT EXISTS customer_totals (customer TEXT PRIMARY KEY, orders BIGINT NOT NULL, amount NUMERIC(14,2) NOT NULL)
+CREATE TABLE IF NOT EXISTS customer_totals (
+    customer TEXT PRIMARY KEY, orders BIGINT NOT NULL, amount NUMERIC(14,2) NOT NULL
+)
 """
 
 ADD = """

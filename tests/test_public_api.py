@@ -137,7 +137,8 @@ OF_A_DAG_FILE = {name for name in airflow_kafka_offsets.__all__ if name.startswi
 
 def test_what_a_dag_file_imports_brings_nothing_heavy_beside_airflow() -> None:
     with_airflow = imported_by("import airflow.sdk, airflow.triggers.base")
-    code = f"import airflow.sdk, airflow.triggers.base; from airflow_kafka_offsets import {', '.join(sorted(OF_A_DAG_FILE))}"
+    names = ", ".join(sorted(OF_A_DAG_FILE))
+    code = f"import airflow.sdk, airflow.triggers.base; from airflow_kafka_offsets import {names}"
     assert (imported_by(code) - with_airflow) & HEAVY == set()
 
 

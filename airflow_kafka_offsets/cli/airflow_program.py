@@ -11,8 +11,13 @@ from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
 from airflow_kafka_offsets.cli.arguments import Argument
 from airflow_kafka_offsets.cli.commands import COMMANDS, DESCRIPTION, SUMMARY
-from airflow_kafka_offsets.cli.entries import Command, Group
+from airflow_kafka_offsets.cli.entries import Command, Group, epilog, wrapped
 from airflow_kafka_offsets.core.environment import variable
+
+_PROGRAM = "airflow kafka-offsets"
+
+# argparse writes what an argument means into a column of its own.
+_INDENT = 24
 
 _PROCESS_CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 """The environment variable that says whether a process of Airflow may read the metadata database."""
@@ -25,24 +30,25 @@ def command_group() -> GroupCommand:
 
 
 def _group(group: Group) -> GroupCommand:
-    subcommands = [_action(command) for command in group.commands]
+    subcommands = [_action(command, f"{_PROGRAM} {group.name}") for command in group.commands]
     return GroupCommand(name=group.name, help=group.help, description=group.description, subcommands=subcommands)
 
 
-def _action(command: Command) -> ActionCommand:
+def _action(command: Command, program: str = _PROGRAM) -> ActionCommand:
     return ActionCommand(
         name=command.name,
         help=command.help,
         description=command.description,
-        epilog=f"Example: {command.examples}",
+        epilog=epilog(program, command.examples),
         func=_run(command.function),
         args=[_argument(argument) for argument in command.arguments],
     )
 
 
 def _argument(argument: Argument) -> Arg:
+    help_ = wrapped(argument.settings["help"], indent=_INDENT)
     # Airflow does not annotate it.
-    return Arg(argument.flags, **argument.settings)  # type: ignore[no-untyped-call]
+    return Arg(argument.flags, **argument.settings | {"help": help_})  # type: ignore[no-untyped-call]
 
 
 def _run(path: str) -> Callable[[Namespace], None]:

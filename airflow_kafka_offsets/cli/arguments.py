@@ -6,7 +6,6 @@ Airflow imports this module with every command line that it builds: heavy import
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +24,7 @@ class Argument(NamedTuple):
     """
 
     flags: tuple[str, ...]
-    settings: Mapping[str, Any]
+    settings: dict[str, Any]
 
 
 def option(flag: str, text: str, **settings: Any) -> Argument:
@@ -199,7 +198,8 @@ PLAN = (*GROUP, KAFKA_CONN_ID, topics("only this topic", _STORED_TOPICS, metavar
 AUTHOR = (
     option(
         "--who",
-        "who does it, for the history, beside the users of this process and of the database (default: the former)",
+        "the author, for the history, which also has the users of the process and of the database (default: the "
+        "former)",
     ),
     option("--reason", "why, for the history"),
 )

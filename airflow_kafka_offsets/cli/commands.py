@@ -1,7 +1,7 @@
 """The table of all commands. `airflow kafka-offsets` and `kafka-offsets` are made of it.
 
-A new command is an entry in `read_entries`, `write_entries` or `dead_letter_entries`, and a function in a module of this
-package.
+A new command is an entry in `read_entries`, `write_entries` or `dead_letter_entries`, and a function in a module of
+this package.
 """
 
 from __future__ import annotations

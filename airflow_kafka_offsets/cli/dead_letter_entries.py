@@ -10,12 +10,12 @@ LETTERS = Group(
     name="dead-letters",
     help="Look at dead letters, put them through the pipeline again, or drop them",
     description=wrapped(
-        "Records that a load set aside (on_bad_record='dead_letter'): look at them, correct them, put them through "
-        "the pipeline as it is now, or drop what they hold.",
+        "Records that a load dead-lettered (on_bad_record='dead_letter'): look at them, correct them, put them "
+        "through the pipeline as it is now, or drop what they hold.",
     ),
     commands=(
         entry(
-            "letters.list_dead_letters",
+            "dead_letters.list_dead_letters",
             "Count dead letters by batch, partition and error class",
             "Count the dead letters of a group by batch, partition and error class: value, key or header for the part "
             "that does not decode, size of a record that was too large to be kept, target where the target refuses "
@@ -23,28 +23,27 @@ LETTERS = Group(
             "list orders_loader --conn-id warehouse",
             *shared.LETTERS,
             shared.OUTPUT,
-            within="dead-letters",
         ),
         entry(
-            "letters.show_dead_letters",
+            "dead_letters.show_dead_letters",
             "Show dead letters with key, value, headers and error",
-            "Show dead letters with key, value, headers and error. Bytes that are no UTF-8 are shown in Base64. What "
-            "--output json prints can be corrected and given to 'dead-letters replay --corrected'.",
+            "Show dead letters with key, value, headers and error. Bytes that are not UTF-8 are shown in Base64. "
+            "What --output json prints can be corrected and given to 'dead-letters replay --corrected'.",
             "show orders_loader --conn-id warehouse --error-class value --output json",
             *shared.LETTERS,
             option("--limit", "the most of them", type=positive, default=100),
             shared.OUTPUT,
-            within="dead-letters",
         ),
         entry(
-            "letters.replay",
+            "dead_letters.replay",
             "Put dead letters through the pipeline again",
-            "Decode dead letters again, write their rows, and remove the letters, in one transaction for each batch. "
-            "What is bad still stays a dead letter, with the reason of today. The rows belong to the batch that set "
-            "the records aside, as if they had never been bad. Loads may go on meanwhile.",
-            "replay orders_loader --conn-id warehouse --dag-id load_orders --task-id load --reason 'wider column'\n"
-            "         airflow kafka-offsets dead-letters replay orders_loader --conn-id warehouse --table orders \\\n"
-            "             --columns 'id BIGINT, name STRING'",
+            "Decode dead letters again, write their rows, and delete them, in one transaction for each batch. A record "
+            "that is still bad stays a dead letter, with its new reason. The rows belong to the batch that "
+            "dead-lettered the records. Loads may go on meanwhile.",
+            (
+                "replay orders_loader --conn-id warehouse --dag-id load_orders --task-id load --reason 'wider column'",
+                "replay orders_loader --conn-id warehouse --table orders --columns 'id BIGINT, name STRING'",
+            ),
             *shared.LETTERS,
             option("--corrected", "replay the dead letters of this file, with the values it has", metavar="FILE"),
             *shared.TASK,
@@ -53,10 +52,9 @@ LETTERS = Group(
             shared.SPARK_CONN_ID_OF_TASK,
             *shared.AUTHOR,
             shared.OUTPUT,
-            within="dead-letters",
         ),
         entry(
-            "letters.drop",
+            "dead_letters.drop",
             "Delete what dead letters hold",
             "Delete key, value, headers and error of dead letters, with --execute; without it, count them. That there "
             "were such records, who dropped them and why stays in dead_letters, so that 'verify' proves the same as "
@@ -72,7 +70,6 @@ LETTERS = Group(
             switch("--execute", "delete; without it, the command only counts"),
             *shared.AUTHOR,
             shared.OUTPUT,
-            within="dead-letters",
         ),
     ),
 )

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from airflow_kafka_offsets.cli.arguments import Argument
 
-# Airflow prints help without wrapping it.
-_HELP_WIDTH = 100
+_WIDTH = 100
+_COMMAND_WIDTH = 110
+_EXAMPLES = "Example: "
 
 
 class Command(NamedTuple):
     """A command.
 
     :param function: module and name in this package
-    :param examples: command lines, the first of which begins on the first line
+    :param examples: command lines, without the name of the program
     """
 
     name: str
     function: str
     help: str
     description: str
-    examples: str
+    examples: tuple[str, ...]
     arguments: tuple[Argument, ...]
 
 
@@ -35,25 +38,35 @@ class Group(NamedTuple):
     commands: tuple[Command, ...]
 
 
-def wrapped(text: str) -> str:
-    """Return a text in lines of the width of a help."""
-    return textwrap.fill(text, _HELP_WIDTH)
+def wrapped(text: str, indent: int = 0) -> str:
+    """Return a text in lines of the width of a help. Airflow prints a help as it is.
+
+    :param indent: the columns that the help has to the left of the text
+    """
+    return textwrap.fill(text, _WIDTH - indent)
+
+
+def epilog(program: str, examples: Iterable[str]) -> str:
+    """Return the examples, with lines that a shell joins."""
+    lines = (" \\\n".join(_command_lines(f"{program} {example}")) for example in examples)
+    return _EXAMPLES + f"\n{' ' * len(_EXAMPLES)}".join(lines)
+
+
+def _command_lines(command: str) -> list[str]:
+    """Break a command line before options."""
+    unbreakable = re.sub(r" (?!--)", "\0", command)
+    indent = " " * (len(_EXAMPLES) + 4)
+    lines = textwrap.wrap(unbreakable, _COMMAND_WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in lines]
 
 
 def entry(
-    function: str, summary: str, description: str, example: str, *arguments: Argument, within: str = ""
+    function: str, summary: str, description: str, examples: str | tuple[str, ...], *arguments: Argument
 ) -> Command:
     """Return a command.
 
     :param function: module and name in this package; imported when the command runs
-    :param example: the command line after `airflow kafka-offsets`, which begins with the command's name
-    :param within: the name of the group that it is a command of, if there is one
+    :param examples: what follows the name of the program
     """
-    return Command(
-        name=example.split(maxsplit=1)[0],
-        function=function,
-        help=summary,
-        description=wrapped(description),
-        examples=f"airflow kafka-offsets {f'{within} ' * bool(within)}{example}",
-        arguments=arguments,
-    )
+    examples = (examples,) if isinstance(examples, str) else examples
+    return Command(examples[0].split()[0], function, summary, wrapped(description), examples, arguments)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from airflow_kafka_offsets.cli.command import cluster, command, database, scope, usage, whole_topics
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.log_identity import check_cluster
-from airflow_kafka_offsets.core.offsets import split
 from airflow_kafka_offsets.core.parameters import check
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, NoPositionError
@@ -117,7 +116,15 @@ def plan(args: Namespace) -> None:
     kafka = cluster(args)
     with database(args) as ledger:
         topics = _topics(args, named, ledger, kafka)
-        outlook = next_batch(ledger, kafka, args.group, topics, options)
+        outlook = next_batch(
+            ledger,
+            kafka,
+            args.group,
+            topics,
+            options,
+            slice_offsets=args.slice_offsets,
+            writes_files=args.lake_table,
+        )
     if (batch := outlook.open_batch) is not None:
         note(
             f"Group {args.group!r} has the open batch {batch.batch_id} ({batch.state}): a load finishes it first, and "
@@ -133,13 +140,13 @@ def plan(args: Namespace) -> None:
             "end": range_.end,
             "offsets": len(range_),
             "bytes": expected_bytes,
-            "slices": len(split([range_], args.slice_offsets)),
+            "slices": slices,
             "target": range_.target,
             "skipped": skipped,
             "how": range_.how,
             "batch_id": outlook.open_batch.batch_id if outlook.open_batch is not None else None,
         }
-        for range_, skipped, expected_bytes in outlook.partitions
+        for range_, slices, skipped, expected_bytes in outlook.partitions
     ]
     show(rows, args.output)
     note(_summary(args, outlook, topics))
@@ -200,7 +207,7 @@ def _summary(args: Namespace, outlook: PlanPreview, topics: list[str]) -> str:
     partitions = [partition for partition in outlook.partitions if len(partition.range)]
     if not partitions:
         return f"Nothing to load for group {args.group!r} in {', '.join(topics)}"
-    slices = sum(len(split([partition.range], args.slice_offsets)) for partition in partitions)
+    slices = sum(partition.slices for partition in partitions)
     skipped = sum(partition.skipped for partition in outlook.partitions)
     lost = f"; {count(skipped, 'offset')} {'is' if skipped == 1 else 'are'} lost, and skipped" if skipped else ""
     return (

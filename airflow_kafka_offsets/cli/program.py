@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 import sys
-import textwrap
 from argparse import SUPPRESS, Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from typing import Any, NoReturn
 
 from airflow_kafka_offsets.cli.arguments import OF_TASK, Argument, option
 from airflow_kafka_offsets.cli.commands import COMMANDS, DESCRIPTION
-from airflow_kafka_offsets.cli.entries import Command, Group
+from airflow_kafka_offsets.cli.entries import Command, Group, epilog, wrapped
 from airflow_kafka_offsets.cli.file_connections import (
     DATABASE,
     DATABASE_FILE,
@@ -66,7 +65,10 @@ _DESCRIPTION = (
     "No argument may contain a password."
 )
 
-_EPILOG = f"{', '.join(_ONLY_AIRFLOW)} need Airflow's connections or its configuration, and so do tasks of a DAG (--dag-id): use 'airflow kafka-offsets'."
+_EPILOG = (
+    f"{', '.join(_ONLY_AIRFLOW)} need Airflow's connections or its configuration, and so do tasks of a DAG "
+    "(--dag-id): use 'airflow kafka-offsets'."
+)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -90,8 +92,8 @@ def parser() -> ArgumentParser:
     """Return the parser of all commands."""
     root = ArgumentParser(
         prog="kafka-offsets",
-        description=textwrap.fill(_DESCRIPTION, 100),
-        epilog=_EPILOG,
+        description=wrapped(_DESCRIPTION),
+        epilog=wrapped(_EPILOG),
         formatter_class=RawDescriptionHelpFormatter,
     )
     _add(root, (entry for entry in COMMANDS if entry.name not in _ONLY_AIRFLOW))
@@ -106,7 +108,7 @@ def _add(to: ArgumentParser, entries: Iterable[Command | Group]) -> None:
             help=entry.help,
             description=_text(entry.description),
             formatter_class=RawDescriptionHelpFormatter,
-            epilog=f"Example: {_example(entry.examples)}" if isinstance(entry, Command) else None,
+            epilog=epilog(to.prog, _examples(entry)) if isinstance(entry, Command) else None,
             # An abbreviation could pass by what refuses secrets.
             allow_abbrev=False,
         )
@@ -150,15 +152,12 @@ class _NeedsAirflow(Action):
         parser.exit(2, f"{parser.prog}: {flag} needs Airflow: {instead}use 'airflow {parser.prog}'\n")
 
 
-def _example(text: str) -> str:
-    """Return those of the examples that work without Airflow, with the arguments of this program."""
-    examples = [
-        example
-        for example in re.split(r"\n\s*(?=airflow kafka-offsets)", text)
-        if not re.search(r"--(dag|task|spark-conn)-id", example)
-    ]
-    shown = "\n         ".join(examples).replace("airflow kafka-offsets", "kafka-offsets")
-    return re.sub(r" --conn-id \S+", "", re.sub(r"--kafka-conn-id \S+", "--kafka-config client.properties", shown))
+def _examples(command: Command) -> Iterator[str]:
+    """Yield the examples that work without Airflow, with the arguments of this program."""
+    for example in command.examples:
+        if not re.search(r"--(dag|task|spark-conn)-id", example):
+            without = re.sub(r" --conn-id \S+", "", example)
+            yield re.sub(r"--kafka-conn-id \S+", "--kafka-config client.properties", without)
 
 
 def _run(path: str) -> Callable[[Namespace], None]:

@@ -5,7 +5,7 @@ proved.
 from __future__ import annotations
 
 from airflow_kafka_offsets.cli import arguments as shared
-from airflow_kafka_offsets.cli.arguments import option, positive, topics
+from airflow_kafka_offsets.cli.arguments import option, positive, switch, topics
 from airflow_kafka_offsets.cli.entries import entry
 
 READ = (
@@ -45,8 +45,7 @@ READ = (
         "Show the batches of a group, the newest first: loads, rewinds and everything else that moved positions, with "
         "author and reason. With --batch, show the ranges, gaps and replaced output of one batch, and the schemas of "
         "a registry that it read (whole with --output json).",
-        "history orders_loader --conn-id warehouse --limit 5\n"
-        "         airflow kafka-offsets history orders_loader --conn-id warehouse --batch 42",
+        ("history orders_loader --conn-id warehouse --limit 5", "history orders_loader --conn-id warehouse --batch 42"),
         *shared.GROUP,
         option("--limit", "the most batches to show", type=positive, default=20),
         option("--batch", "the id of the batch to show in full", type=positive),
@@ -56,15 +55,15 @@ READ = (
         "lag.plan",
         "Show what the next batch of a group would load",
         "Show what a load would do next, and write nothing: for every partition the range, the number of offsets, an "
-        "estimate of the bytes, and the number of slices that Spark reads in parallel, which is smaller for a large "
-        "batch into a lake table. If the group has an open batch, that comes next. Pass the options of the load: they "
-        "are not stored.",
+        "estimate of the bytes, and the number of slices that Spark reads in parallel. If the group has an open batch, "
+        "that comes next. Pass the options of the load: they are not stored.",
         "plan orders_loader --conn-id warehouse --max-records 1000000",
         *shared.PLAN,
         option("--until", "load up to the first record at or after this instant (ISO 8601)"),
         shared.MAX_RECORDS,
         option("--max-bytes", "the most bytes of a batch, estimated", type=positive),
         option("--slice-offsets", "the most offsets of a slice", type=positive, default=250_000),
+        switch("--lake-table", "the target is a lake table: a large batch has fewer, larger slices"),
         shared.ON_DATA_LOSS,
     ),
     entry(
@@ -74,8 +73,10 @@ READ = (
         "the positions exactly once. With --kafka-conn-id, read all records that Kafka still has again, and look for "
         "each. If something is wrong, print all violations, and exit with 1. With --upsert-key, rows are not proved: "
         "later ones replace earlier ones.",
-        "verify orders_loader --conn-id warehouse --table orders --kafka-conn-id kafka_default\n"
-        "         airflow kafka-offsets verify orders_loader --conn-id warehouse --dag-id load_orders --task-id load",
+        (
+            "verify orders_loader --conn-id warehouse --table orders --kafka-conn-id kafka_default",
+            "verify orders_loader --conn-id warehouse --dag-id load_orders --task-id load",
+        ),
         *shared.GROUP,
         *shared.TASK,
         shared.TABLE,

@@ -26,11 +26,12 @@ WRITE = (
         "transaction, with a row in the history. The scenarios are those of kafka-consumer-groups --reset-offsets, "
         "and --to-batch, --to-group and --undo. Offsets outside of a log are clamped, and reported. A preview with "
         "--output json can be saved; --preview executes it exactly, or fails if a position has moved since.",
-        "rewind orders_loader --conn-id warehouse --to-datetime 2026-11-17T00:00:00Z --topic orders:0,1\n"
-        "         airflow kafka-offsets rewind orders_loader --conn-id warehouse --undo --execute --reason 'wrong "
-        "day'\n"
-        "         airflow kafka-offsets rewind orders_loader --conn-id warehouse --to-batch 42 --execute --replace \\\n"
-        "             --dag-id load_orders --task-id load",
+        (
+            "rewind orders_loader --conn-id warehouse --to-datetime 2026-11-17T00:00:00Z --topic orders:0,1",
+            "rewind orders_loader --conn-id warehouse --undo --execute --reason 'wrong day'",
+            "rewind orders_loader --conn-id warehouse --to-batch 42 --execute --replace --dag-id load_orders "
+            "--task-id load",
+        ),
         *shared.MOVE,
         switch("--to-earliest", "to the beginning offsets"),
         switch("--to-latest", "to the end offsets"),
@@ -65,7 +66,7 @@ WRITE = (
         "positions.abandon",
         "Abandon the open batch of a group",
         "Abandon an open batch, a load or a replay: its attempt can never commit, the positions stay where they are, "
-        "and the next load plans a new batch. A batch that is planned ahead of it is abandoned, too.",
+        "and the next load plans a new batch. A prefetched batch is abandoned with it.",
         "abandon orders_loader --conn-id warehouse --batch 42 --reason 'its topic was deleted'",
         *shared.GROUP,
         option("--batch", "the id of the batch", type=positive, required=True),
@@ -86,15 +87,16 @@ WRITE = (
     ),
     entry(
         "target.replay",
-        "Load a range of offsets or of time beside the loads of a group",
+        "Load a range of offsets or of time again, while loads of the group go on",
         "Load a range of offsets, a range of time, or that of a batch of the history, through Spark into a table, or "
         "into the target of a task of a DAG. The positions are neither read nor moved, and loads of the group "
         "continue. Into the group's own table it needs --replace, which removes what was loaded of the range in the "
         "same transaction, or --upsert-key.",
-        "replay orders_loader --conn-id warehouse --topic orders --batch 42 --table orders --replace \\\n"
-        "             --columns 'id BIGINT, amount DOUBLE'\n"
-        "         airflow kafka-offsets replay orders_loader --conn-id warehouse --batch 42 --replace --dag-id "
-        "load_orders --task-id load",
+        (
+            "replay orders_loader --conn-id warehouse --topic orders --batch 42 --table orders --replace "
+            "--columns 'id BIGINT, amount DOUBLE'",
+            "replay orders_loader --conn-id warehouse --batch 42 --replace --dag-id load_orders --task-id load",
+        ),
         *shared.GROUP,
         option("--kafka-conn-id", f"the Airflow connection of Kafka (default: {shared.OF_TASK} kafka_default)"),
         shared.SPARK_CONN_ID_OF_TASK,

@@ -1,22 +1,19 @@
 """Value types: partitions, positions, ranges, slices, spans and scopes.
 
 Ranges and spans are half open: start inclusive, end exclusive. Which offsets a range has is decided in `core.planning`;
-here is how ranges are split for Spark, and the arithmetic of spans. A scope limits a rewind or a lag to topics, or to
-some of their partitions.
+how ranges are split for Spark, in `core.slices`; here is the arithmetic of spans. A scope limits a rewind or a lag to
+topics, or to some of their partitions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 from airflow_kafka_offsets.core.text import parse_unsigned
 from airflow_kafka_offsets.exceptions import ConfigurationError, UnknownTopicError
-
-# Of a task: thousands of partitions are to be read by many executors.
-_MOST_SLICES = 64
 
 
 class TopicPartition(NamedTuple):
@@ -133,43 +130,6 @@ class Slice:
 
     def __len__(self) -> int:
         return self.end - self.start
-
-
-def split(ranges: Iterable[OffsetRange], max_offsets: int) -> list[Slice]:
-    """Split ranges into slices of nearly equal size, none longer than `max_offsets`; empty ranges give none.
-
-    Parallelism would otherwise stop at the number of partitions, and a skewed partition would decide how long a batch
-    takes.
-    """
-    if max_offsets < 1:
-        raise ValueError(f"max_offsets must be at least 1, got {max_offsets}")
-    slices: list[Slice] = []
-    for range_ in ranges:
-        for start, end in _pieces(range_.start, range_.end, max_offsets):
-            epoch = range_.leader_epoch if start == range_.start else None
-            slices.append(Slice(len(slices), range_.topic, range_.partition, start, end, epoch))
-    return slices
-
-
-def pack(slices: Iterable[Slice], max_offsets: int) -> list[tuple[Slice, ...]]:
-    """Assign slices to Spark tasks, in their order: small ones together, since a task costs more than a few records do.
-
-    :param max_offsets: the most offsets of a task that reads several slices
-    """
-    tasks: list[list[Slice]] = []
-    offsets = 0
-    for slice_ in slices:
-        if not tasks or offsets + len(slice_) > max_offsets or len(tasks[-1]) == _MOST_SLICES:
-            tasks.append([])
-            offsets = 0
-        tasks[-1].append(slice_)
-        offsets += len(slice_)
-    return [tuple(task) for task in tasks]
-
-
-def _pieces(start: int, end: int, most: int) -> Iterator[tuple[int, int]]:
-    count = -(-(end - start) // most)
-    return pairwise([start + (end - start) * i // count for i in range(count + 1)] if count else [])
 
 
 Span = tuple[int, int]

@@ -21,7 +21,10 @@ _DIALECTS = ("mysql", "mariadb")
 
 # What a value is, and that no value is changed without an error: too large, too long, zero that becomes a generated
 # number.
-_SQL_MODE = "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
+_SQL_MODE = (
+    "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,"
+    "NO_AUTO_VALUE_ON_ZERO"
+)
 
 # Notes say that a text lost spaces at its end; both are counted only if they are kept.
 _SETTINGS = "time_zone = '+00:00', sql_notes = 1, max_error_count = 64, sql_safe_updates = 0"
@@ -40,8 +43,9 @@ _CLIENT_ERRORS = range(2000, 3000)
 
 # No lock, no connection, no memory, no room, not ready (Galera), read-only, shutdown, time limits.
 _OUTAGES = frozenset((
-    *_INTERRUPTED, _DEADLOCK, _LOCK_TIMEOUT, _NOWAIT, 1206, 1040, 1203, 1226, 1129, 1152, 1154, 1155, 1156, 1157, 1158, 1159, 1160, 1161, 1184,
-    1037, 1038, 1041, 1135, 1021, 1026, 1030, 1114, 1180, 1047, 1290, 1792, 1836, 1077, 1078, 1079, 1080, 1969, 3024, 4031,
+    *_INTERRUPTED, _DEADLOCK, _LOCK_TIMEOUT, _NOWAIT, 1206, 1040, 1203, 1226, 1129, 1152, 1154, 1155, 1156, 1157, 1158,
+    1159, 1160, 1161, 1184, 1037, 1038, 1041, 1135, 1021, 1026, 1030, 1114, 1180, 1047, 1290, 1792, 1836, 1077, 1078,
+    1079, 1080, 1969, 3024, 4031,
 ))  # fmt: skip
 
 # A null, a number out of range, a value of another type or too long, a CHECK, SIGNAL of a trigger, invalid JSON.

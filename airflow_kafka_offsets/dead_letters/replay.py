@@ -32,7 +32,6 @@ from airflow_kafka_offsets.ledger.batch_outputs import note_outputs
 from airflow_kafka_offsets.ledger.batch_rows import current_user
 from airflow_kafka_offsets.ledger.batch_schemas import schemas_of_group, store_schemas
 from airflow_kafka_offsets.ledger.dead_letters import DROPPED
-from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock
 from airflow_kafka_offsets.ledger.published_dead_letters import (
     begin_publishing_dead_letters,
@@ -46,6 +45,7 @@ from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.stage import StagedBatch, job_of, launch
 from airflow_kafka_offsets.loading.staging_area import create_directory
 from airflow_kafka_offsets.sinks.table import Output, Table
+from airflow_kafka_offsets.sinks.target_names import same_table_names
 from airflow_kafka_offsets.spark.driver import stage_here
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
 from airflow_kafka_offsets.staging.dead_letters import dead_letters, headers_of

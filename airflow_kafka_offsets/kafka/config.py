@@ -32,10 +32,10 @@ bootstrap.servers metadata.broker.list client.id client.rack client.dns.lookup b
 broker.version.fallback api.version.request api.version.request.timeout.ms api.version.fallback.ms
 allow.auto.create.topics enable.metrics.push
 
-security.protocol enable.ssl.certificate.verification ssl.endpoint.identification.algorithm ssl.cipher.suites ssl.curves.list
-ssl.sigalgs.list ssl.providers ssl.ca.location ssl.ca.pem ssl.ca.certificate.stores ssl.crl.location ssl.certificate.location
-ssl.certificate.pem ssl.key.location ssl.key.pem ssl.key.password ssl.keystore.location ssl.keystore.password
-https.ca.location https.ca.pem
+security.protocol enable.ssl.certificate.verification ssl.endpoint.identification.algorithm ssl.cipher.suites
+ssl.curves.list ssl.sigalgs.list ssl.providers ssl.ca.location ssl.ca.pem ssl.ca.certificate.stores ssl.crl.location
+ssl.certificate.location ssl.certificate.pem ssl.key.location ssl.key.pem ssl.key.password ssl.keystore.location
+ssl.keystore.password https.ca.location https.ca.pem
 
 sasl.mechanism sasl.mechanisms sasl.username sasl.password sasl.kerberos.service.name sasl.kerberos.principal
 sasl.kerberos.keytab sasl.kerberos.min.time.before.relogin sasl.oauthbearer.method sasl.oauthbearer.config
@@ -46,19 +46,19 @@ enable.sasl.oauthbearer.unsecure.jwt
 
 socket.timeout.ms socket.blocking.max.ms socket.send.buffer.bytes socket.receive.buffer.bytes socket.keepalive.enable
 socket.nagle.disable socket.max.fails socket.connection.setup.timeout.ms connections.max.idle.ms reconnect.backoff.ms
-reconnect.backoff.max.ms reconnect.backoff.jitter.ms retry.backoff.ms retry.backoff.max.ms retries message.send.max.retries
-request.timeout.ms max.in.flight max.in.flight.requests.per.connection message.max.bytes message.copy.max.bytes
-receive.message.max.bytes metadata.max.age.ms metadata.recovery.strategy metadata.recovery.rebootstrap.trigger.ms
-topic.metadata.refresh.interval.ms topic.metadata.refresh.fast.interval.ms topic.metadata.refresh.fast.cnt
-topic.metadata.refresh.sparse topic.metadata.propagation.max.ms
+reconnect.backoff.max.ms reconnect.backoff.jitter.ms retry.backoff.ms retry.backoff.max.ms retries
+message.send.max.retries request.timeout.ms max.in.flight max.in.flight.requests.per.connection message.max.bytes
+message.copy.max.bytes receive.message.max.bytes metadata.max.age.ms metadata.recovery.strategy
+metadata.recovery.rebootstrap.trigger.ms topic.metadata.refresh.interval.ms topic.metadata.refresh.fast.interval.ms
+topic.metadata.refresh.fast.cnt topic.metadata.refresh.sparse topic.metadata.propagation.max.ms
 
-fetch.wait.max.ms fetch.queue.backoff.ms fetch.message.max.bytes max.partition.fetch.bytes fetch.max.bytes fetch.min.bytes
-fetch.error.backoff.ms queued.min.messages queued.max.messages.kbytes check.crcs session.timeout.ms heartbeat.interval.ms
-max.poll.interval.ms coordinator.query.interval.ms
+fetch.wait.max.ms fetch.queue.backoff.ms fetch.message.max.bytes max.partition.fetch.bytes fetch.max.bytes
+fetch.min.bytes fetch.error.backoff.ms queued.min.messages queued.max.messages.kbytes check.crcs session.timeout.ms
+heartbeat.interval.ms max.poll.interval.ms coordinator.query.interval.ms
 
 group.id group.instance.id group.protocol group.protocol.type group.remote.assignor partition.assignment.strategy
-enable.auto.commit auto.commit.enable auto.commit.interval.ms enable.auto.offset.store offset.store.method auto.offset.reset
-enable.partition.eof isolation.level
+enable.auto.commit auto.commit.enable auto.commit.interval.ms enable.auto.offset.store offset.store.method
+auto.offset.reset enable.partition.eof isolation.level
 
 acks request.required.acks compression.codec compression.type compression.level linger.ms batch.size batch.num.messages
 enable.idempotence delivery.timeout.ms message.timeout.ms transactional.id transaction.timeout.ms partitioner

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,6 +46,7 @@ class ReadWatch:
 
     :param config: of the client
     :param errors: the client's errors arrive here
+    :param statistics: the client's latest statistics, as JSON, arrive here
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class ReadWatch:
         consumer: Consumer,
         config: Mapping[str, Any],
         errors: list[KafkaError],
+        statistics: deque[str],
         idle_timeout: float,
     ) -> None:
         self._slice = slice_
@@ -59,6 +63,8 @@ class ReadWatch:
         self._name = f"{slice_.topic}[{slice_.partition}]"
         self._consumer = consumer
         self._errors = errors
+        self._statistics = statistics
+        self._fetched = slice_.start
         self._idle_timeout = idle_timeout
         self.progressed()
 
@@ -93,7 +99,9 @@ class ReadWatch:
             self._reported.append(error)
 
     def raise_if_stalled(self, position: int) -> None:
-        """Raise if the position has not moved for too long."""
+        """Raise if the position has not moved, and nothing was fetched, for too long."""
+        if self._has_fetched():
+            self.progressed()
         for error in self._reported:
             # Only here: the client may have fetched on, after the slice.
             if _TOO_LARGE in error.str():
@@ -115,6 +123,18 @@ class ReadWatch:
                 f"{reasons(self._reported) or 'the client gave no reason'}. Nothing is lost: the next try replays the "
                 "same range."
             )
+
+    def _has_fetched(self) -> bool:
+        """Return whether the client has fetched more since the last call.
+
+        The position does not move within an aborted transaction, whose marker may be many bytes away.
+        """
+        if not self._statistics:
+            return False
+        topic = json.loads(self._statistics.pop())["topics"].get(self._slice.topic, {"partitions": {}})
+        partition = topic["partitions"].get(str(self._slice.partition), {"next_offset": self._fetched})
+        before, self._fetched = self._fetched, max(self._fetched, partition["next_offset"])
+        return self._fetched > before
 
     def _refused(self, position: int, error: KafkaError) -> ConfigurationError:
         return ConfigurationError(
@@ -159,8 +179,8 @@ class ReadWatch:
             "was planned, and that epoch ends before it now. The log was truncated and rewritten there, by an unclean "
             "leader election or in a restored cluster"
             if was_truncated
-            else f"offsets {planned} were planned, but the log ends before them. It was truncated, by an unclean leader "
-            "election or in a restored cluster, or the topic was created again"
+            else f"offsets {planned} were planned, but the log ends before them. It was truncated, by an unclean "
+            "leader election or in a restored cluster, or the topic was created again"
         )
         return LogTruncatedError(
             f"{self._name}: {cause}: records before the stored position may have been replaced. Find out which records "

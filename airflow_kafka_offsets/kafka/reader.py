@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import platform
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import methodcaller
@@ -90,13 +91,14 @@ def read(
     """Read the records of a slice, in order.
 
     A slice ends when the consumer's position reaches its end: never on an empty poll, and never on the last record's
-    offset, since the last offsets may be transaction markers, aborted records or compacted away.
+    offset, since the last offsets may be transaction markers, aborted records or compacted away. The client passes on
+    neither aborted records nor markers, but its position moves with each marker.
 
     If the slice has the epoch of a leader whose log reached its start, the broker checks whether that epoch still
     reaches it (KIP-320). It does not if the log was truncated before the start, however far it was rewritten since.
 
     :param config: the result of `consumer_config`
-    :param idle_timeout: seconds without a record or an end of log after which the read fails
+    :param idle_timeout: seconds after which the read fails if the position has not moved and nothing was fetched
     :param clip_timestamps: return the end of the year 9999 for later timestamps, instead of raising
     :return: record batches, none of them empty, with the columns `key` and `value` (binary), `offset` (int64),
         `timestamp` (timestamp[us, UTC]; null if a record has none) and, with `with_headers`, `headers` (list of struct
@@ -110,10 +112,17 @@ def read(
         ACL is missing
     """
     errors: list[KafkaError] = []
+    statistics: deque[str] = deque(maxlen=1)
+    callbacks = {
+        "error_cb": errors.append,
+        "stats_cb": statistics.append,
+        # Several within the timeout.
+        "statistics.interval.ms": min(max(int(idle_timeout * 250), 1), _ONE_DAY_MS),
+    }
     # A new consumer for each slice reads after a few milliseconds. A consumer that is assigned another partition waits
     # half a second, in which the broker finishes the fetch of the partition before.
     try:
-        consumer = Consumer({**config, "error_cb": errors.append}, logger=client_log)
+        consumer = Consumer({**config, **callbacks}, logger=client_log)
     except KafkaException as error:
         # As for a file of certificates that the worker has, and this machine has not.
         raise ConfigurationError(
@@ -122,9 +131,10 @@ def read(
     try:
         # Without an epoch (-1) the broker checks nothing.
         epoch = -1 if slice_.leader_epoch is None else slice_.leader_epoch
-        consumer.assign([TopicPartition(slice_.topic, slice_.partition, slice_.start, leader_epoch=epoch)])
+        assigned = [TopicPartition(slice_.topic, slice_.partition, slice_.start, leader_epoch=epoch)]
+        consumer.assign(assigned)
         position = slice_.start
-        watch = ReadWatch(slice_, consumer, config, errors, idle_timeout)
+        watch = ReadWatch(slice_, consumer, config, errors, statistics, idle_timeout)
         polled = _Polled(slice_, with_headers, clip_timestamps)
         most = _POLL
         while position < slice_.end:
@@ -134,6 +144,9 @@ def read(
                 waited = len(messages) < wanted
                 records, reached = _separate(messages, errors)
                 del messages
+                if waited:
+                    # Negative before the first record or marker.
+                    reached = max(reached, consumer.position(assigned)[0].offset)
                 reached = max(reached, position)
                 if reached < slice_.end:
                     watch.raise_if_fatal(reached)

@@ -221,51 +221,75 @@ def evaluate(
     :param known_topics: further topics with positions, in partitions other than those of `committed`
     :return: every partition that has a position, a log or an error
     """
-    errors = errors or {}
+    errors, times = errors or {}, _Times(now, waiting, retention or {})
     known = {tp.topic for tp in committed}.union(known_topics)
     partitions: list[PartitionLag] = []
     for tp in sorted({*committed, *logs, *errors}):
-        stored, log = committed.get(tp), logs.get(tp)
+        stored, log, error = committed.get(tp), logs.get(tp), errors.get(tp)
         position = stored.position.offset if stored is not None else None
-        error = errors.get(tp)
         if error is None and stored is not None and (mismatch := topic_mismatch(tp, stored.position, log)):
             error = f"{mismatch}: the topic was deleted and created again"
         if error is not None or log is None:
             partitions.append(PartitionLag(*tp, position=position, error=error))
-            continue
-        begin = position if position is not None else first_offset(tp, log, start, known).offset
-        flags: tuple[Flag, ...] = ("no position",) if stored is None else ()
-        if begin > log.end:
-            what = "position" if stored is not None else "start"
-            error = f"{tp}: {what} {begin} is beyond the end offset {log.end}: the log was truncated"
-            flags += ("beyond the end",)
-            partitions.append(PartitionLag(*tp, position, log.beginning, log.end, flags=flags, error=error))
-            continue
-        lag, lost = max(0, log.end - max(begin, log.beginning)), max(0, log.beginning - begin)
-        oldest = waiting.get(tp) if waiting is not None else None
-        since = oldest or (stored.updated_at if stored is not None and waiting is not None else None)
-        headroom_time = _ZERO if lost else None
-        if lag and not lost and oldest is not None and retention is not None and tp.topic in retention:
-            # Not the instant at which it ends: a timestamp may be the largest that a datetime can hold.
-            headroom_time = max(_ZERO, retention[tp.topic] - (now - oldest))
-        partitions.append(
-            PartitionLag(
-                *tp,
-                position=position,
-                beginning=log.beginning,
-                end=log.end,
-                lag=lag,
-                lost=lost,
-                time_lag=_age(stored.record_timestamp if stored is not None else None, now) if lag else _ZERO,
-                delay=_age(since, now) if lag else _ZERO,
-                headroom=position - log.beginning if position is not None else None,
-                headroom_time=headroom_time,
-                flags=flags,
-            )
-        )
+        else:
+            begin = first_offset(tp, log, start, known).offset if position is None else position
+            partitions.append(_measured(tp, stored, log, begin, times))
     return LagReport(tuple(partitions))
 
 
-def _age(instant: datetime | None, now: datetime) -> timedelta | None:
-    """Return how long ago an instant was; producers' clocks may be ahead of the database's."""
-    return max(_ZERO, now - instant) if instant is not None else None
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """What `evaluate` knows of times, with the parameters that it describes."""
+
+    now: datetime
+    waiting: Mapping[TopicPartition, datetime] | None
+    retention: Mapping[str, timedelta]
+
+    def age(self, instant: datetime | None) -> timedelta | None:
+        """Return how long ago an instant was; producers' clocks may be ahead of the database's."""
+        return max(_ZERO, self.now - instant) if instant is not None else None
+
+    def delay(self, tp: TopicPartition, updated_at: datetime | None = None) -> timedelta | None:
+        """Return how long the oldest unread record has waited or, if it was not found, since when the position has
+        not moved.
+        """
+        return self.age(self.waiting.get(tp) or updated_at) if self.waiting is not None else None
+
+    def until_deleted(self, tp: TopicPartition) -> timedelta | None:
+        """Return the time until retention deletes the oldest unread record."""
+        oldest = self.waiting.get(tp) if self.waiting is not None else None
+        if oldest is None or tp.topic not in self.retention:
+            return None
+        # Not the instant at which it ends: a timestamp may be the largest that a datetime can hold.
+        return max(_ZERO, self.retention[tp.topic] - (self.now - oldest))
+
+
+def _measured(
+    tp: TopicPartition, stored: Committed | None, log: PartitionLog, begin: int, times: _Times
+) -> PartitionLag:
+    """Return the lag of a partition that Kafka described.
+
+    :param begin: the position, or where a load would begin
+    """
+    flags: tuple[Flag, ...] = ("no position",) if stored is None else ()
+    position, newest, updated_at = (
+        (begin, stored.record_timestamp, stored.updated_at) if stored is not None else (None, None, None)
+    )
+    if begin > log.end:
+        what = "position" if stored is not None else "start"
+        error = f"{tp}: {what} {begin} is beyond the end offset {log.end}: the log was truncated"
+        return PartitionLag(*tp, position, log.beginning, log.end, flags=(*flags, "beyond the end"), error=error)
+    lag, lost = max(0, log.end - max(begin, log.beginning)), max(0, log.beginning - begin)
+    return PartitionLag(
+        *tp,
+        position=position,
+        beginning=log.beginning,
+        end=log.end,
+        lag=lag,
+        lost=lost,
+        time_lag=times.age(newest) if lag else _ZERO,
+        delay=times.delay(tp, updated_at) if lag else _ZERO,
+        headroom=position - log.beginning if position is not None else None,
+        headroom_time=_ZERO if lost else times.until_deleted(tp) if lag else None,
+        flags=flags,
+    )

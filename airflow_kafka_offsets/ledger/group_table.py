@@ -7,24 +7,21 @@ What replays of a group are refused is in `replaying.double_loads`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.log_identity import is_other_topic
-from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition, subtract
+from airflow_kafka_offsets.core.offsets import OffsetRange, Span, TopicPartition, subtract
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import DoubleLoadError, ForeignBatchError
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.sinks.fan_out import targets_in
+from airflow_kafka_offsets.sinks.target_names import existing_table, is_table, same_table_names
 
 log = logging.getLogger(__name__)
-
-# In the name of a target that is no table; see `Sink.name`.
-_OTHER_KIND = "://"
 
 
 class GroupTable(NamedTuple):
@@ -63,35 +60,13 @@ def tables_of_groups(conn: Connection, tables: Tables) -> list[str]:
     name = tables.offset_batches.c.target_table
     loads = tables.offset_batches.c.kind.in_(("load", "initialize"))
     names = conn.scalars(sa.select(name).where(loads, name.is_not(None)).distinct().order_by(name))
-    return [name for name in names if _OTHER_KIND not in name]
+    return [name for name in names if is_table(name)]
 
 
 def loads_into(conn: Connection, tables: Tables, group_id: str, target: str) -> bool:
     """Return whether a table is the one that a group loads into."""
     known = group_table(conn, tables, group_id)
     return known is not None and known.name in same_table_names(conn, target)
-
-
-def shared_target(conn: Connection, name: str, other: str) -> str | None:
-    """Return a target that two sinks have in common, of which one or both are several; None where there is none.
-
-    :param name: of one sink, as the history has it
-    """
-    others = {alike for target in targets_in(other) for alike in same_table_names(conn, target)}
-    return next((target for target in targets_in(name) if target in others), None)
-
-
-def same_table_names(bind: Connection | Engine, name: str) -> tuple[str, ...]:
-    """Return the names of a table: with the connection's default schema, and without it.
-
-    :param name: as `Sink.name` has it: what is no table has one name
-    """
-    if _OTHER_KIND in name:
-        return (name,)
-    default = sa.inspect(bind).default_schema_name
-    if not default:
-        return (name,)
-    return (name, name.removeprefix(f"{default}.") if name.startswith(f"{default}.") else f"{default}.{name}")
 
 
 def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
@@ -111,7 +86,7 @@ def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
         if known is None or known.kind != "load" or known.name in same_table_names(conn, target):
             return
         old_names = same_table_names(conn, known.name)
-        if _OTHER_KIND in known.name or _OTHER_KIND in target or _exists(conn, known.name):
+        if not (is_table(known.name) and is_table(target)) or existing_table(conn, known.name) is not None:
             raise _another_table(group_id, known, topics, target)
     batches = tables.offset_batches
     rename = (
@@ -128,13 +103,6 @@ def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
         target,
         count(renamed, "batch of the history has", "batches of the history have"),
     )
-
-
-def _exists(conn: Connection, name: str) -> bool:
-    inspector = sa.inspect(conn)
-    schema, dot, table = name.partition(".")
-    # A dot may also be part of a table's name.
-    return inspector.has_table(name) or bool(dot and inspector.has_table(table, schema=schema))
 
 
 def _another_table(group_id: str, known: GroupTable, topics: Sequence[str], target: str) -> ForeignBatchError:
@@ -157,39 +125,15 @@ def refuse_replayed(
     :param ranges: of the load; every offset from their starts on will be loaded, by this batch or a later one
     :raises DoubleLoadError: a replay has appended such offsets, and they were not replaced since
     """
-    batches, range_rows = tables.offset_batches.c, tables.offset_ranges
-    rows = conn.execute(
-        sa.select(range_rows, batches.committed_at, batches.records_since_ms)
-        .join(tables.offset_batches, range_rows.c.batch_id == batches.batch_id)
-        .where(
-            batches.consumer_group == group_id,
-            batches.state == "committed",
-            batches.target_table.in_(same_table_names(conn, target)),
-            range_rows.c.topic.in_({range_.topic for range_ in ranges}),
-            sa.or_(
-                range_rows.c.replaced_start_offset.is_not(None),
-                sa.and_(batches.kind == "replay", range_rows.c.records > 0),
-            ),
-        )
-        .order_by(range_rows.c.batch_id)
-    ).all()
     starts = {range_.topic_partition: range_ for range_ in ranges}
-    for row in rows:
+    history = _replays_and_removals(conn, tables, group_id, target, {tp.topic for tp in starts})
+    for row in history:
         tp = TopicPartition(row.topic, row.partition)
         planned = starts.get(tp)
         if row.replaced_start_offset is not None or planned is None or is_other_topic(row.topic_id, planned.topic_id):
             continue
-        replaced = [
-            (later.replaced_start_offset, later.replaced_end_offset)
-            for later in rows
-            if later.replaced_start_offset is not None
-            and later.records_since_ms is None  # it has replaced some of these offsets, which is not known here
-            and (later.topic, later.partition) == tp
-            and later.committed_at >= row.committed_at
-            and not is_other_topic(later.topic_id, row.topic_id)
-        ]
-        appended = subtract([(max(row.start_offset, planned.start), row.end_offset)], replaced)
-        for start, end in appended:
+        appended = [(max(row.start_offset, planned.start), row.end_offset)]
+        for start, end in subtract(appended, _replaced_since(row, history)):
             if start < end:
                 raise DoubleLoadError(
                     f"Batch {row.batch_id}, a replay of group {group_id!r}, has appended {tp} {start}..{end} to table "
@@ -198,3 +142,39 @@ def refuse_replayed(
                     f"upsert_key; or let the group begin after them: airflow kafka-offsets rewind {group_id} --topic "
                     f"{tp.topic}:{tp.partition} --to-offset {row.end_offset} --conn-id CONN_ID --execute."
                 )
+
+
+def _replays_and_removals(
+    conn: Connection, tables: Tables, group_id: str, target: str, topics: Iterable[str]
+) -> Sequence[sa.Row[Any]]:
+    """Return the ranges of a group's batches that appended records to a table by a replay, or removed its rows."""
+    batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
+    is_replay = sa.and_(batches.kind == "replay", ranges.records > 0)
+    return conn.execute(
+        sa.select(tables.offset_ranges, batches.committed_at, batches.records_since_ms)
+        .join(tables.offset_batches, ranges.batch_id == batches.batch_id)
+        .where(
+            batches.consumer_group == group_id,
+            batches.state == "committed",
+            batches.target_table.in_(same_table_names(conn, target)),
+            ranges.topic.in_(topics),
+            sa.or_(ranges.replaced_start_offset.is_not(None), is_replay),
+        )
+        .order_by(ranges.batch_id)
+    ).all()
+
+
+def _replaced_since(appended: sa.Row[Any], history: Iterable[sa.Row[Any]]) -> list[Span]:
+    """Return the offsets of a partition whose rows later batches removed from the table.
+
+    One that takes a span of time removed some of them; it is not known which.
+    """
+    return [
+        (later.replaced_start_offset, later.replaced_end_offset)
+        for later in history
+        if later.replaced_start_offset is not None
+        and later.records_since_ms is None
+        and (later.topic, later.partition) == (appended.topic, appended.partition)
+        and later.committed_at >= appended.committed_at
+        and not is_other_topic(later.topic_id, appended.topic_id)
+    ]

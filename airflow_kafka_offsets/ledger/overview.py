@@ -21,14 +21,14 @@ Row = dict[str, Any]
 """Columns by name, with values of Python's types: numbers, text, instants with a time zone, None."""
 
 _BATCH_COLUMNS = (
-    "batch_id", "kind", "state", "scenario", "records", "row_count", "dead_letters", "generation", "attempt", "target_table",
-    "transform", "who", "triggered_by", "os_user", "database_user", "dag_id", "task_id", "run_id", "map_index", "try_number", "planned_at", "staged_at", "committed_at",
-    "reason", "records_since_ms", "records_until_ms", "added_columns", "outputs", "dead_letter_topic", "dead_letters_sent_at",
-    "publish_started_at",
+    "batch_id", "kind", "state", "scenario", "records", "row_count", "dead_letters", "generation", "attempt",
+    "target_table", "transform", "who", "triggered_by", "os_user", "database_user", "dag_id", "task_id", "run_id",
+    "map_index", "try_number", "planned_at", "staged_at", "committed_at", "reason", "records_since_ms",
+    "records_until_ms", "added_columns", "outputs", "dead_letter_topic", "dead_letters_sent_at", "publish_started_at",
 )  # fmt: skip
 _RANGE_COLUMNS = (
-    "topic", "partition", "start_offset", "end_offset", "target_offset", "records", "dead_letters", "bytes", "first_timestamp",
-    "last_timestamp", "how", "replaced_start_offset", "replaced_end_offset",
+    "topic", "partition", "start_offset", "end_offset", "target_offset", "records", "dead_letters", "bytes",
+    "first_timestamp", "last_timestamp", "how", "replaced_start_offset", "replaced_end_offset",
 )  # fmt: skip
 _GAP_COLUMNS = ("topic", "partition", "start_offset", "end_offset", "cause", "decision")
 _REPLACED_COLUMNS = ("topic", "partition", "replaced_batch_id", "row_count", "dead_letters")

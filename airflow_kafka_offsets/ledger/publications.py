@@ -1,8 +1,8 @@
 """What the state tables know of targets that commit elsewhere: which batches are being published, and what is owed to
 the target.
 
-Between the commit of the target and that of the state tables a process may die. `publish_started_at` says that a batch got
-so far:
+Between the commit of the target and that of the state tables a process may die. `publish_started_at` says that a batch
+got so far:
 
 * of an open batch, that the target may have its rows. The next attempt looks, and goes on from there;
 * of an abandoned one, that its rows have to be taken back, if it has any;
@@ -30,13 +30,13 @@ from airflow_kafka_offsets.exceptions import OlderLedgerError
 from airflow_kafka_offsets.ledger.batch_outputs import note_outputs
 from airflow_kafka_offsets.ledger.batch_rows import Batch, as_batch, change_open
 from airflow_kafka_offsets.ledger.claims import Claim
-from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.groups import lock
 from airflow_kafka_offsets.ledger.installation import installation_id
 from airflow_kafka_offsets.ledger.positions import RangeRead, Reads, store_reads
 from airflow_kafka_offsets.ledger.replaced_output import Remove, recorded_offsets, refuse_published
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.table import Output, Published, Superseded, Table, Target
+from airflow_kafka_offsets.sinks.target_names import same_table_names
 from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 
 log = logging.getLogger(__name__)

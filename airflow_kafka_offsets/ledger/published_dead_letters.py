@@ -23,12 +23,12 @@ from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import LedgerError
 from airflow_kafka_offsets.ledger.batch_rows import current_user, note_added_columns
-from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.groups import lock
 from airflow_kafka_offsets.ledger.installation import installation_id
 from airflow_kafka_offsets.ledger.replayed_dead_letters import correct_history, delete, is_of, parts
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.table import Output, Table
+from airflow_kafka_offsets.sinks.target_names import same_table_names
 from airflow_kafka_offsets.staging.refused import Record
 from airflow_kafka_offsets.staging.rows import StagedRows
 

@@ -13,9 +13,9 @@ from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.instants import TimeSpan
 from airflow_kafka_offsets.core.offsets import Span, TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError, OpenBatchError
-from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.sql.rows import delete_rows
+from airflow_kafka_offsets.sinks.target_names import same_table_names
 from airflow_kafka_offsets.sinks.target_rows import Batches, OriginColumns, Removed, ReplacedOffsets
 
 # A statement has a limited number of parameters: 999 in older SQLite.
@@ -40,8 +40,9 @@ def replace_output(
 ) -> None:
     """Delete what batches of a group left of the offsets that a batch replaces, and record how much that was.
 
-    The offsets are `replaced_start_offset` to `replaced_end_offset` of the batch's ranges, which are written before this. Called within
-    the transaction that closes the batch, under the group's lock: nothing can be added to these offsets meanwhile.
+    The offsets are `replaced_start_offset` to `replaced_end_offset` of the batch's ranges, which are written before
+    this. Called within the transaction that closes the batch, under the group's lock: nothing can be added to these
+    offsets meanwhile.
 
     :param target: the name of the sink
     :param remove: removes rows from it, or says which will be removed
@@ -190,25 +191,33 @@ def _overlapping(tables: Tables, group_id: str, batch_id: int, of_state: sa.Colu
 
     A topic that was recreated under the same name has offsets of its own: those of the earlier one are not replaced.
     """
-    again, loaded = tables.offset_ranges.alias(), tables.offset_ranges.alias()
-    batches = tables.offset_batches.c
-    return sa.select(
-        loaded.c.batch_id,
-        again.c.topic,
-        again.c.partition,
-        again.c.replaced_start_offset.label("start_offset"),
-        again.c.replaced_end_offset.label("end_offset"),
-    ).where(
-        batches.consumer_group == group_id,
-        of_state,
-        batches.batch_id != batch_id,
-        batches.batch_id == loaded.c.batch_id,
-        again.c.batch_id == batch_id,
-        again.c.topic == loaded.c.topic,
-        again.c.partition == loaded.c.partition,
-        same_topic(loaded, again),
-        loaded.c.start_offset < again.c.replaced_end_offset,
-        loaded.c.end_offset > again.c.replaced_start_offset,
+    replacing, loaded = tables.offset_ranges.alias(), tables.offset_ranges.alias()
+    start, end = replacing.c.replaced_start_offset, replacing.c.replaced_end_offset
+    overlap = sa.and_(
+        loaded.c.topic == replacing.c.topic,
+        loaded.c.partition == replacing.c.partition,
+        same_topic(loaded, replacing),
+        loaded.c.start_offset < end,
+        loaded.c.end_offset > start,
+    )
+    batches = tables.offset_batches
+    return (
+        sa.select(
+            loaded.c.batch_id,
+            replacing.c.topic,
+            replacing.c.partition,
+            start.label("start_offset"),
+            end.label("end_offset"),
+        )
+        .select_from(replacing)
+        .join(loaded, overlap)
+        .join(batches, batches.c.batch_id == loaded.c.batch_id)
+        .where(
+            replacing.c.batch_id == batch_id,
+            batches.c.batch_id != batch_id,
+            batches.c.consumer_group == group_id,
+            of_state,
+        )
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from airflow_kafka_offsets.core import planning
-from airflow_kafka_offsets.core.offsets import Gap, OffsetRange
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, Slice, TopicPartition
+from airflow_kafka_offsets.core.slices import split
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.batches import bytes_per_offset, open_batch
@@ -20,11 +22,13 @@ from airflow_kafka_offsets.loading.plan import decide_now
 class PartitionPlan(NamedTuple):
     """A partition of the next batch.
 
+    :param slices: how many Spark reads in parallel
     :param skipped: how many offsets before the range are lost
     :param expected_bytes: an estimate from the last batches
     """
 
     range: OffsetRange
+    slices: int
     skipped: int
     expected_bytes: int
 
@@ -44,13 +48,26 @@ class PlanPreview:
 
 
 def next_batch(
-    ledger: Ledger, cluster: Cluster, group_id: str, topics: Sequence[str], options: LoadOptions
+    ledger: Ledger,
+    cluster: Cluster,
+    group_id: str,
+    topics: Sequence[str],
+    options: LoadOptions,
+    *,
+    slice_offsets: int,
+    writes_files: bool = False,
 ) -> PlanPreview:
     """Return what a load would do now.
 
+    :param slice_offsets: the pipeline's
+    :param writes_files: whether Spark tasks write the files of the target, as for a lake table
     :raises PlanningError: the stored positions and the logs do not fit together, or offsets are lost and may not be
         skipped
     """
+
+    def of_partitions(ranges: Sequence[OffsetRange], gaps: Sequence[Gap]) -> tuple[PartitionPlan, ...]:
+        return _partitions(ranges, gaps, sizes, split(ranges, slice_offsets, writes_files=writes_files))
+
     sizes = bytes_per_offset(ledger, group_id)
     batch = open_batch(ledger, group_id)
     # A staged batch is committed without reading Kafka again. A batch whose records expired is abandoned.
@@ -60,9 +77,9 @@ def next_batch(
             batch.ranges, cluster.logs(sorted({range_.topic for range_ in batch.ranges})), options.on_data_loss
         )
     ):
-        return PlanPreview(_partitions(batch.ranges, batch.gaps, sizes), open_batch=batch)
+        return PlanPreview(of_partitions(batch.ranges, batch.gaps), open_batch=batch)
     decided = decide_now(ledger, cluster, group_id, topics, options, abandoned=batch)
-    return PlanPreview(_partitions((*decided.ranges, *decided.initial), decided.gaps, sizes), expired_batch=batch)
+    return PlanPreview(of_partitions((*decided.ranges, *decided.initial), decided.gaps), expired_batch=batch)
 
 
 def known_topics(ledger: Ledger, group_id: str) -> list[str]:
@@ -74,12 +91,14 @@ def known_topics(ledger: Ledger, group_id: str) -> list[str]:
 
 
 def _partitions(
-    ranges: Sequence[OffsetRange], gaps: Sequence[Gap], sizes: Mapping[str, float]
+    ranges: Sequence[OffsetRange], gaps: Sequence[Gap], sizes: Mapping[str, float], slices: Sequence[Slice]
 ) -> tuple[PartitionPlan, ...]:
+    slices_of = Counter(TopicPartition(slice_.topic, slice_.partition) for slice_ in slices)
     skipped = {gap.topic_partition: gap.end - gap.start for gap in gaps}
     return tuple(
         PartitionPlan(
             range_,
+            slices_of[range_.topic_partition],
             skipped.get(range_.topic_partition, 0),
             round(len(range_) * (sizes.get(range_.topic) or planning.UNKNOWN_RECORD_BYTES)),
         )

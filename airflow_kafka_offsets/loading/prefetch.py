@@ -1,9 +1,9 @@
 """Staging ahead: while a batch is committed, the one after it is planned and staged, at most one.
 
 This thread does all work with the state tables; the other one only runs Spark. The batch that is planned ahead is in
-the state `ahead` (`ledger.prefetched`), the commit of the batch before it makes it the open one, and only then it is marked
-as staged, and committed. Where that commit fails, Spark is stopped, and the row stays: the next attempt commits the
-batch before it, and resumes this one as any open batch.
+the state `ahead` (`ledger.prefetched`), the commit of the batch before it makes it the open one, and only then it is
+marked as staged, and committed. Where that commit fails, Spark is stopped, and the row stays: the next attempt commits
+the batch before it, and resumes this one as any open batch.
 
 Nothing is planned ahead that depends on what the commit does, see `Prefetcher._may_follow` and `plan.plan_after`.
 What does not:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,8 +18,9 @@ import pyarrow as pa
 from airflow_kafka_offsets import exceptions
 from airflow_kafka_offsets.core import log_identity
 from airflow_kafka_offsets.core.instants import from_milliseconds
-from airflow_kafka_offsets.core.offsets import Slice, TopicPartition, split
+from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.core.parameters import from_attributes
+from airflow_kafka_offsets.core.slices import assign, split
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import (
     KafkaOffsetsError,
@@ -46,13 +47,6 @@ from airflow_kafka_offsets.transforms.transform import as_transform
 from airflow_kafka_offsets.writers.row_writer import STORAGE
 
 log = logging.getLogger(__name__)
-
-# A slice with less than this fraction of `slice_offsets` shares its Spark task with others.
-_SMALL_SLICE = 8
-
-# Each task that writes a final file has a consumer of its own. A large batch has so many, or up to twice as many where
-# partitions do not divide well, until a task reads so many times `slice_offsets`.
-_TASKS, _MOST_OF_FILE = 24, 8
 
 _UNREADABLE = (
     OSError,  # the store does not answer, or denies access
@@ -121,8 +115,9 @@ def begin_attempt(context: LoadContext, claim: Claim, batch: Batch) -> Attempt:
     directory = create_directory(batch.batch_id, pipeline.staging_dir)
     try:
         job = make_job(context, claim.kind, batch, directory)
-        writes_target = pipeline.sink.writes_files
-        earlier_uri = begin_staging(claim, batch, directory.uri, context.recipe, writes_target=writes_target)
+        earlier_uri = begin_staging(
+            claim, batch, directory.uri, context.recipe, writes_target=pipeline.sink.writes_files
+        )
     except BaseException:
         # No batch names it: a later attempt may have taken over.
         try:
@@ -157,7 +152,7 @@ def make_job(context: LoadContext, kind: str, batch: Batch, directory: StagingDi
         context.table,
         context.publication(batch, kind, directory.name).output,
         batch_id=batch.batch_id,
-        slices=split(batch.ranges, _slice_offsets(pipeline, batch)),
+        slices=split(batch.ranges, pipeline.slice_offsets, writes_files=pipeline.sink.writes_files),
         kafka_config=context.kafka_config,
         connections=context.connections,
         columns=context.columns,
@@ -175,7 +170,7 @@ def job_of(
     table: Table,
     output: Output,
     *,
-    slices: Iterable[Slice],
+    slices: Sequence[Slice],
     columns: pa.Schema,
     connections: Connections,
     **others: Any,
@@ -189,38 +184,20 @@ def job_of(
     :param others: what the pipeline does not know, and the fields of the job that have another value than it says
     """
     connections = {**connections, STORAGE: table.storage_options()}
-    slices, writer = tuple(slices), table.writer(pipeline.result_columns(columns), output)
+    writer = table.writer(pipeline.result_columns(columns), output)
+    tasks = assign(slices, pipeline.slice_offsets, writes_files=pipeline.sink.writes_files)
     own = {
         # A transform may be in the folder of the DAG file, which is only on this process's path.
         "python_path": tuple(filter(None, sys.path)) if pipeline.needs_path else (),
         "transform": as_transform(pipeline.transform),
         "idle_timeout": pipeline.idle_timeout.total_seconds(),
-        "task_offsets": _task_offsets(pipeline, slices),
         "progress_interval": StageJob.progress_interval,
         "records_are_staged": False,
         "writer": writer,
         "columns": columns,
         "connections": connections,
     }
-    return from_attributes(StageJob, pipeline, slices=slices, staging_uri=directory.uri, **{**own, **others})
-
-
-def _slice_offsets(pipeline: Pipeline, batch: Batch) -> int:
-    """Return the most offsets of a slice."""
-    return max(pipeline.slice_offsets, _offsets_of_file(pipeline, batch.offsets))
-
-
-def _task_offsets(pipeline: Pipeline, slices: Sequence[Slice]) -> int:
-    """Return the most offsets of a task that reads several slices."""
-    return max(pipeline.slice_offsets // _SMALL_SLICE, _offsets_of_file(pipeline, sum(map(len, slices))))
-
-
-def _offsets_of_file(pipeline: Pipeline, offsets: int) -> int:
-    """Return how many offsets a task reads that writes a final file: a large batch has larger files, rather than more.
-    0 where none does.
-    """
-    is_final = pipeline.sink.writes_files
-    return min(offsets // _TASKS, pipeline.slice_offsets * _MOST_OF_FILE) if is_final else 0
+    return from_attributes(StageJob, pipeline, tasks=tasks, staging_uri=directory.uri, **{**own, **others})
 
 
 def launch_application(launcher: Launcher, job: StageJob, batch: Batch, directory: StagingDirectory) -> StagedBatch:
@@ -232,7 +209,7 @@ def launch_application(launcher: Launcher, job: StageJob, batch: Batch, director
     :raises StagingError: the application failed without a report, or staged other offsets
     :raises StagedFileError: the manifest is missing or damaged
     """
-    if job.slices:
+    if job.tasks:
         launch(launcher, job, directory)
     else:
         # The batch only records gaps: Spark has nothing to read.

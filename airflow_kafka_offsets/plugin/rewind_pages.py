@@ -182,7 +182,10 @@ def _attempt(do: Callable[[], T], caller: Caller, named: NamedGroup) -> T | _Ref
     try:
         return do()
     except CommitUnknownError as error:
-        what = "Whether the positions were moved is not known: the rewind is in the history of the group as a whole, or not at all"
+        what = (
+            "Whether the positions were moved is not known: the rewind is in the history of the group as a whole, "
+            "or not at all"
+        )
         return _Refused(
             status.HTTP_503_SERVICE_UNAVAILABLE, caller.text(Problem(what, str(error), named.source.conn_id))
         )

@@ -32,11 +32,13 @@ from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.publications import run_pending_cleanups
 from airflow_kafka_offsets.ledger.published_dead_letters import finish_publishing_dead_letters
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
+from airflow_kafka_offsets.rewinding.decision import PartitionRewind
 from airflow_kafka_offsets.rewinding.history import count_removed, executed_preview
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.fan_out import Sinks, as_sink
 from airflow_kafka_offsets.sinks.sink import Connections, Sink
+from airflow_kafka_offsets.sinks.table import Table
 
 log = logging.getLogger(__name__)
 
@@ -91,86 +93,123 @@ def execute_rewind(
         committed
     :raises LedgerError: see `exceptions`
     """
+    ledger = Ledger(engine, tables or Tables.of())
     sink = as_sink(replace)
     target = None if sink is None else sink.connect(engine, connections)
-    ledger = Ledger(engine, tables or Tables.of())
-    tables, who, group_id = ledger.tables, who or current_user(), preview.group_id
-    by = f"{who}, triggered by {run.triggered_by}" if run is not None and run.triggered_by is not None else who
-    moves = preview.changed if target is None else preview.replacing
-    if not moves:
-        log.info("Nothing to change: %s leaves the positions of group %r where they are", preview.scenario, group_id)
+    rewind = _Rewind(ledger, preview, run or TaskRun.of_this_process(), who or current_user(), reason, abandon, target)
+    group_id, scenario = preview.group_id, preview.scenario
+    if not rewind.moves:
+        log.info("Nothing to change: %s leaves the positions of group %r where they are", scenario, group_id)
         if abandon is not None:
-            abandon_batch(group_id, abandon, engine=engine, tables=tables, who=by, reason=reason)
+            abandon_batch(group_id, abandon, engine=engine, tables=tables, who=rewind.author, reason=reason)
             log.info("Batch %d of group %r is abandoned", abandon, group_id)
         return RewindResult(None)
-    if target is not None:
-        preview.refuse_replace()
-    if preview.generation is None:
-        create_missing(ledger)
-    if target is not None:
-        # Rows of dead letters whose replay was interrupted are in the history first.
-        finish_publishing_dead_letters(ledger, target, group_id)
-    run = run or TaskRun.of_this_process()
-
-    def execute(conn: Connection) -> int:
-        if preview.generation is None:
-            lock_group(conn, tables, group_id, preview.cluster_id)
-        else:
-            lock(conn, tables, group_id)
-        # An earlier try may have held the lock, and have committed.
-        done = _executed_by(conn, tables, group_id, run, preview.scenario, sink)
-        if done is not None:
-            return done
-        _check_unchanged(conn, tables, preview, abandon)
-        if abandon is not None:
-            moved = None if preview.moves_cluster else {move.topic_partition for move in preview.changed}
-            abandon_locked(conn, tables, group_id, abandon, by, reason, moved=moved)
-        replaced = {move.topic_partition: move.reread for move in moves if target is not None and move.reread}
-        decision = f"moved forward by {by} ({preview.scenario})"
-        return move_positions(
-            conn,
-            ledger,
-            group_id,
-            [move.as_range() for move in moves],
-            [Gap(*move.topic_partition, *span, "passed over", decision) for move in moves for span in move.skipped],
-            owner=run,
-            kind=preview.kind,
-            generation=(preview.generation or 0) + 1,
-            cluster_id=preview.cluster_id,
-            target=target,
-            replaced=replaced,
-            scenario=preview.scenario,
-            reason=reason,
-            who=who,
-        )
-
-    def look_up(conn: Connection) -> int | None:
-        # The server may not have noticed that the connection broke, and still hold the lock of the transaction.
-        wait_for_group(conn, tables, group_id, preview.cluster_id)
-        return _executed_by(conn, tables, group_id, run, preview.scenario, sink)
-
+    rewind.prepare()
     try:
         with translated_errors(
             f"The positions of group {group_id!r} were not moved, and nothing was changed",
             "Do it again when the database is available.",
         ):
-            batch_id = transact(engine, execute, outcome=look_up)
+            batch_id = transact(engine, rewind.execute, outcome=rewind.look_up)
     except CommitUnknownError as unknown:
         raise CommitUnknownError(
             f"Whether the positions of group {group_id!r} were moved is not known. {unknown}. Look at the history of "
             "the group: the rewind is there as a whole, or not at all."
         ) from unknown
-    if target is not None:
-        run_pending_cleanups(ledger, target, group_id)
+    if rewind.target is not None:
+        run_pending_cleanups(ledger, rewind.target, group_id)
     moved = len(preview.changed)
     log.info(
-        "Moved %s of group %r (%s), number %d in the history",
-        count(moved, "position"),
-        group_id,
-        preview.scenario,
-        batch_id,
+        "Moved %s of group %r (%s), number %d in the history", count(moved, "position"), group_id, scenario, batch_id
     )
     return RewindResult(batch_id, moved, *count_removed(ledger, batch_id))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewind:
+    """A preview that is executed in one transaction, for an author."""
+
+    ledger: Ledger
+    preview: RewindPreview
+    run: TaskRun
+    who: str
+    reason: str | None
+    abandon: int | None
+    target: Table | None
+
+    @property
+    def moves(self) -> tuple[PartitionRewind, ...]:
+        return self.preview.changed if self.target is None else self.preview.replacing
+
+    @property
+    def author(self) -> str:
+        """Return who moves positions, and who triggered the DAG run."""
+        triggered_by = self.run.triggered_by
+        return self.who if triggered_by is None else f"{self.who}, triggered by {triggered_by}"
+
+    def prepare(self) -> None:
+        """Check that the target can replace rows, and make what the transaction needs."""
+        if self.target is not None:
+            self.preview.refuse_replace()
+        if self.preview.generation is None:
+            create_missing(self.ledger)
+        if self.target is not None:
+            # Rows of dead letters whose replay was interrupted are in the history first.
+            finish_publishing_dead_letters(self.ledger, self.target, self.preview.group_id)
+
+    def execute(self, conn: Connection) -> int:
+        """Move the positions, and return the id of the batch that records it."""
+        tables, preview, group_id = self.ledger.tables, self.preview, self.preview.group_id
+        if preview.generation is None:
+            lock_group(conn, tables, group_id, preview.cluster_id)
+        else:
+            lock(conn, tables, group_id)
+        # An earlier try may have held the lock, and have committed.
+        done = self._executed(conn)
+        if done is not None:
+            return done
+        _check_unchanged(conn, tables, preview, self.abandon)
+        if self.abandon is not None:
+            moved = None if preview.moves_cluster else {move.topic_partition for move in preview.changed}
+            abandon_locked(conn, tables, group_id, self.abandon, self.author, self.reason, moved=moved)
+        replaced = {move.topic_partition: move.reread for move in self.moves if move.reread}
+        decision = f"moved forward by {self.author} ({preview.scenario})"
+        return move_positions(
+            conn,
+            self.ledger,
+            group_id,
+            [move.as_range() for move in self.moves],
+            [
+                Gap(*move.topic_partition, *span, "passed over", decision)
+                for move in self.moves
+                for span in move.skipped
+            ],
+            owner=self.run,
+            kind=preview.kind,
+            generation=(preview.generation or 0) + 1,
+            cluster_id=preview.cluster_id,
+            target=self.target,
+            replaced=replaced if self.target is not None else {},
+            scenario=preview.scenario,
+            reason=self.reason,
+            who=self.who,
+        )
+
+    def look_up(self, conn: Connection) -> int | None:
+        """Return the id of the batch if the transaction was committed."""
+        # The server may not have noticed that the connection broke, and still hold the lock of the transaction.
+        wait_for_group(conn, self.ledger.tables, self.preview.group_id, self.preview.cluster_id)
+        return self._executed(conn)
+
+    def _executed(self, conn: Connection) -> int | None:
+        return _executed_by(
+            conn,
+            self.ledger.tables,
+            self.preview.group_id,
+            self.run,
+            self.preview.scenario,
+            self.target.sink if self.target is not None else None,
+        )
 
 
 def executed_by(
@@ -252,7 +291,10 @@ def _check_unchanged(conn: Connection, tables: Tables, preview: RewindPreview, a
             f"{first_few(moved, between='; ')}. Nothing was changed; make a new preview."
         )
     preview.refuse_left_behind(stored)
-    open_batch = open_batch_of(conn, tables, group_id)
+    _check_open_batch(group_id, open_batch_of(conn, tables, group_id), abandon)
+
+
+def _check_open_batch(group_id: str, open_batch: int | None, abandon: int | None) -> None:
     if open_batch == abandon:
         return
     if open_batch is None:

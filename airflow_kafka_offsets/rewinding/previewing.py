@@ -85,39 +85,15 @@ def preview_rewind(
     moves_cluster = state.cluster_id not in (None, cluster_id)
     if moves_cluster:
         _check_new_cluster(group_id, scenario, scope, state.cluster_id, cluster_id, new_cluster)
-    instant = now(engine) - scenario.value if isinstance(scenario.value, timedelta) else scenario.value
-    instant = instant if isinstance(instant, datetime) else None
+    instant = _instant(scenario, engine)
 
-    # A file and an undo name their partitions themselves.
-    named: LookedUp | None = None
-    if isinstance(scenario.value, Mapping):
-        named = _as_positions(scenario.value)
-    elif scenario.name == "undo":
-        named = state_before_last_rewind(ledger, group_id, scope)
-    looked_up = named
-    topics = sorted(scope or {tp.topic for tp in (state.positions if named is None else named)})
-    if not topics and scenario.name == "import":
-        looked_up = _as_positions(import_offsets(cluster, str(scenario.value)))
-        topics = sorted({tp.topic for tp in looked_up})
-    if not topics:
-        raise ConfigurationError(f"No position of group {group_id!r} is stored: name the topics")
-    topic_ids = cluster.topic_ids(topics)
-    stored = [tp for tp in state.positions if tp.topic in topics]
-    partitions = partitions_in(scope, stored, topic_ids)
-    if named is not None:
-        within = {topic: frozenset(tp.partition for tp in named if tp.topic == topic) for topic in topics}
-        partitions = sorted({*partitions}.intersection(partitions_in(within, stored, topic_ids)))
-    if not partitions:
-        raise ConfigurationError(f"Nothing of {scenario.text} is in the scope {', '.join(topics)}")
-
-    in_log = [tp for tp in partitions if tp in topic_ids]
+    request = _Request(ledger, cluster, group_id, scenario, scope, state.positions)
+    looked_up = request.known_positions()
+    partitions, topic_ids = request.partitions(looked_up)
     # Only these: the leader of a partition outside of the scope may be dead.
-    logs = cluster.logs_of({tp: topic_ids[tp] for tp in in_log})
-    if instant is not None:
-        records = cluster.offsets_for_times(dict.fromkeys(in_log, milliseconds(instant)))
-        looked_up = _as_positions({tp: record.offset for tp, record in records.items()})
-    elif looked_up is None:
-        looked_up = _look_up(ledger, group_id, scenario, cluster, in_log)
+    logs = cluster.logs_of({tp: topic_ids[tp] for tp in partitions if tp in topic_ids})
+    if looked_up is None:
+        looked_up = request.look_up([tp for tp in partitions if tp in topic_ids], instant)
     decided = decide(scenario, partitions, state.positions, logs, looked_up)
     if state.generation:
         decided = with_loaded_ranges(ledger, group_id, decided, logs)
@@ -134,6 +110,72 @@ def preview_rewind(
     )
     preview.refuse_left_behind(state.positions)
     return preview
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A rewind that a user asks for: finds the partitions and the positions that it means.
+
+    :param positions: the stored positions of the group
+    """
+
+    ledger: Ledger
+    cluster: Cluster
+    group_id: str
+    scenario: Scenario
+    scope: Scope
+    positions: Positions
+
+    def known_positions(self) -> LookedUp | None:
+        """Return the positions of a scenario that names its partitions or topics itself; None of others."""
+        if isinstance(self.scenario.value, Mapping):
+            return _as_positions(self.scenario.value)
+        if self.scenario.name == "undo":
+            return state_before_last_rewind(self.ledger, self.group_id, self.scope)
+        if self.scenario.name == "import" and not self.scope and not self.positions:
+            return _as_positions(import_offsets(self.cluster, str(self.scenario.value)))
+        return None
+
+    def partitions(self, known: LookedUp | None) -> tuple[list[TopicPartition], Mapping[TopicPartition, str | None]]:
+        """Return the partitions that move, and the topic ids of all partitions of their topics.
+
+        :param known: what `known_positions` returned
+        """
+        topics = sorted(self.scope or {tp.topic for tp in (self.positions if known is None else known)})
+        if not topics:
+            raise ConfigurationError(f"No position of group {self.group_id!r} is stored: name the topics")
+        topic_ids = self.cluster.topic_ids(topics)
+        stored = [tp for tp in self.positions if tp.topic in topics]
+        partitions = partitions_in(self.scope, stored, topic_ids)
+        # A file and an undo name partitions, an import names topics.
+        if known is not None and self.scenario.name != "import":
+            within = {topic: frozenset(tp.partition for tp in known if tp.topic == topic) for topic in topics}
+            partitions = sorted({*partitions}.intersection(partitions_in(within, stored, topic_ids)))
+        if not partitions:
+            raise ConfigurationError(f"Nothing of {self.scenario.text} is in the scope {', '.join(topics)}")
+        return partitions, topic_ids
+
+    def look_up(self, partitions: list[TopicPartition], instant: datetime | None) -> LookedUp:
+        """Return the positions that the scenario means, if Kafka, the history or another group has to be asked for
+        them.
+
+        :param partitions: those in the scope that the cluster has
+        :param instant: what a scenario of time means
+        """
+        if instant is not None:
+            records = self.cluster.offsets_for_times(dict.fromkeys(partitions, milliseconds(instant)))
+            return _as_positions({tp: record.offset for tp, record in records.items()})
+        match self.scenario.name, self.scenario.value:
+            case "import", str(consumer_group):
+                return _as_positions(import_offsets(self.cluster, consumer_group, partitions))
+            case "to-batch", int(batch_id):
+                return state_before(self.ledger, self.group_id, batch_id)
+            case "to-group", str(other):
+                state = current_state(self.ledger, other)
+                way_out = "Its offsets mean nothing in this one; name an offset or a time."
+                check_cluster(other, state.cluster_id, self.cluster.cluster_id(), way_out)
+                return {tp: Position(position.offset, position.topic_id) for tp, position in state.positions.items()}
+        return {}
 
 
 def current_state(ledger: Ledger, group_id: str, *, may_be_new: bool = False) -> CurrentState:
@@ -208,25 +250,14 @@ def _check_new_cluster(
         )
 
 
-def _look_up(
-    ledger: Ledger, group_id: str, scenario: Scenario, cluster: Cluster, partitions: list[TopicPartition]
-) -> LookedUp:
-    """Return the positions that a scenario means, as far as the history, another group or Kafka has to be asked for
-    them.
-
-    :param partitions: those in the scope that the cluster has
-    """
-    match scenario.name, scenario.value:
-        case "import", str(consumer_group):
-            return _as_positions(import_offsets(cluster, consumer_group, partitions))
-        case "to-batch", int(batch_id):
-            return state_before(ledger, group_id, batch_id)
-        case "to-group", str(other):
-            state = current_state(ledger, other)
-            way_out = "Its offsets mean nothing in this one; name an offset or a time."
-            check_cluster(other, state.cluster_id, cluster.cluster_id(), way_out)
-            return {tp: Position(position.offset, position.topic_id) for tp, position in state.positions.items()}
-    return {}
+def _instant(scenario: Scenario, engine: Engine) -> datetime | None:
+    """Return the instant that a scenario of time means."""
+    match scenario.value:
+        case timedelta() as duration:
+            return now(engine) - duration
+        case datetime() as instant:
+            return instant
+    return None
 
 
 def _as_positions(offsets: Mapping[TopicPartition, int]) -> LookedUp:

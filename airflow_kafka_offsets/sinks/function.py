@@ -60,8 +60,8 @@ class FunctionSink(Sink):
         optional = (self.remove, self.table, self.schema)
         if not isinstance(self.write, str) or not all(each is None or isinstance(each, str) for each in optional):
             raise ConfigurationError(
-                "FunctionSink needs the import path of a function, 'package.module.function', and texts for remove, table "
-                f"and schema; got {self.write!r}, remove={self.remove!r}, table={self.table!r} and "
+                "FunctionSink needs the import path of a function, 'package.module.function', and texts for remove, "
+                f"table and schema; got {self.write!r}, remove={self.remove!r}, table={self.table!r} and "
                 f"schema={self.schema!r}"
             )
 
@@ -106,8 +106,8 @@ class FunctionSink(Sink):
         if self.remove is None:
             raise ConfigurationError(
                 f"What function {self.write!r} wrote of the offsets that are to be replaced is known to it alone. "
-                "Nothing was changed; give FunctionSink(…, remove='package.module.function') a function that removes it, "
-                "or delete it yourself and rewind without replacing"
+                "Nothing was changed; give FunctionSink(…, remove='package.module.function') a function that removes "
+                "it, or delete it yourself and rewind without replacing"
             )
         return _imported("FunctionSink: remove", self.remove, "conn", "ranges", "span")
 

@@ -1,4 +1,4 @@
-"""The functions of a `FunctionSink` in one transaction: they are called, and what they do to it and return is checked."""
+"""The functions of a `FunctionSink` in one transaction: calls them, and checks what they return and do to it."""
 
 from __future__ import annotations
 

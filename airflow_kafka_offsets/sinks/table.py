@@ -78,8 +78,8 @@ PublicationState = NotPublished | Published | Superseded
 
 
 class Target(Protocol):
-    """The target of a sink in one transaction, as `Table.publish` yields it. A class that inherits from it is one target,
-    and not several.
+    """The target of a sink in one transaction, as `Table.publish` yields it. A class that inherits from it is one
+    target, and not several.
     """
 
     @property

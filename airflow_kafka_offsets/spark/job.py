@@ -7,11 +7,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from airflow_kafka_offsets.core.offsets import Slice, pack
+from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES
 from airflow_kafka_offsets.formats.record_format import Connections, RecordFormat, from_plain, to_plain
 from airflow_kafka_offsets.staging.rows import TargetColumns, schema_of, schema_text
@@ -26,6 +27,7 @@ from airflow_kafka_offsets.writers.row_writer import RowWriter
 class StageJob:
     """One attempt to stage a batch.
 
+    :param tasks: the slices of each Spark task, by the number of the task
     :param kafka_config: librdkafka configuration; holds secrets, and reaches the driver over the `job_socket`, and
         executors as `split_config` says
     :param connections: those that the format names, and the storage of the sink; they hold secrets, too
@@ -36,7 +38,6 @@ class StageJob:
     :param staging_uri: an empty directory that belongs to this attempt alone
     :param writer: what writes the rows of a task, as the sink wants them
     :param python_path: directories in which the driver finds the transform
-    :param task_offsets: slices of no more offsets than this share a Spark task
     :param on_bad_record: `fail`, or `dead_letter` for a record that cannot be decoded
     :param max_dead_letters: of the whole batch, so no slice needs more; None for any number
     :param span_ms: milliseconds since 1970 in UTC: only records at or after the first, and before the second unless it
@@ -49,7 +50,7 @@ class StageJob:
 
     batch_id: int
     group_id: str
-    slices: tuple[Slice, ...]
+    tasks: tuple[tuple[Slice, ...], ...]
     kafka_config: Mapping[str, Any] = field(repr=False)
     isolation_level: str
     record_format: RecordFormat
@@ -65,10 +66,14 @@ class StageJob:
     on_bad_record: str = "fail"
     max_dead_letters: int | None = None
     max_record_bytes: int = MAX_RECORD_BYTES
-    task_offsets: int = 0
     records_are_staged: bool = False
     progress_interval: float = 5.0
     connections: Connections = field(default_factory=dict, repr=False)
+
+    @property
+    def slices(self) -> tuple[Slice, ...]:
+        """The slices of all tasks."""
+        return tuple(chain.from_iterable(self.tasks))
 
     @property
     def offsets(self) -> int:
@@ -85,14 +90,9 @@ class StageJob:
         """The transform, if Spark SQL runs it."""
         return self.transform if isinstance(self.transform, DataFrameTransform) else None
 
-    @property
-    def tasks(self) -> list[tuple[Slice, ...]]:
-        """The slices of each Spark task, by the number of the task."""
-        return pack(self.slices, self.task_offsets)
-
     def to_json(self) -> str:
         plain = {
-            "slices": [asdict(slice_) for slice_ in self.slices],
+            "tasks": [[asdict(slice_) for slice_ in task] for task in self.tasks],
             "record_format": to_plain(self.record_format),
             "transform": transforms.to_plain(self.transform),
             "writer": writers.to_plain(self.writer),
@@ -105,7 +105,7 @@ class StageJob:
     def from_json(cls, text: str) -> StageJob:
         plain = json.loads(text)
         table, known, required, may_grow = plain["target"]
-        plain["slices"] = tuple(Slice(**fields) for fields in plain["slices"])
+        plain["tasks"] = tuple(tuple(Slice(**fields) for fields in task) for task in plain["tasks"])
         plain["target"] = TargetColumns(table, None if known is None else tuple(known), tuple(required), may_grow)
         plain["transform"] = transforms.from_plain(plain["transform"])
         plain["writer"] = writers.from_plain(plain["writer"])

@@ -60,5 +60,8 @@ class RefusedRecords:
         self.reasons.setdefault(record, reason)
         if self._max is not None and self._undecoded + len(self.reasons) > self._max:
             first, why = next(iter(self.reasons.items()))
-            cause = f"{self._undecoded:,} records cannot be decoded, and at least {len(self.reasons):,} are refused by the target"
+            cause = (
+                f"{self._undecoded:,} records cannot be decoded, and at least {len(self.reasons):,} are refused "
+                "by the target"
+            )
             raise too_many(cause, self._max, *first, why)

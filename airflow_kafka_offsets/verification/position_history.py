@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import OffsetRange, Position, TopicPartition
-from airflow_kafka_offsets.verification.facts import CONTINUED, BatchRecord, Findings, Span
+from airflow_kafka_offsets.verification.facts import CONTINUED, BatchRecord, Findings, LoadedRange, Span
 
 
 @dataclass(slots=True)
@@ -26,8 +26,17 @@ class _PositionHistory:
     highest: int = -1
     spans: list[Span] = field(default_factory=list)
 
-    def extend(self, batch_id: int, range_: OffsetRange) -> None:
-        """Add what a batch loaded to the spans."""
+    def note_output(self, batch: BatchRecord, loaded: LoadedRange, wrote_rows: bool) -> None:
+        """Note which offsets can be read again after a batch."""
+        if loaded.replaced is not None and batch.takes_span and batch.names_offsets:
+            # The records that it replaced are among its rows; the others are still those of the earlier batches.
+            self.spans = [span.replaced_in_part(batch.batch_id, *loaded.replaced) for span in self.spans]
+        elif loaded.replaced is not None:
+            self.spans = [piece for span in self.spans for piece in span.without(*loaded.replaced)]
+        if wrote_rows and batch.names_offsets and not batch.takes_span and loaded.range.start < loaded.range.end:
+            self._extend(batch.batch_id, loaded.range)
+
+    def _extend(self, batch_id: int, range_: OffsetRange) -> None:
         last = self.spans[-1] if self.spans else None
         if last is not None and last.end == range_.start and last.last_batch < batch_id:
             self.spans[-1] = replace(last, end=range_.end, last_batch=batch_id)
@@ -61,9 +70,7 @@ class PositionHistories:
     def _move(self, batch: BatchRecord, move: OffsetRange, does: str) -> None:
         tp, begins = move.topic_partition, move.how not in CONTINUED
         history = self._histories.get(tp)
-        other_topic = history is not None and is_other_topic(history.topic_id, move.topic_id)
-        offset, wrong = move.start, ""
-        if history is None or (other_topic and begins):
+        if history is None or (begins and is_other_topic(history.topic_id, move.topic_id)):
             # A recreated topic begins a history of its own, once its old position was deleted on purpose.
             history = self._histories[tp] = _PositionHistory(move.topic_id, move.start, batch.batch_id)
             if not begins:
@@ -71,7 +78,22 @@ class PositionHistories:
                     f"the history begins with batch {batch.batch_id} at offset {move.start}, which was a stored "
                     "position by then: the batches that moved it there were removed"
                 )
-        elif other_topic:
+                self.findings.add_violation(wrong, tp, move.start, batch.batch_id)
+        else:
+            self._check_start(history, batch, move, does)
+        if not batch.is_rewind and move.end < move.start:
+            wrong = f"batch {batch.batch_id} goes from offset {move.start} back to {move.end}"
+            self.findings.add_violation(wrong, tp, move.end, batch.batch_id)
+        if batch.is_rewind and move.end < history.at:
+            # The rewind decided about the rows after the position: they stay, or were removed.
+            history.highest = -1
+        history.at, history.batch_id = move.end, batch.batch_id
+        history.topic_id = move.topic_id or history.topic_id
+
+    def _check_start(self, history: _PositionHistory, batch: BatchRecord, move: OffsetRange, does: str) -> None:
+        """Check that a move starts where the one before ended."""
+        if is_other_topic(history.topic_id, move.topic_id):
+            offset = move.start
             wrong = (
                 f"batch {batch.batch_id} carries on at offset {move.start} in topic id {move.topic_id}, where batch "
                 f"{history.batch_id} stopped in topic id {history.topic_id}: another topic of the same name"
@@ -83,17 +105,9 @@ class PositionHistories:
                 f"batch {batch.batch_id} {does}, but the history is at offset {history.at} with batch "
                 f"{history.batch_id}: offsets {offset}..{last} {why}"
             )
-        if wrong:
-            self.findings.add_violation(wrong, tp, offset, batch.batch_id)
-        if batch.is_rewind:
-            if move.end < history.at:
-                # The rewind decided about the rows after the position: they stay, or were removed.
-                history.highest = -1
-        elif move.end < move.start:
-            wrong = f"batch {batch.batch_id} goes from offset {move.start} back to {move.end}"
-            self.findings.add_violation(wrong, tp, move.end, batch.batch_id)
-        history.at, history.batch_id = move.end, batch.batch_id
-        history.topic_id = move.topic_id or history.topic_id
+        else:
+            return
+        self.findings.add_violation(wrong, move.topic_partition, offset, batch.batch_id)
 
     def note_output(self, batch: BatchRecord, wrote_rows: bool) -> None:
         """Note what a committed batch removed from the target, and what it left there, for the comparison with Kafka.
@@ -101,17 +115,8 @@ class PositionHistories:
         :param wrote_rows: whether it wrote rows into the target
         """
         for loaded in batch.ranges:
-            history = self._histories.get(loaded.range.topic_partition)
-            if history is None:
-                continue
-            if loaded.replaced is not None and batch.takes_span and batch.names_offsets:
-                # What it has replaced of the range is among its rows.
-                history.spans = [span.replaced_in_part(batch.batch_id, *loaded.replaced) for span in history.spans]
-                continue
-            if loaded.replaced is not None:
-                history.spans = [piece for span in history.spans for piece in span.without(*loaded.replaced)]
-            if wrote_rows and batch.names_offsets and not batch.takes_span and loaded.range.start < loaded.range.end:
-                history.extend(batch.batch_id, loaded.range)
+            if (history := self._histories.get(loaded.range.topic_partition)) is not None:
+                history.note_output(batch, loaded, wrote_rows)
         for count in batch.rows if wrote_rows else ():
             history = self._histories.get(count.topic_partition) if count.topic_partition is not None else None
             if history is not None and count.last is not None:

@@ -27,7 +27,10 @@ class RowCounts:
         """Report rows and dead letters of a batch that is not committed, or that wrote none."""
         not_ours = ": this package did not write them"
         if batch.state is None:
-            why = "which the state tables do not know: these are older than the rows, or not those that the rows were loaded with"
+            why = (
+                "which the state tables do not know: these are older than the rows, or not those that the rows were "
+                "loaded with"
+            )
         elif batch.state != "committed":
             why = f"which is {batch.state} and not committed{not_ours}"
         elif batch.is_rewind:
@@ -44,7 +47,10 @@ class RowCounts:
             (batch.dead_letters, "dead letters", "dead_letters", why),
         ):
             if counts:
-                wrong = f"{where} holds {_total(counts):,} {what} of batch {batch.batch_id}, {cause}. Their records may be loaded again"
+                wrong = (
+                    f"{where} holds {_total(counts):,} {what} of batch {batch.batch_id}, {cause}. Their records "
+                    "may be loaded again"
+                )
                 self.findings.add_violation(wrong, counts[0].topic_partition, counts[0].first, batch.batch_id)
                 if counts is batch.rows and batch.state in (None, *UNFINISHED_STATES):
                     self.findings.uncommitted[batch.batch_id] = self.findings.violations[-1]

@@ -1,7 +1,7 @@
 """Final files of a table: Parquet files of about one size, each of one partition, with statistics of their columns.
 
-Delta tables, Iceberg tables and plain Parquet files are written here. What is different is a `FileLayout`: the names and
-field ids of the columns, how rows are partitioned and sorted, and how the files are compressed.
+Delta tables, Iceberg tables and plain Parquet files are written here. What is different is a `FileLayout`: the names
+and field ids of the columns, how rows are partitioned and sorted, and how the files are compressed.
 
 Rows are kept until there are enough of them for a row group; a file that is sorted is kept whole.
 """

@@ -125,10 +125,8 @@ def delta_statistics(rows: int, columns: Sequence[ColumnStatistics]) -> str:
     greatest: dict[str, Any] = {}
     nulls: dict[str, Any] = {}
     for column in columns:
-        if column.is_repeated:
-            continue
-        _put(nulls, column.path, rows if pa.types.is_null(column.type) else column.nulls)
-        lower, upper = _bounds(column)
+        _put(nulls, column.path, column.null_lists if column.is_repeated else column.nulls)
+        lower, upper = (None, None) if column.is_repeated else _bounds(column)
         if lower is not None and upper is not None:
             _put(least, column.path, lower)
             _put(greatest, column.path, upper)

@@ -1,7 +1,7 @@
 """Statistics of the columns of a Parquet file, for readers that skip files.
 
-They are those that Parquet keeps of each row group. It keeps none of texts and bytes beyond a length, and does not count
-NaN: that is measured in Arrow.
+They are those that Parquet keeps of each row group. It keeps none of texts and bytes beyond a length, and does not
+count NaN: that is measured in Arrow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIELD_ID = b"PARQUET:field_id"
 class ColumnStatistics(NamedTuple):
     """The values of a column, or of a nested field that has values of its own.
 
-    :param path: the names that lead to it
+    :param path: the names that lead to it; to the outermost list or map, where it is in one
     :param type: of its values
     :param field_id: in Parquet
     :param is_repeated: whether it is in a list or in a map
@@ -31,6 +31,7 @@ class ColumnStatistics(NamedTuple):
     :param values: how many there are, with nulls; those of an empty list count as one
     :param nulls: how many of them are null; None where it is not known
     :param nans: how many of them are NaN; they are outside of the bounds
+    :param null_lists: how many of the outermost lists or maps are null
     :param least: None where there is no value, or where it is not known
     """
 
@@ -42,6 +43,7 @@ class ColumnStatistics(NamedTuple):
     values: int = 0
     nulls: int | None = 0
     nans: int = 0
+    null_lists: int = 0
     least: Any = None
     greatest: Any = None
 
@@ -57,6 +59,7 @@ class Measurement:
         self._leaves = [leaf for column in columns for leaf in _leaves((), column, is_repeated=False)]
         self._measured = [index for index, leaf in enumerate(self._leaves) if leaf.path[0] in measured]
         self._nans = dict.fromkeys(self._measured, 0)
+        self._null_lists = dict.fromkeys(self._measured, 0)
         # Bounds of the rows with texts or bytes that are too long for Parquet's.
         self._long: dict[int, tuple[Any, Any]] = {}
 
@@ -65,8 +68,8 @@ class Measurement:
         for index in self._measured:
             leaf = self._leaves[index]
             if leaf.is_repeated:
-                continue
-            if pa.types.is_floating(leaf.type):
+                self._null_lists[index] += values_at(rows, leaf.path).null_count
+            elif pa.types.is_floating(leaf.type):
                 self._nans[index] += pc.sum(pc.is_nan(values_at(rows, leaf.path))).as_py() or 0
             elif _may_be_long(leaf.type):
                 values = values_at(rows, leaf.path)
@@ -105,6 +108,7 @@ class Measurement:
             values=sum(chunk.num_values for chunk in chunks),
             nulls=sum(nulls) if len(nulls) == len(chunks) else None,
             nans=nans,
+            null_lists=self._null_lists[index],
             least=least,
             greatest=greatest,
         )
@@ -118,7 +122,7 @@ def values_at(rows: pa.RecordBatch | pa.Table, path: Sequence[str]) -> pa.Array 
 
 def _leaves(path: tuple[str, ...], column: pa.Field, *, is_repeated: bool) -> Iterator[ColumnStatistics]:
     """Yield the columns of a Parquet file, in its order."""
-    kind, path = column.type, (*path, column.name)
+    kind, path = column.type, path if is_repeated else (*path, column.name)
     if not kind.num_fields:
         field_id = (column.metadata or {}).get(_FIELD_ID)
         yield ColumnStatistics(path, kind, None if field_id is None else int(field_id), is_repeated)

@@ -49,6 +49,19 @@ class TestPlan:
             assert (row["batch_id"], row["skipped"], row["how"]) == (None, 0, "stored")
         assert "7 offsets of 2 partitions" in done.stderr
 
+    def test_a_large_batch_for_a_lake_table_has_fewer_slices(
+        self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+    ) -> None:
+        name = topic()
+        initialize(Ledger(inline_loader.engine))
+        produce(kafka, name, names(0, 48))
+        options = ("--topic", name, "--slice-offsets", "1")
+
+        (row,) = data(cli, "plan", "new", *options)
+        (of_lake,) = data(cli, "plan", "new", *options, "--lake-table")
+
+        assert (row["slices"], of_lake["slices"]) == (48, 24)
+
     def test_nothing_is_written(
         self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
     ) -> None:

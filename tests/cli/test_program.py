@@ -123,7 +123,7 @@ def test_no_command_imports_airflow_or_pyspark(tmp_path: Path) -> None:
         if entry.name not in ("doctor", "archive-classes")
         for command in (entry.commands if isinstance(entry, Group) else (entry,))
     }
-    assert {"lag", "letters", "positions", "state", "target"} == modules
+    assert {"lag", "dead_letters", "positions", "state", "target"} == modules
     code = (
         "import sys; from importlib import import_module; from airflow_kafka_offsets.cli.program import main;"
         f"[import_module(f'airflow_kafka_offsets.cli.{{name}}') for name in {sorted(modules)}];"
@@ -193,7 +193,7 @@ def test_no_help_names_what_only_airflow_has() -> None:
 
 
 def test_the_commands_of_the_document_are_commands() -> None:
-    section = DOCUMENT.read_text(encoding="utf-8").partition("\n# Without Airflow\n")[2]
+    section = DOCUMENT.read_text(encoding="utf-8").partition("\n## Without Airflow\n")[2]
     setting, *commands = section.partition("```sh\n")[2].partition("```")[0].splitlines()
     assert [name in setting for name in (DATABASE_FILE, KAFKA_CONFIG)] == [True, True]
     assert commands

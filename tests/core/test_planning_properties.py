@@ -9,8 +9,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets.core.offsets import Gap, PartitionLog, Position, TopicPartition, split
+from airflow_kafka_offsets.core.offsets import Gap, PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.core.planning import OnDataLoss, Plan, Start, decide
+from airflow_kafka_offsets.core.slices import split
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, PlanningError
 from tests.support.examples import examples
 from tests.support.plans import ID, OTHER_ID, T0, T1, offsets

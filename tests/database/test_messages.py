@@ -132,7 +132,8 @@ class TestPostgres:
     ("primary", "message"),
     [
         ("ungültige Eingabesyntax für Typ uuid: »4711«", 'ungültige Eingabesyntax für Typ uuid: "…"'),
-        ("syntaxe en entrée invalide pour l'énumération : « 4711 »", "syntaxe en entrée invalide pour l'énumération : \"…\""),
+        ("syntaxe en entrée invalide pour l'énumération : « 4711 »",
+         "syntaxe en entrée invalide pour l'énumération : \"…\""),
         ("tipo uuid: «4711», «4712»", 'tipo uuid: "…"'),
         ("类型uuid的无效输入语法: “4711”", '类型uuid的无效输入语法: "…"'),
         ('cut off: "4711', 'cut off: "…"'),

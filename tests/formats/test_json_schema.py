@@ -31,7 +31,10 @@ from tests.support.examples import examples
 from tests.support.registry import FakeRegistry, fake_registry
 
 JSON_SCHEMA = JsonSchema(registry_conn_id="registry")
-DDL = "id BIGINT, name STRING, ratio DOUBLE, ok BOOLEAN, tags ARRAY<STRING>, place STRUCT<x: INT, y: ARRAY<STRUCT<z: DOUBLE>>>"
+DDL = (
+    "id BIGINT, name STRING, ratio DOUBLE, ok BOOLEAN, tags ARRAY<STRING>, "
+    "place STRUCT<x: INT, y: ARRAY<STRUCT<z: DOUBLE>>>"
+)
 PLAIN = {"text": '{"type": "object", "properties": {}}', "references": []}
 KNOWN = JsonSchema(DDL, registry_conn_id="registry", schemas={str(number): PLAIN for number in (1, 2, 3)})
 
@@ -84,7 +87,8 @@ def type_of(schema: Any, **more: Any) -> str:
         ({"enum": ["NEW", "PAID"]}, "STRING"),
         (order(x={"type": "integer"}), "STRUCT<`x`: BIGINT>"),
         ({"type": "array", "items": {"type": ["string", "null"]}}, "ARRAY<STRING>"),
-        ({"type": "array", "items": order(x={"type": "array", "items": {"type": "number"}})}, "ARRAY<STRUCT<`x`: ARRAY<DOUBLE>>>"),
+        ({"type": "array", "items": order(x={"type": "array", "items": {"type": "number"}})},
+         "ARRAY<STRUCT<`x`: ARRAY<DOUBLE>>>"),
         ({"$ref": "#/$defs/money~1net"}, "STRUCT<`cents`: BIGINT>"),
         ({"oneOf": [{"$ref": "#/$defs/day"}, {"type": "null"}]}, "DATE"),
     ],
@@ -103,7 +107,8 @@ def test_the_column_of_a_property(schema: Any, ddl_type: str) -> None:
         ({"type": ["string", "integer"]}, "property 'a' has the types string, integer"),
         ({"oneOf": [{"type": "string"}, {"type": "integer"}]}, "property 'a' has 'oneOf' with 2 types"),
         ({"allOf": [{"type": "string"}]}, "property 'a' has 'allOf'"),
-        ({"type": "object", "additionalProperties": {"type": "integer"}}, "property 'a' is an object without properties"),
+        ({"type": "object", "additionalProperties": {"type": "integer"}},
+         "property 'a' is an object without properties"),
         (order(), "property 'a' is an object without properties"),
         ({"type": "array"}, "property 'a' is an array without items"),
         (order(b={"type": "array", "items": order(c={})}), "property 'a.b.c' has no type"),

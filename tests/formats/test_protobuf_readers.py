@@ -39,7 +39,10 @@ def test_a_oneof_is_judged_by_members_that_are_no_columns() -> None:
 
 
 def test_messages_merge_as_protobuf_says() -> None:
-    text = 'syntax = "proto3"; message M { P p = 1; map<string, int32> m = 2; } message P { int32 x = 1; repeated int32 y = 2; }'
+    text = (
+        'syntax = "proto3"; message M { P p = 1; map<string, int32> m = 2; } '
+        "message P { int32 x = 1; repeated int32 y = 2; }"
+    )
     twice = b"\x0a\x04\x08\x01\x10\x02\x0a\x04\x08\x03\x10\x04" + b"\x12\x05\x0a\x01k\x10\x01\x12\x05\x0a\x01k\x10\x02"
     expected = {"p": {"x": 3, "y": [2, 4]}, "m": [{"key": "k", "value": 2}]}
     assert own_columns(decoded(given(text), [twice, b""]).rows)[0] == expected

@@ -231,8 +231,8 @@ def test_a_library_that_is_missing_is_named_with_its_extra(library: str, monkeyp
     name = {"google.protobuf": "protobuf", "grpc_tools": "grpcio-tools"}.get(library, library)
     with pytest.raises(
         ConfigurationError,
-        match=rf"needs {name}: install the extra 'airflow-kafka-offsets\[protobuf\]' on the worker, and ptars, protobuf, httpx "
-        "where Spark's executors run",
+        match=rf"needs {name}: install the extra 'airflow-kafka-offsets\[protobuf\]' on the worker, and ptars, "
+        "protobuf, httpx where Spark's executors run",
     ):
         Protobuf("id INT", proto=V1).prepared(["orders"], "value", {})
 

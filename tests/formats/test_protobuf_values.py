@@ -23,7 +23,10 @@ def proto3(fields: str) -> str:
 
 
 def proto2(fields: str) -> str:
-    return f'syntax = "proto2"; message M {{ {fields} }} enum E {{ TWO = 2; ONE = 1; }} message P {{ optional int32 x = 1; }}'
+    return (
+        f'syntax = "proto2"; message M {{ {fields} }} enum E {{ TWO = 2; ONE = 1; }} '
+        "message P { optional int32 x = 1; }"
+    )
 
 
 def datum(proto: str, **value: Any) -> bytes:
@@ -72,20 +75,27 @@ P = "STRUCT<`x`: INT, `y`: STRING>"
         ("repeated int32 a = 1;", [1, -2], "ARRAY<INT>", [1, -2], []),
         ("repeated E a = 1;", [1, 5], "ARRAY<STRING>", ["ONE", "5"], []),
         ("repeated P a = 1;", [{"y": "q"}, {}], f"ARRAY<{P}>", [{"x": 0, "y": "q"}, {"x": 0, "y": ""}], []),
-        ("map<string, int32> a = 1;", {"k": 0}, "ARRAY<STRUCT<`key`: STRING, `value`: INT>>", [{"key": "k", "value": 0}], []),
-        ("map<int64, P> a = 1;", {0: {}}, f"ARRAY<STRUCT<`key`: BIGINT, `value`: {P}>>", [{"key": 0, "value": {"x": 0, "y": ""}}], []),
-        ("google.protobuf.Timestamp a = 1;", {"seconds": -1, "nanos": 999_999_999}, "TIMESTAMP", datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC), None),
-        ("google.protobuf.Timestamp a = 1;", {"seconds": -62_135_596_800}, "TIMESTAMP", datetime(1, 1, 1, tzinfo=UTC), None),
-        ("google.protobuf.Duration a = 1;", {"seconds": -315_576_000_000, "nanos": -1}, "DECIMAL(21,9)", Decimal("-315576000000.000000001"), None),
+        ("map<string, int32> a = 1;", {"k": 0}, "ARRAY<STRUCT<`key`: STRING, `value`: INT>>",
+         [{"key": "k", "value": 0}], []),
+        ("map<int64, P> a = 1;", {0: {}}, f"ARRAY<STRUCT<`key`: BIGINT, `value`: {P}>>",
+         [{"key": 0, "value": {"x": 0, "y": ""}}], []),
+        ("google.protobuf.Timestamp a = 1;", {"seconds": -1, "nanos": 999_999_999}, "TIMESTAMP",
+         datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC), None),
+        ("google.protobuf.Timestamp a = 1;", {"seconds": -62_135_596_800}, "TIMESTAMP", datetime(1, 1, 1, tzinfo=UTC),
+         None),
+        ("google.protobuf.Duration a = 1;", {"seconds": -315_576_000_000, "nanos": -1}, "DECIMAL(21,9)",
+         Decimal("-315576000000.000000001"), None),
         ("google.protobuf.Int32Value a = 1;", {}, "INT", 0, None),
         ("google.protobuf.UInt64Value a = 1;", {"value": 3}, "DECIMAL(20,0)", Decimal(3), None),
         ("google.protobuf.StringValue a = 1;", {"value": "é"}, "STRING", "é", None),
         ("google.protobuf.BytesValue a = 1;", {}, "BINARY", b"", None),
         ("repeated google.protobuf.BoolValue a = 1;", [{}, {"value": True}], "ARRAY<BOOLEAN>", [False, True], []),
         ("google.protobuf.Value a = 1;", {"string_value": "é"}, "STRING", '"é"', None),
-        ("google.protobuf.ListValue a = 1;", {"values": [{"number_value": 1.5}, {"null_value": 0}]}, "STRING", "[1.5, null]", None),
+        ("google.protobuf.ListValue a = 1;", {"values": [{"number_value": 1.5}, {"null_value": 0}]}, "STRING",
+         "[1.5, null]", None),
         ("google.protobuf.Struct a = 1;", {"b": 1.5}, "STRING", '{"b": 1.5}', None),
-        ("google.protobuf.Any a = 1;", {"type_url": "t/x", "value": b"\1"}, "STRUCT<`type_url`: STRING, `value`: BINARY>", {"type_url": "t/x", "value": b"\1"}, None),
+        ("google.protobuf.Any a = 1;", {"type_url": "t/x", "value": b"\1"},
+         "STRUCT<`type_url`: STRING, `value`: BINARY>", {"type_url": "t/x", "value": b"\1"}, None),
     ],
 )  # fmt: skip
 def test_the_column_of_a_type_and_its_values(field: str, written: Any, ddl_type: str, value: Any, absent: Any) -> None:
@@ -145,7 +155,8 @@ def test_numbers_that_a_closed_enum_does_not_have_count_as_not_written() -> None
         ("P a = 1;", {"x": 3}, "BINARY", b"\x08\x03"),
         ("P a = 1;", {"x": 3}, "STRUCT<z: INT, x: BIGINT>", {"z": None, "x": 3}),
         ("repeated P a = 1;", [{"x": 3}, {}], "ARRAY<BINARY>", [b"\x08\x03", b""]),
-        ("map<string, P> a = 1;", {"k": {"x": 3}}, "ARRAY<STRUCT<k: STRING, v: STRUCT<x: INT>>>", [{"k": "k", "v": {"x": 3}}]),
+        ("map<string, P> a = 1;", {"k": {"x": 3}}, "ARRAY<STRUCT<k: STRING, v: STRUCT<x: INT>>>",
+         [{"k": "k", "v": {"x": 3}}]),
     ],
 )  # fmt: skip
 def test_a_column_can_be_declared_as(field: str, written: Any, ddl_type: str, value: Any) -> None:
@@ -167,12 +178,18 @@ def test_a_column_can_be_declared_as(field: str, written: Any, ddl_type: str, va
         ("int32 a = 1;", 1000, "DECIMAL(3,1)", "column 'a': a value does not fit DECIMAL(3,1)"),
         ("bytes a = 1;", b"\xff", "STRING", "column 'a': a value does not fit STRING"),
         ("optional int32 a = 1;", None, "INT NOT NULL", "column 'a' is declared NOT NULL, and is missing or null"),
-        ("google.protobuf.Timestamp a = 1;", {"seconds": 253_402_300_800}, "TIMESTAMP", "it lies outside of the years 1 to 9999"),
-        ("google.protobuf.Timestamp a = 1;", {"seconds": 2**63 - 1}, "TIMESTAMP", "it lies outside of the years 1 to 9999"),
-        ("google.protobuf.Timestamp a = 1;", {"nanos": -1}, "TIMESTAMP", "the nanoseconds of a timestamp lie outside of its second"),
-        ("google.protobuf.Duration a = 1;", {"nanos": 10**9}, "DECIMAL(21,9)", "the nanoseconds of a duration are more than a second"),
-        ("google.protobuf.Duration a = 1;", {"seconds": 2**62}, "DECIMAL(21,9)", "a duration does not fit DECIMAL(21,9)"),
-        ("google.protobuf.Value a = 1;", {"number_value": float("nan")}, "STRING", "column 'a': a google.protobuf.Value cannot be written as JSON"),
+        ("google.protobuf.Timestamp a = 1;", {"seconds": 253_402_300_800}, "TIMESTAMP",
+         "it lies outside of the years 1 to 9999"),
+        ("google.protobuf.Timestamp a = 1;", {"seconds": 2**63 - 1}, "TIMESTAMP",
+         "it lies outside of the years 1 to 9999"),
+        ("google.protobuf.Timestamp a = 1;", {"nanos": -1}, "TIMESTAMP",
+         "the nanoseconds of a timestamp lie outside of its second"),
+        ("google.protobuf.Duration a = 1;", {"nanos": 10**9}, "DECIMAL(21,9)",
+         "the nanoseconds of a duration are more than a second"),
+        ("google.protobuf.Duration a = 1;", {"seconds": 2**62}, "DECIMAL(21,9)",
+         "a duration does not fit DECIMAL(21,9)"),
+        ("google.protobuf.Value a = 1;", {"number_value": float("nan")}, "STRING",
+         "column 'a': a google.protobuf.Value cannot be written as JSON"),
     ],
 )  # fmt: skip
 def test_a_value_that_does_not_fit_its_column_is_bad(field: str, written: Any, ddl_type: str, reason: str) -> None:

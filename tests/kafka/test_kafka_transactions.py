@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
@@ -103,6 +105,54 @@ def test_slices_that_end_in_holes_are_read_to_their_end(
 
     assert rows(loader.engine, "SELECT count(*), count(DISTINCT id) FROM target") == [(20, 20)]
     assert positions(loader.engine) == {(name, 0): 60}
+
+
+# Each fetch takes a quarter of a second, and brings a batch of the producer: the broker waits for more bytes than the
+# client takes from the partition.
+SLOW_FETCHES = {"fetch.message.max.bytes": 1000, "fetch.min.bytes": 1_000_000, "fetch.wait.max.ms": 250}
+
+
+def read_slowly(kafka: KafkaBroker, one: Slice) -> list[int]:
+    """Return the offsets of the records of a slice, read in more time than the read may be idle."""
+    config = consumer_config({"bootstrap.servers": kafka.bootstrap_servers, **SLOW_FETCHES}, "slow", "read_committed")
+    began = time.monotonic()
+    found = [offset for batch in read(one, config, idle_timeout=1.0) for offset in batch.column("offset").to_pylist()]
+    assert time.monotonic() - began > 1.5, "the read was not slow"
+    return found
+
+
+def test_a_read_of_many_aborted_transactions_is_not_idle(broker: KafkaBroker, topic: TopicFactory) -> None:
+    name = topic()
+    transactions = Transactions(broker, name)
+    for _ in range(10):
+        transactions.abort([b"x" * 600])
+    transactions.commit(names(0, 1))
+    wait_until(lambda: end(broker, name, "read_committed") == 22, 30, "the transactions to be visible")
+
+    assert read_slowly(broker, Slice(0, name, 0, 0, 22)) == [20]
+
+
+def test_a_read_of_a_large_aborted_transaction_is_not_idle(broker: KafkaBroker, topic: TopicFactory) -> None:
+    name = topic()
+    # The client takes twice as much with each fetch that has aborted records only.
+    transactions = Transactions(broker, name, **{"batch.num.messages": 1})
+    transactions.abort([b"x" * 600] * 500)
+    wait_until(lambda: end(broker, name, "read_committed") == 501, 30, "the transaction to be visible")
+
+    assert read_slowly(broker, Slice(0, name, 0, 0, 501)) == []
+
+
+def test_a_slice_of_aborted_records_ends_at_its_end(broker: KafkaBroker, topic: TopicFactory) -> None:
+    """To the end of the log it would take ten seconds."""
+    name = topic()
+    transactions = Transactions(broker, name)
+    for _ in range(40):
+        transactions.abort([b"x" * 600])
+    wait_until(lambda: end(broker, name, "read_committed") == 80, 30, "the transactions to be visible")
+
+    began = time.monotonic()
+    assert read_slowly(broker, Slice(0, name, 0, 0, 14)) == []
+    assert time.monotonic() - began < 6.0
 
 
 def test_compaction_leaves_holes_that_are_read_over(loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:

@@ -79,7 +79,7 @@ def test_exploding_records_take_bounded_memory(
     job = StageJob(
         batch_id=1,
         group_id="group",
-        slices=(Slice(0, name, 0, 0, count),),
+        tasks=((Slice(0, name, 0, 0, count),),),
         kafka_config={"bootstrap.servers": broker.bootstrap_servers},
         isolation_level="read_committed",
         record_format=FORMAT,

@@ -61,7 +61,7 @@ def rows_and_note(
     job = StageJob(
         batch_id=1,
         group_id="reader",
-        slices=(one,),
+        tasks=((one,),),
         kafka_config={"bootstrap.servers": kafka.bootstrap_servers},
         isolation_level="read_committed",
         record_format=value_format,

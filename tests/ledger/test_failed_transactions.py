@@ -69,7 +69,8 @@ class TestInTheWay:
         self.lose(db.engine, "INSERT INTO consumed_offsets", 5)
         with pytest.raises(
             DatabaseBusyError,
-            match=f"Batch {batch.batch_id} of group '{GROUP}' was not committed: .*deadlock detected.*run the task again",
+            match=f"Batch {batch.batch_id} of group '{GROUP}' was not committed: .*deadlock detected.*run the task "
+            "again",
         ):
             db.commit(held, batch)
         assert db.dump() == before

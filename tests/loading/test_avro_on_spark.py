@@ -16,7 +16,10 @@ from tests.support.registry import fake_registry
 # tests/loading/test_protobuf_on_spark.py takes the same way every day, test_avro_loads.py that of Avro without Spark.
 pytestmark = [pytest.mark.server, pytest.mark.long]
 
-DDL = "id BIGINT, name STRING, ratio DOUBLE, price DECIMAL(38,10), day DATE, seen TIMESTAMP, local TIMESTAMP_NTZ, ref STRING, kind STRING"
+DDL = (
+    "id BIGINT, name STRING, ratio DOUBLE, price DECIMAL(38,10), day DATE, seen TIMESTAMP, local TIMESTAMP_NTZ, "
+    "ref STRING, kind STRING"
+)
 
 
 def test_three_schemas_mixed_in_a_partition_reach_postgres(

@@ -26,7 +26,10 @@ from tests.support.verifying import LEFT_OUT
 
 pytestmark = pytest.mark.server
 
-SENT = "SELECT batch_id, dead_letter_topic, dead_letters_sent_at IS NOT NULL FROM offset_batches WHERE dead_letters > 0 ORDER BY 1"
+SENT = (
+    "SELECT batch_id, dead_letter_topic, dead_letters_sent_at IS NOT NULL FROM offset_batches "
+    "WHERE dead_letters > 0 ORDER BY 1"
+)
 BAD = b'{"id": "x"}'
 
 

@@ -125,7 +125,10 @@ class TestDeadLetters:
         name = topic()
         produce(postgres_loader.kafka, name, [*names(0, 3), *self.BAD])
 
-        told = rf"More than 3 records of {name}\[0\] 0\.\.7 cannot be decoded, and max_dead_letters allows 3 .* partition 0 offset 3"
+        told = (
+            rf"More than 3 records of {name}\[0\] 0\.\.7 cannot be decoded, and max_dead_letters allows 3 .* "
+            "partition 0 offset 3"
+        )
         with pytest.raises(DeadLetterError, match=told):
             postgres_loader(name, on_bad_record="dead_letter", max_dead_letters=3)
         assert rows(postgres_loader.engine, "SELECT state FROM offset_batches") == [("planned",)]

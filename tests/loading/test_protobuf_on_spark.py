@@ -18,7 +18,10 @@ from tests.support.registry import fake_registry
 
 pytestmark = pytest.mark.server
 
-DDL = "id BIGINT, name STRING, ratio DOUBLE, large DECIMAL(20,0), data BINARY, seen TIMESTAMP, took DECIMAL(21,9), kind STRING, boxed BIGINT"
+DDL = (
+    "id BIGINT, name STRING, ratio DOUBLE, large DECIMAL(20,0), data BINARY, seen TIMESTAMP, took DECIMAL(21,9), "
+    "kind STRING, boxed BIGINT"
+)
 
 
 def test_three_schemas_of_protobuf(postgres_loader: Loader, kafka: Kafka, topic: TopicFactory) -> None:

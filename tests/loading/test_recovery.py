@@ -73,7 +73,8 @@ def test_a_group_loads_into_one_table(inline_loader: Loader, kafka: KafkaBroker,
 
     with pytest.raises(
         ForeignBatchError,
-        match=rf"loads into table 'target', last with batch 1; .* 'moved', .* --topic {name} --to-group loader --new-group",
+        match=rf"loads into table 'target', last with batch 1; .* 'moved', .* --topic {name} --to-group loader "
+        "--new-group",
     ):
         inline_loader(name, sink=moved)
     assert positions(inline_loader.engine) == {(name, 0): 3}

@@ -156,7 +156,8 @@ def test_text_is_read_by_postgres_where_the_type_has_no_binary_form_here(
         kafka,
         name,
         [
-            b'{"id": "6f1b9a0e-7c44-4d0b-9b36-0d6a2a1a5a11", "doc": "{\\"a\\": \\"x,\\\\\\"y\\"}", "text": "a,\\"b\\"\\nc", "net": "10.0.0.1"}',
+            b'{"id": "6f1b9a0e-7c44-4d0b-9b36-0d6a2a1a5a11", "doc": "{\\"a\\": \\"x,\\\\\\"y\\"}", "text": '
+            b'"a,\\"b\\"\\nc", "net": "10.0.0.1"}',
             b'{"text": ""}',
             b'{"text": "\\\\N"}',
         ],

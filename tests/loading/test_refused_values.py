@@ -180,7 +180,10 @@ def test_more_than_allowed_write_nothing(inline_loader: Loader, topic: TopicFact
     produce(loader.kafka, name, [b"{", *texts("good", "bad", "bad", "good")])
     do(loader.engine, f"CREATE TABLE target (id BIGINT, name TEXT CHECK (name <> 'bad'), {ADDED})")
 
-    refused = "1 records cannot be decoded, and at least 2 are refused by the target, and max_dead_letters allows 2 .* offset 2: "
+    refused = (
+        "1 records cannot be decoded, and at least 2 are refused by the target, and max_dead_letters allows 2 "
+        ".* offset 2: "
+    )
     with pytest.raises(DeadLetterError, match=refused):
         loader(name, **LEFT_OUT, max_dead_letters=2)
     assert (loaded(loader), letters(loader), positions(loader.engine)) == ([], {}, {})

@@ -33,10 +33,13 @@ LOAD = {"topics": ["orders"], "value_format": Json("id BIGINT, name STRING")}
 with DAG("links", schedule=None) as dag:
     (
         KafkaLagSensor(task_id="wait", topics=["orders"], offsets_conn_id="warehouse", min_lag=1, **GROUP)
-        >> KafkaBatchOperator(task_id="load", sink=SqlTable("orders", conn_id="warehouse"), max_records=3, **LOAD, **GROUP)
+        >> KafkaBatchOperator(
+            task_id="load", sink=SqlTable("orders", conn_id="warehouse"), max_records=3, **LOAD, **GROUP
+        )
         >> KafkaVerifyOperator(task_id="verify", sink=SqlTable("orders", conn_id="warehouse"), **GROUP)
         >> KafkaReplayOperator(
-            task_id="replay", sink=SqlTable("copy", conn_id="warehouse"), offsets={"orders": {0: [0, 2]}}, **LOAD, **GROUP
+            task_id="replay", sink=SqlTable("copy", conn_id="warehouse"), offsets={"orders": {0: [0, 2]}},
+            **LOAD, **GROUP,
         )
         >> KafkaRewindOperator(task_id="rewind", scenario="shift-by", value=-2, offsets_conn_id="warehouse", **GROUP)
     )

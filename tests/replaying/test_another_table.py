@@ -53,7 +53,8 @@ class TestIntoAnotherTable:
         ]
         assert rows(
             loader.engine,
-            "SELECT partition, start_offset, end_offset, records, how, replaced_start_offset, replaced_end_offset FROM offset_ranges"
+            "SELECT partition, start_offset, end_offset, records, how, replaced_start_offset, replaced_end_offset "
+            "FROM offset_ranges"
             " WHERE batch_id = 2 ORDER BY partition",
         ) == [(0, 3, 7, 4, "replay", None, None), (1, 18, 20, 2, "replay", None, None)]
         assert offsets(loader) == {0: list(range(20)), 1: list(range(20))}

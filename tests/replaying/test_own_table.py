@@ -72,7 +72,8 @@ class TestIntoTheGroupsTable:
         ) == [(3, 1, 0, 5), (3, 1, 1, 1), (3, 2, 0, 3)]
         assert rows(
             loader.engine,
-            "SELECT replaced_start_offset, replaced_end_offset FROM offset_ranges WHERE batch_id = 3 ORDER BY partition",
+            "SELECT replaced_start_offset, replaced_end_offset FROM offset_ranges WHERE batch_id = 3 "
+            "ORDER BY partition",
         ) == [(15, 23), (0, 1)]
         assert (
             positions(loader.engine),

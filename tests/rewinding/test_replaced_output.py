@@ -168,7 +168,8 @@ class TestReplace:
     @pytest.mark.parametrize("name", ["loaded", "again", "left_by", "select", 'odd "name"'])
     def test_any_name_of_a_table_will_do(self, db: Warehouse, name: str) -> None:
         db.change(
-            f'CREATE TABLE "{name.replace(chr(34), chr(34) * 2)}" (_kafka_topic, _kafka_partition, _kafka_offset, _batch_id)'
+            f'CREATE TABLE "{name.replace(chr(34), chr(34) * 2)}" (_kafka_topic, _kafka_partition, _kafka_offset, '
+            "_batch_id)"
         )
         held, batch = db.plan({T0: 5}, target=name)
         table = sa.Table(name, sa.MetaData(), autoload_with=db.engine)

@@ -66,7 +66,8 @@ class TestUndo:
 
         with pytest.raises(
             RewindConflictError,
-            match=rf"Rewind {number} .*to-offset 30.* cannot be undone any more: .* moved {half}\[0\] since.*to-batch {number}",
+            match=rf"Rewind {number} .*to-offset 30.* cannot be undone any more: .* moved {half}\[0\] since.*to-batch "
+            rf"{number}",
         ):
             rewinder.preview("undo")
 

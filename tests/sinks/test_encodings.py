@@ -46,7 +46,8 @@ WAYS = (("psycopg", "binary"), ("psycopg", "text"), ("psycopg2", "text"))
 # The second one has types for which COPY sends text.
 TABLES = {
     "binary": "id BIGINT, name VARCHAR(40), day DATE, at TIMESTAMPTZ, wall TIMESTAMP",
-    "text": "id BIGINT, name VARCHAR(40), day DATE, at TIMESTAMPTZ, wall TIMESTAMP, span INTERVAL, days DATERANGE, hours TSTZRANGE",
+    "text": "id BIGINT, name VARCHAR(40), day DATE, at TIMESTAMPTZ, wall TIMESTAMP, span INTERVAL, days DATERANGE, "
+    "hours TSTZRANGE",
 }
 
 ORIGIN = "_batch_id BIGINT, _kafka_topic TEXT, _kafka_partition INT, _kafka_offset BIGINT"

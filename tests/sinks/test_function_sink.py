@@ -1,5 +1,5 @@
-"""`FunctionSink`: a function of the user writes with the positions, what it raises is named, and its transaction is not its
-own to end.
+"""`FunctionSink`: a function of the user writes with the positions, what it raises is named, and its transaction is not
+its own to end.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_rows_and_positions_are_committed_together(callable_loader: Loader, four
     assert positions(callable_loader.engine) == {(four, 0): 4}
     history = "SELECT target_table, row_count FROM offset_batches ORDER BY batch_id"
     assert rows(callable_loader.engine, history) == [
-        ("callable://tests.support.functions.insert", count) for count in (3, 1)
+        ("function://tests.support.functions.insert", count) for count in (3, 1)
     ]
 
 

@@ -1,5 +1,5 @@
-"""What else goes through a `FunctionSink`: retries after a crash, rewinds and replays that replace, dead letters again, and
-`verify`.
+"""What else goes through a `FunctionSink`: retries after a crash, rewinds and replays that replace, dead letters again,
+and `verify`.
 """
 
 from __future__ import annotations

@@ -40,12 +40,14 @@ def way(request: pytest.FixtureRequest, mariadb: MariaDbServer) -> Iterator[str]
 
 def test_every_value_is_stored_as_it_was_sent(mariadb_engine: Engine, way: str, tmp_path: Path) -> None:
     schema = columns(
-        id=pa.int64(), text=pa.string(), data=pa.binary(), exact=pa.decimal128(38, 20), twice=pa.float64(), single=pa.float32(),
-        instant=pa.timestamp("us", "UTC"), wall=pa.timestamp("us"), day=pa.date32(), flag=pa.bool_(), small=pa.int16(),
+        id=pa.int64(), text=pa.string(), data=pa.binary(), exact=pa.decimal128(38, 20), twice=pa.float64(),
+        single=pa.float32(), instant=pa.timestamp("us", "UTC"), wall=pa.timestamp("us"), day=pa.date32(),
+        flag=pa.bool_(), small=pa.int16(),
     )  # fmt: skip
     names = [name for name in schema.names if not name.startswith("_kafka")]
     values: list[tuple[Any, ...]] = [
-        ("\\N\t\n\r\\'\"\0\x1aé😀%s`", bytes(range(256)), Decimal("1e-20"), 1e300, SINGLE, datetime(1, 1, 1, 0, 0, 0, 1, UTC),
+        ("\\N\t\n\r\\'\"\0\x1aé😀%s`", bytes(range(256)), Decimal("1e-20"), 1e300, SINGLE,
+         datetime(1, 1, 1, 0, 0, 0, 1, UTC),
          datetime(9999, 12, 31, 23, 59, 59, 999_999), date(1, 1, 1), True, -(2**15)),
         ("", b"", Decimal("-0.5"), -1e-300, -SINGLE, datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC),
          datetime(1969, 12, 31, 23, 59, 59, 5), date(9999, 12, 31), False, 2**15 - 1),

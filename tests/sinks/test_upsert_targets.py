@@ -105,7 +105,8 @@ def test_a_table_that_cannot_tell_the_newest_is_refused_with_the_statements(
 
     with pytest.raises(
         TargetError,
-        match=r"no column '_kafka_partition', '_kafka_offset': .*ADD COLUMN _kafka_partition INTEGER; .*_kafka_offset BIGINT",
+        match=r"no column '_kafka_partition', '_kafka_offset': .*ADD COLUMN _kafka_partition INTEGER; .*_kafka_offset "
+        "BIGINT",
     ):
         inline_loader(name, **KEYED)
 

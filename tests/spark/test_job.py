@@ -29,9 +29,9 @@ COLUMNS = row_columns(Json("id BIGINT NOT NULL, price DECIMAL(10,2), `größe x`
 JOB = StageJob(
     batch_id=2**40,
     group_id="größe 'x'",
-    slices=(
-        Slice(0, "orders", 0, 5, 10, leader_epoch=0),
-        Slice(1, "orders", 3, 2**62, 2**62 + 7),
+    tasks=(
+        (Slice(0, "orders", 0, 5, 10, leader_epoch=0),),
+        (Slice(1, "orders", 3, 2**62, 2**62 + 7), Slice(2, "orders", 4, 0, 1)),
     ),
     kafka_config={"bootstrap.servers": "a:1,b:2", "sasl.password": '"ü\\', "retries": 3, "ratio": 0.5, "on": True},
     isolation_level="read_committed",
@@ -52,12 +52,11 @@ JOB = StageJob(
     [
         JOB,
         replace(JOB, transform=None, target=TargetColumns("orders", None)),
-        replace(JOB, slices=(), python_path=(), kafka_config={}),
+        replace(JOB, tasks=(), python_path=(), kafka_config={}),
         replace(JOB, transform=ArrowTransform("shop.orders.clean", ["shop.prices"], code="3.11:AA==", columns="AA==")),
         replace(JOB, transform=Sql("SELECT id FROM records", planned='SELECT "id" FROM "records"', columns="AA==")),
         replace(JOB, transform=TaskBody("clean", "3.11:AA==", "f00d", ["shop.prices"])),
         replace(JOB, on_bad_record="dead_letter"),
-        replace(JOB, task_offsets=12),
         replace(JOB, record_format=Raw(headers=True), columns=row_columns(Raw(headers=True))),
         replace(
             JOB, record_format=whole_record(Json("id INT"), Text("k"), {"t": "timestamp", "h": Header("h", "all")})
@@ -83,7 +82,7 @@ def test_secrets_are_not_in_the_text_of_what_holds_them(kind: type[StageJob] | t
 
 
 def test_a_job_spans_the_offsets_of_its_slices() -> None:
-    assert JOB.offsets == 12
+    assert JOB.offsets == 13
 
 
 def test_a_job_knows_every_column_of_a_target_or_that_there_is_none() -> None:

@@ -26,7 +26,7 @@ def read(index: int, records: int = 10) -> SliceRead:
 
 def job(staging: StagingDirectory) -> StageJob:
     slices = tuple(Slice(index, "orders", 0, index * 10, index * 10 + 10) for index in range(MANY))
-    return replace(JOB, slices=slices, staging_uri=staging.uri)
+    return replace(JOB, tasks=(slices,), staging_uri=staging.uri)
 
 
 @pytest.fixture

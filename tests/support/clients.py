@@ -80,9 +80,9 @@ def more_partitions(kafka: Kafka, topic: str, count: int) -> None:
 class Transactions:
     """A transactional producer that writes to partition 0 of one topic."""
 
-    def __init__(self, kafka: Kafka, topic: str) -> None:
+    def __init__(self, kafka: Kafka, topic: str, **config: Any) -> None:
         self._topic = topic
-        self._producer = producer(kafka, **{"transactional.id": topic})
+        self._producer = producer(kafka, **{"transactional.id": topic}, **config)
         self._producer.init_transactions(30)
 
     def begin(self, values: list[bytes], timestamp: int = 0) -> None:

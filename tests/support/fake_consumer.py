@@ -66,6 +66,9 @@ class FakeConsumer:
     def assign(self, partitions: list[Any]) -> None:
         self.assigned = partitions
 
+    def position(self, partitions: list[Any]) -> list[Any]:
+        return [SimpleNamespace(offset=-1001)]
+
     def consume(self, count: int, timeout: float) -> list[FakeMessage]:
         self.now += self.seconds_a_call
         self.collecting.add(gc.isenabled())

@@ -172,6 +172,9 @@ class MemoryConsumer:
         self._reported = state
         return [FakeMessage(self._position, None, problem=KafkaError(code, text))]
 
+    def position(self, partitions: Sequence[Any]) -> list[Committed]:
+        return [Committed(self._topic, self._partition, self._position)]
+
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         return self._log.metadata(topic)
 

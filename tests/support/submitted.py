@@ -30,7 +30,9 @@ class Application(main.Application):
     def stage(self, job, display):
         directory = Path(job.staging_uri)
         display.line(f"Batch {{job.batch_id}}: staged")
-        process = {{"pid": os.getpid(), "properties": self._properties, "kafka": dict(job.kafka_config), "argv": sys.argv}}
+        process = {{
+            "pid": os.getpid(), "properties": self._properties, "kafka": dict(job.kafka_config), "argv": sys.argv
+        }}
         (directory / "process.tmp").write_text(json.dumps(process))
         (directory / "process.tmp").rename(directory / f"process-{{job.batch_id}}.json")
         if job.group_id == "hangs":
@@ -84,7 +86,11 @@ class Submitted:
         :return: the file in which its process id is then
         """
         driver, pid = self._program.with_name("driver.py"), self.staging / "driver"
-        wait = f"Path({str(pid)!r}).write_text(str(os.getpid()))\nwhile not Path({str(until)!r}).exists(): time.sleep(0.02)\nstatus ="
+        wait = (
+            f"Path({str(pid)!r}).write_text(str(os.getpid()))\n"
+            f"while not Path({str(until)!r}).exists(): time.sleep(0.02)\n"
+            "status ="
+        )
         driver.write_text(self._program.read_text().replace("status =", wait, 1))
         self._submit(f'#!/bin/sh\n{sys.executable} {driver} "$@" &\nwait\n')
         return pid
@@ -94,7 +100,7 @@ class Submitted:
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", self.environment["AIRFLOW_CONN_SPARK_DEFAULT"])
 
     def job(self, batch_id: int, does: str = "is_staged", **others: Any) -> StageJob:
-        return replace(JOB, batch_id=batch_id, group_id=does, slices=(), staging_uri=str(self.staging), **others)
+        return replace(JOB, batch_id=batch_id, group_id=does, tasks=(), staging_uri=str(self.staging), **others)
 
     def process(self, batch_id: int) -> dict[str, Any]:
         """What the process that had a job knew."""

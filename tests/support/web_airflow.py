@@ -19,7 +19,9 @@ from airflow.sdk import DAG
 from airflow_kafka_offsets import Json, KafkaBatchOperator, SqlTable
 
 for dag_id, task_id, group in (
-    ("shop", "load_orders", "orders"), ("payments_hourly", "load_payments", "payments"), ("clicks", "load_clicks", "clicks")
+    ("shop", "load_orders", "orders"),
+    ("payments_hourly", "load_payments", "payments"),
+    ("clicks", "load_clicks", "clicks"),
 ):
     with DAG(dag_id, schedule=None) as dag:
         KafkaBatchOperator(

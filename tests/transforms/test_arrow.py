@@ -232,7 +232,8 @@ ELSEWHERE = """
     from airflow_kafka_offsets.transforms.transform import from_plain
 
     columns = pa.schema([("id", pa.int64()), *ORIGIN_COLUMNS])
-    rows = pa.RecordBatch.from_pylist([{"id": 2, "_kafka_topic": "t", "_kafka_partition": 0, "_kafka_offset": 5}], schema=columns)
+    row = {"id": 2, "_kafka_topic": "t", "_kafka_partition": 0, "_kafka_offset": 5}
+    rows = pa.RecordBatch.from_pylist([row], schema=columns)
     function = from_plain(json.loads(sys.stdin.read())).function(columns)
     print(function(rows).rows.select(["x", "y"]).to_pylist(), "clean_of_this_test" in sys.modules)
 """

@@ -146,7 +146,8 @@ def test_two_parses_serialize_alike(tmp_path: Path) -> None:
         from airflow.sdk import DAG, task
         from airflow.serialization.serialized_objects import DagSerialization
         from airflow_kafka_offsets import ArrowTransform, Json, KafkaBatchOperator, Sql, SqlTable
-        common = {"group_id": "g", "topics": ["t"], "value_format": Json("id BIGINT"), "sink": SqlTable("t", conn_id="w")}
+        sink = SqlTable("t", conn_id="w")
+        common = {"group_id": "g", "topics": ["t"], "value_format": Json("id BIGINT"), "sink": sink}
         with DAG("parsed", schedule=None) as dag:
             @task.kafka_batch(**common)
             def clean(records, day):

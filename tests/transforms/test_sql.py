@@ -130,8 +130,9 @@ def test_no_row_may_be_left() -> None:
 )
 def test_types_become_those_of_spark(expression: str, ddl: str | None, value: Any) -> None:
     record = {
-        "id": 7, "orderId": "a-1", "amount": Decimal("1.50"), "ratio": 0.5, "created": AT, "local": datetime(2026, 1, 2, 3),
-        "day": date(2026, 2, 3), "tags": [1, 9], "place": {"town": "Köln"}, "small": 1, "raw": b"\0\xff",
+        "id": 7, "orderId": "a-1", "amount": Decimal("1.50"), "ratio": 0.5, "created": AT,
+        "local": datetime(2026, 1, 2, 3), "day": date(2026, 2, 3), "tags": [1, 9], "place": {"town": "Köln"},
+        "small": 1, "raw": b"\0\xff",
     }  # fmt: skip
     if ddl is None:
         with pytest.raises(TransformError, match=r"column 'x'.*cast it"):

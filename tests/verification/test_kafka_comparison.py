@@ -37,8 +37,8 @@ def test_records_that_history_and_target_forgot_are_found_in_kafka(inline_loader
     assert verified(inline_loader).rows == 17
     with pytest.raises(
         VerificationError,
-        match=r"\[0\]: the record at offset 4, which was loaded by batch 1, is neither in table 'target' nor a dead letter, "
-        r"as is 1 more up to offset 15",
+        match=r"\[0\]: the record at offset 4, which was loaded by batch 1, is neither in table 'target' nor a dead "
+        "letter, as is 1 more up to offset 15",
     ) as raised:
         reread(inline_loader)
     assert (raised.value.partition, raised.value.offset, raised.value.batch_id) == (0, 4, 1)

@@ -126,7 +126,8 @@ class ConnectedSqlTable(Table):
         )
         if views:
             raise ConfigurationError(
-                f"{self.sink.name!r} is a view, and rows are loaded into tables: name the table that it shows, or a table "
+                f"{self.sink.name!r} is a view, and rows are loaded into tables: name the table that it shows, or a "
+                "table "
                 "of its own"
             )
 
@@ -136,7 +137,8 @@ class ConnectedSqlTable(Table):
         schema, dot, name = self.sink.table.partition(".")
         if dot and schema in sa.inspect(engine).get_schema_names():
             raise ConfigurationError(
-                f"There is no table {self.sink.table!r}, and it is not created under that name: {schema!r} is a schema, "
+                f"There is no table {self.sink.table!r}, and it is not created under that name: {schema!r} is a "
+                "schema, "
                 f"which is a parameter of its own, as in SqlTable({name!r}, schema={schema!r})"
             )
         table = created_table(self.sink.table, self.sink.schema, columns, self.sink.upsert_key)

@@ -133,7 +133,10 @@ class _Load:
         for row, text in enumerate(_tuples(rows)):
             length = len(text.encode())
             if length > limit:
-                reason = f"its row takes {length:,} bytes in a statement, and the server takes {limit:,} (max_allowed_packet)"
+                reason = (
+                    f"its row takes {length:,} bytes in a statement, and the server takes {limit:,} "
+                    "(max_allowed_packet)"
+                )
                 raise RowRefusedError(reason, row, has_bad_value=True)
             if texts and (len(texts) == _INSERT_ROWS or size + length > limit):
                 yield place, texts

@@ -106,8 +106,8 @@ def _failed_line(context: str, table: str) -> int | None:
     """Return the line that COPY failed at; None where the context names none.
 
     Postgres writes the context in the language of `lc_messages`, which only a superuser may change: "COPY orders, line
-    3" is "COPY orders, Zeile 3" or "ordersのCOPY、行 3" elsewhere. It begins with the table's name, and the first number
-    is the line's.
+    3" is "COPY orders, Zeile 3" or "ordersのCOPY、行 3" in others. It begins with the table's name, and the first
+    number is the line's.
 
     :param table: its name without the schema
     """

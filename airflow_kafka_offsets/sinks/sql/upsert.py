@@ -211,30 +211,34 @@ class Upsert:
             if is_outage(error):
                 raise
             if not is_of_row(error):
-                raise self._of_statement(error) from None
+                raise self._refused_statement(error) from None
             refused = error
-        known = len(self.refused.reasons)
-        self._refuse(self.temporary(newest))
-        if len(self.refused.reasons) == known:
-            raise self._of_statement(refused)
+        # Outside of the handler: an error that follows must not have the database's, which quotes the row, in its
+        # context.
+        if not self._refuse_records(self.temporary(newest)):
+            # The database takes each row by itself.
+            raise self._refused_statement(refused)
         return None
 
-    def _refuse(self, newest: sa.Table) -> None:
-        """Find the rows that the database refuses, and refuse their records; nothing is merged.
+    def _refuse_records(self, newest: sa.Table) -> bool:
+        """Find the rows that the database refuses by merging ranges of offsets, which are halved until one offset is
+        left, and refuse their records. Merge nothing.
 
         :param newest: the rows to merge, each of which can be merged by itself; it is dropped
+        :return: whether there are such rows
         """
+        known = len(self.refused.reasons)
         offset, of_topic, of_partition = (newest.c[name] for name in (_OFFSET, _TOPIC, _PARTITION))
-        spans = sa.select(of_topic, of_partition, sa.func.min(offset), sa.func.max(offset)).group_by(
-            of_topic, of_partition
-        )
+        partitions = sa.select(of_topic, of_partition, sa.func.min(offset), sa.func.max(offset))
+        partitions = partitions.group_by(of_topic, of_partition).order_by(of_topic, of_partition)
         trial = self.conn.begin_nested()
-        for topic, partition, first, last in self.conn.execute(spans.order_by(of_topic, of_partition)).all():
+        for topic, partition, first, last in self.conn.execute(partitions).all():
             rows = sa.select(*self.of(newest)).where(of_topic == topic, of_partition == partition)
-            write = partial(self._merge_offsets, rows, offset)
-            write_around(self.conn, first, last + 1, write, partial(self._refuse_offset, topic, partition))
+            merge = partial(self._merge_offsets, rows, offset)
+            write_around(self.conn, first, last + 1, merge, partial(self._refuse_offset, topic, partition))
         trial.rollback()
         self.drop(newest)
+        return len(self.refused.reasons) > known
 
     def _refuse_offset(self, topic: str, partition: int, offset: int, refused: RowRefusedError) -> None:
         record = Record(topic, partition, offset)
@@ -250,5 +254,5 @@ class Upsert:
                 raise
             raise refused_row(error, self.table) from None
 
-    def _of_statement(self, error: DBAPIError) -> TargetError:
+    def _refused_statement(self, error: DBAPIError) -> TargetError:
         return TargetError(f"Nothing was written into {self.table.fullname!r}: {refusal(error, self.table)}")
