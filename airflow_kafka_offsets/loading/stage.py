@@ -111,7 +111,7 @@ def begin_attempt(context: LoadContext, claim: Claim, batch: Batch) -> Attempt:
     pipeline = context.pipeline
     with context.ledger.connect() as conn:
         # It saves a Spark application whose result could not be committed.
-        context.checks.refuse_unknown_rows(conn, batch.batch_id)
+        context.checks.refuse_unknown_rows(conn, context.publication(batch, claim.kind).output)
     directory = create_directory(batch.batch_id, pipeline.staging_dir)
     try:
         job = make_job(context, claim.kind, batch, directory)

@@ -105,6 +105,12 @@ class ObjectFiles:
         except FileNotFoundError:
             return None
 
+    def copy(self, path: str, to: str) -> None:
+        """Copy a file, in an object store on the server. It appears whole; what has the name is replaced."""
+        import obstore
+
+        obstore.copy(self.store, path, to)
+
     def remove(self, path: str) -> None:
         """Remove a file, if it is there."""
         import obstore

@@ -75,5 +75,5 @@ class DeltaFormat:
     def storage_options(self) -> Mapping[str, str]:
         return self.sink.storage
 
-    def dataset(self, snapshot: Snapshot) -> Dataset:
-        return Dataset(*dataset_name(self.sink.uri), fields_of(snapshot.columns))
+    def dataset(self, snapshot: Snapshot | None) -> Dataset:
+        return Dataset(*dataset_name(self.sink.uri), None if snapshot is None else fields_of(snapshot.columns))

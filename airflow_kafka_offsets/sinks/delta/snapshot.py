@@ -147,7 +147,9 @@ class DeltaSnapshot(Snapshot):
         new = [] if rows is None else lacking(self.columns, file_columns(rows))
         columns = pa.schema([*self.columns, *(column.with_nullable(True) for column in new)])
         names = {*(rows.names if rows is not None else columns.names), BATCH_ID}
-        types = [(column.name, str(column.type)) for column in columns if column.name in names or not is_added(column.name)]
+        types = [
+            (column.name, str(column.type)) for column in columns if column.name in names or not is_added(column.name)
+        ]
         digest = hashlib.sha256(repr((sorted(types), self.partition_by)).encode()).hexdigest()
         return DeltaShape(
             self.sink.uri,

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -37,12 +37,14 @@ from airflow_kafka_offsets.sinks.iceberg.catalogs import (
 )
 from airflow_kafka_offsets.sinks.iceberg.creation import ORIGIN, check_terms, create_table
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
-from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.sinks.lake.names import dataset_name
 from airflow_kafka_offsets.sinks.lake.storage import pyiceberg_properties
 from airflow_kafka_offsets.sinks.lake.table_format import Snapshot
 from airflow_kafka_offsets.sinks.sink import Connections
 from airflow_kafka_offsets.sinks.table import Dataset
+
+if TYPE_CHECKING:
+    from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ class IcebergFormat:
             raise ConfigurationError(
                 f"IcebergTable needs namespace and name, such as 'shop.orders'; got {identifier!r}"
             )
-        for what, value in (("partition_by", sink.partition_by), ("sort_by", sink.sort_by)):
+        for what in ("partition_by", "sort_by"):
+            value = getattr(sink, what)
             if isinstance(value, str) or not all(isinstance(term, str) for term in value):
                 raise ConfigurationError(f"{what} must be several texts, such as ('day(created)',); got {value!r}")
         check_terms(sink.partition_by)
@@ -169,8 +172,9 @@ class IcebergFormat:
         table = self._load() if self.sink.commits_externally else None
         return storage_of(self.properties if table is None else table.io.properties)
 
-    def dataset(self, snapshot: Snapshot) -> Dataset:
-        assert isinstance(snapshot, IcebergSnapshot)
+    def dataset(self, snapshot: Snapshot | None) -> Dataset | None:
+        if not isinstance(snapshot, IcebergSnapshot):
+            return None
         fields = [(field.name, str(field.field_type)) for field in snapshot.table.schema().fields]
         symlink = (f"iceberg://{self.sink.catalog_name}", str(self.sink.identifier))
         return Dataset(*dataset_name(snapshot.table.location()), fields, symlink)

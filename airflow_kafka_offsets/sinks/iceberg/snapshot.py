@@ -6,12 +6,19 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import Any
 
 import pyarrow as pa
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, LessThanOrEqual, Or
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    GreaterThanOrEqual,
+    LessThanOrEqual,
+    Or,
+)
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
 from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, AssertTableUUID
@@ -180,8 +187,8 @@ class IcebergSnapshot(Snapshot):
         # A change of columns or partitions makes no snapshot: the files would not fit any more.
         requirements = (
             AssertTableUUID(uuid=metadata.table_uuid),
-            AssertCurrentSchemaId(**{"current-schema-id": metadata.current_schema_id}),
-            AssertDefaultSpecId(**{"default-spec-id": metadata.default_spec_id}),
+            AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
+            AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
         )
         try:
             self._stage(transaction, change)

@@ -29,8 +29,8 @@ class IcebergTable(LakeSink):
     `iceberg_namespace_properties` of a SQL catalog, as Iceberg's JDBC catalog and pyiceberg know it: rows and positions
     move in one transaction. Other writers of the table wait for it, and go on from its snapshot.
 
-    With `catalog`, or `catalog_conn_id`, the table is in any catalog that pyiceberg knows: REST, Glue, Hive, another SQL
-    catalog. There are two commits then, and rows are still loaded exactly once: a property of the table says
+    With `catalog`, or `catalog_conn_id`, the table is in any catalog that pyiceberg knows: REST, Glue, Hive, another
+    SQL catalog. There are two commits then, and rows are still loaded exactly once: a property of the table says
     which batch of a group was published last.
 
     A missing table is created, with the columns of the rows and `_batch_id`; all may be null. Columns are matched by

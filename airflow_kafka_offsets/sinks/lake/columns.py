@@ -23,9 +23,11 @@ def match(name: str, table: pa.Schema, required: Collection[str], columns: pa.Sc
     :raises TargetError: a column is missing, or has another type
     """
     faults = [] if may_grow else [f"it has no column {field.name!r}" for field in lacking(table, columns)]
-    for field in columns:
-        if field.name in table.names and not may_hold(table.field(field.name).type, field.type):
-            faults.append(f"column {field.name!r} is {table.field(field.name).type}, the rows hold {field.type}")
+    faults += [
+        f"column {field.name!r} is {table.field(field.name).type}, the rows hold {field.type}"
+        for field in columns
+        if field.name in table.names and not may_hold(table.field(field.name).type, field.type)
+    ]
     if missing := [column for column in required if column not in columns.names and column != BATCH_ID]:
         faults.append(f"it needs a value for {', '.join(map(repr, missing))}, which the rows do not hold")
     if faults:

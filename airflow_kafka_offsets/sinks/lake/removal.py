@@ -179,7 +179,10 @@ class Search:
         return removal
 
     def _look(self, snapshot: Snapshot, file: LakeFile) -> _Found:
-        wanted = [*(self.rows.columns if self.rows else ()), *((*RECORD, *self.newest.index.names) if self.newest else ())]
+        wanted = [
+            *(self.rows.columns if self.rows else ()),
+            *((*RECORD, *self.newest.index.names) if self.newest else ()),
+        ]
         columns = [name for name in dict.fromkeys([BATCH_ID, *wanted]) if name in snapshot.columns.names]
         seen, removed, outdated, counts = 0, [pa.array([], pa.int64())], [pa.array([], pa.int32())], Counter[Key]()
         for part in portions(snapshot, file, columns):
@@ -226,7 +229,9 @@ def without(rows: int, removed: pa.Array) -> pa.Array:
 
 def _with_columns(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     arrays = [
-        rows.column(column.name).cast(column.type) if column.name in rows.schema.names else pa.nulls(len(rows), column.type)
+        rows.column(column.name).cast(column.type)
+        if column.name in rows.schema.names
+        else pa.nulls(len(rows), column.type)
         for column in columns
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=columns)

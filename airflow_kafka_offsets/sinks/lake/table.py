@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -18,7 +18,6 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerErro
 from airflow_kafka_offsets.sinks import upsert_key
 from airflow_kafka_offsets.sinks.lake.columns import match, required_columns
 from airflow_kafka_offsets.sinks.lake.rows import LakeRows
-from airflow_kafka_offsets.sinks.lake.sink import LakeSink
 from airflow_kafka_offsets.sinks.lake.table_format import Snapshot, TableFormat
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.sinks.table import (
@@ -33,6 +32,9 @@ from airflow_kafka_offsets.sinks.table import (
 from airflow_kafka_offsets.sinks.target_rows import Removed
 from airflow_kafka_offsets.staging.rows import TargetColumns, schema_text
 from airflow_kafka_offsets.writers.lake_writer import LakeWriter
+
+if TYPE_CHECKING:
+    from airflow_kafka_offsets.sinks.lake.sink import LakeSink
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,9 @@ class LakeTable(Table):
         return TargetColumns(self.sink.name, tuple(names), required, may_grow and columns is not None)
 
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
-        """Raise if the last publication of the group is one that the state tables do not know, or is gone from the table.
+        """Raise if the state tables do not know the last publication of the group, or the table was set back behind it.
 
+        :raises OlderLedgerError: the state tables do not know it
         :raises TargetError: somebody set the table back
         """
         snapshot = self._over(conn)
@@ -152,8 +155,7 @@ class LakeTable(Table):
         return 0 if snapshot is None else snapshot.remove_leftovers(batch_id, before)
 
     def datasets(self) -> list[Dataset]:
-        snapshot = self.format.snapshot()
-        return [] if snapshot is None else [self.format.dataset(snapshot)]
+        return [*filter(None, [self.format.dataset(self.format.snapshot())])]
 
     def _over(self, conn: Connection, *, lock: bool = False) -> Snapshot | None:
         return self.format.snapshot(None if self.sink.commits_externally else conn, lock=lock)

@@ -240,5 +240,5 @@ class TableFormat(Protocol):
     def storage_options(self) -> Mapping[str, Any]:
         """Return what Spark's tasks need to reach its files."""
 
-    def dataset(self, snapshot: Snapshot) -> Dataset:
-        """Return the table as OpenLineage names it."""
+    def dataset(self, snapshot: Snapshot | None) -> Dataset | None:
+        """Return the table as OpenLineage names it; None where there is no table, and its place is not known."""

@@ -21,7 +21,7 @@ from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseBusyErr
 from airflow_kafka_offsets.sinks.lake.columns import lacking, match_new
 from airflow_kafka_offsets.sinks.lake.newest import NewestRows
 from airflow_kafka_offsets.sinks.lake.races import attempts
-from airflow_kafka_offsets.sinks.lake.removal import KeptRows, Removal, Search, of_output, rewrite, without
+from airflow_kafka_offsets.sinks.lake.removal import BatchRows, KeptRows, Removal, Search, of_output, rewrite, without
 from airflow_kafka_offsets.sinks.lake.replaced import ReplacedRows
 from airflow_kafka_offsets.sinks.lake.staged import entries, prove_files
 from airflow_kafka_offsets.sinks.lake.table_format import Change, PublicationResult, Snapshot, UnknownOutcomeError
@@ -41,9 +41,7 @@ class LakeTarget(Target):
     :param upsert_key: the columns by which rows are replaced
     """
 
-    def __init__(
-        self, name: str, snapshot: Snapshot | None, output: Output, upsert_key: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, name: str, snapshot: Snapshot | None, output: Output, upsert_key: tuple[str, ...] = ()) -> None:
         self.name, self.snapshot, self.output, self._key = name, snapshot, output, upsert_key
         self.result = PublicationResult()
         self._is_published = self._is_counted = self._is_written = False
@@ -175,7 +173,7 @@ class LakeTarget(Target):
         return self.snapshot
 
     def _count(self, snapshot: Snapshot) -> int:
-        return Search(of_output(snapshot, self.output)).count(snapshot)
+        return Search(BatchRows(self.output.batch_id)).count(snapshot)
 
     def _set_back(self, rows: int) -> TargetError:
         return TargetError(
@@ -240,7 +238,10 @@ class LakeTarget(Target):
         found = (shape, tuple((kept.file.key, kept.stay) for kept in mixed))
         if mixed and self._rewritten[0] != found:
             directory = self.output.attempt or f"batch-{self.output.batch_id}-{uuid.uuid4().hex}"
-            self._rewritten = found, [snapshot.entry(file, shape)[0] for file in rewrite(snapshot, shape, directory, mixed)]
+            self._rewritten = (
+                found,
+                [snapshot.entry(file, shape)[0] for file in rewrite(snapshot, shape, directory, mixed)],
+            )
         if mixed:
             yield from self._rewritten[1]
 
@@ -266,6 +267,10 @@ def as_removed(result: PublicationResult, output: Output | None = None) -> list[
     :param output: whose first partition stands for all where the table does not name partitions
     """
     return [
-        Removed(batch, TopicPartition(topic, partition) if topic or output is None else output.ranges[0].topic_partition, rows)
+        Removed(
+            batch,
+            TopicPartition(topic, partition) if topic or output is None else output.ranges[0].topic_partition,
+            rows,
+        )
         for batch, topic, partition, rows in result.removed
     ]

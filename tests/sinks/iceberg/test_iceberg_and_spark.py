@@ -16,8 +16,8 @@ import pytest
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
-from airflow_kafka_offsets.sinks.iceberg.target import Changes
+from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
+from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from devstack.spark_jars import spark_with_delta, spark_with_iceberg
 from tests.support import fixtures
 from tests.support.clients import Kafka, produce
@@ -66,7 +66,7 @@ def catalog_name() -> str:
 
 
 @pytest.fixture
-def sink(where: str, tmp_path: Path, catalog_name: str) -> IcebergSink:
+def sink(where: str, tmp_path: Path, catalog_name: str) -> IcebergTable:
     return iceberg_sink(where, tmp_path, catalog_name=catalog_name, **LAYOUT)
 
 
@@ -78,7 +78,7 @@ def spark_sql() -> Iterator[SparkSql]:
 
 
 @pytest.fixture
-def sql(where: str, spark_sql: SparkSql, engine: Engine, sink: IcebergSink) -> Iterator[SparkSql]:
+def sql(where: str, spark_sql: SparkSql, engine: Engine, sink: IcebergTable) -> Iterator[SparkSql]:
     """Spark with the catalog of the table."""
     url = engine.url
     catalog = {
@@ -102,7 +102,7 @@ def sql(where: str, spark_sql: SparkSql, engine: Engine, sink: IcebergSink) -> I
 
 
 @pytest.fixture
-def table(sink: IcebergSink) -> str:
+def table(sink: IcebergTable) -> str:
     return f"{sink.catalog_name}.{sink.identifier}"
 
 
@@ -201,7 +201,7 @@ def test_what_spark_inserts_and_compacts_while_a_batch_is_loaded_is_rebased_upon
     committed.
     """
     group.load(max_records=4, value_format=COLUMNS)
-    commit = Changes.commit
+    commit = IcebergSnapshot.commit
     writers: list[threading.Thread] = []
 
     def write() -> None:
@@ -219,7 +219,7 @@ def test_what_spark_inserts_and_compacts_while_a_batch_is_loaded_is_rebased_upon
 
     produce(kafka, group.orders, orders_of(10, 3))
     with monkeypatch.context() as patched:
-        patched.setattr(Changes, "commit", interfere)
+        patched.setattr(IcebergSnapshot, "commit", interfere)
         assert group.load(value_format=COLUMNS).rows == 3
     writers[0].join()
 
