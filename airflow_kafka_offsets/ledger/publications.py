@@ -62,15 +62,24 @@ class Publication:
     is_external: bool
 
     @classmethod
-    def of(cls, ledger: Ledger, table: Table, batch: Batch, kind: str, attempt: str = "") -> Publication:
+    def of(
+        cls,
+        ledger: Ledger,
+        table: Table,
+        batch: Batch,
+        kind: str,
+        attempt: str = "",
+        conn: Connection | None = None,
+    ) -> Publication:
         """Return the publication of a batch.
 
         :param kind: of the batch: loads of a group follow each other, and every other batch has a series of its own
         :param attempt: the name of the attempt that staged it
+        :param conn: of the transaction, where it is called within one
         """
         series = ""
         if table.sink.commits_externally:
-            series = f"{installation_id(ledger)}.{batch.group_id}"
+            series = f"{installation_id(ledger, conn)}.{batch.group_id}"
             if kind != "load":
                 series = f"{series}.{batch.batch_id}"
         output = Output(batch.batch_id, batch.group_id, batch.ranges, series, attempt)
