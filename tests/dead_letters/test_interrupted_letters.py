@@ -80,7 +80,7 @@ def test_an_attempt_whose_end_others_found_out_does_not_begin_again(
     def begin(ledger: Ledger, *arguments: Any, **options: Any) -> None:
         begin_publishing_dead_letters(ledger, *arguments, **options)
         if not attempts:
-            finish_publishing_dead_letters(ledger, group.sink, "loader")
+            finish_publishing_dead_letters(ledger, group.sink.connect(group.loader.engine), "loader")
         attempts.append(arguments)
 
     with monkeypatch.context() as patch:

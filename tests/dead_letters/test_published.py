@@ -155,7 +155,7 @@ def test_letters_that_may_be_published_are_neither_dropped_nor_replaced(
     group: LakeGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = Ledger(group.loader.engine)
-    output = dead_letters_output(ledger, group.sink, "loader", 1, "batch-1-x")
+    output = dead_letters_output(ledger, group.sink.connect(ledger.engine), "loader", 1, "batch-1-x")
     begin_publishing_dead_letters(ledger, output, [Record(group.topic, 0, 2)])
 
     assert drop_dead_letters(DeadLetterFilter("loader"), engine=ledger.engine) == 1

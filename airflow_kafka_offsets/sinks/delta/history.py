@@ -76,7 +76,7 @@ def last_published(table: deltalake.DeltaTable, group_id: str) -> Published | No
 def refuse_restored(name: str, table: deltalake.DeltaTable, group_id: str, last_rewind: datetime | None) -> None:
     """Raise if the table was restored to a version before the last publication of a group.
 
-    A later publication of the group, or a rewind, shows that somebody saw to it.
+    After a later publication of the group, or a rewind, the positions are right again.
 
     :param last_rewind: when the group was rewound last
     :raises TargetError: rows of the group may be gone

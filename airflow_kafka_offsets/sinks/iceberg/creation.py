@@ -35,7 +35,7 @@ ORIGIN = pa.schema(
         (TIMESTAMP, pa.timestamp("us", "UTC")),
     ]
 )
-"""What a created table has beside the columns that the user declares."""
+"""What a created table has besides the columns that the user declares."""
 
 
 def create_table(catalog: Catalog, sink: IcebergTable, columns: pa.Schema) -> None:

@@ -112,7 +112,7 @@ def summary(output: Output) -> dict[str, str]:
 
 
 def refuse_rollback(table: Table, group_id: str) -> None:
-    """Raise if somebody set the table back behind the last snapshot of a group.
+    """Raise if the table was set back behind the last snapshot of a group.
 
     Where the snapshots are expired that would tell, nothing is raised.
 

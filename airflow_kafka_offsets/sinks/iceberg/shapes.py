@@ -38,17 +38,17 @@ def add_columns(name: str, transaction: Transaction, columns: pa.Schema) -> None
                 update.add_column((field.name,), field.field_type)
     except Exception as error:  # pyiceberg has no class for types that it does not know
         names = first_few(repr(field.name) for field in missing)
-        raise TargetError(f"{name} cannot have column {names}: {error}") from error
+        raise TargetError(f"Iceberg table {name!r} cannot have column {names}: {error}") from error
 
 
-def shape_of(name: str, table: Table, columns: pa.Schema | None = None) -> TableShape:
+def shape_of(table: Table, columns: pa.Schema | None = None) -> TableShape:
     """Return the shape of a table, with columns that it lacks.
 
     :param columns: of the rows that are about to be written
     """
     transaction = table.transaction()
     if columns is not None:
-        add_columns(name, transaction, columns)
+        add_columns(".".join(table.name()), transaction, columns)
     metadata = transaction.table_metadata
     schema = metadata.schema()
     sort_by = [

@@ -148,7 +148,7 @@ class IcebergSnapshot(Snapshot):
             yield rows.cast(types).select(list(columns))
 
     def shape(self, rows: pa.Schema | None = None) -> TableShape:
-        return shape_of(self.name, self.table, rows)
+        return shape_of(self.table, rows)
 
     def entry(self, file: StagedFile, shape: FileFormat) -> tuple[DataFile, LakeFile]:
         assert isinstance(shape, TableShape)
@@ -206,7 +206,7 @@ class IcebergSnapshot(Snapshot):
 
     def _stage(self, transaction: Transaction, change: Change) -> None:
         if change.columns is not None:
-            add_columns(self.name, transaction, change.columns)
+            add_columns(".".join(self.table.name()), transaction, change.columns)
         update = transaction.update_snapshot(summary(change.output))
         if change.removes:
             with update.overwrite() as overwrite:

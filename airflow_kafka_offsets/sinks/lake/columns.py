@@ -12,7 +12,9 @@ from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.writers.fitting import may_hold
 
 
-def match(name: str, table: pa.Schema, required: Collection[str], columns: pa.Schema, *, may_grow: bool) -> None:
+def match(
+    name: str, table: pa.Schema, required: Collection[str], columns: pa.Schema, *, may_grow: bool = False
+) -> None:
     """Check that rows fit a table by their types. The tasks that write its files refuse single values
     (`writers.fitting`).
 
@@ -22,17 +24,21 @@ def match(name: str, table: pa.Schema, required: Collection[str], columns: pa.Sc
     :param may_grow: whether columns that the table lacks are added
     :raises TargetError: a column is missing, or has another type
     """
-    faults = [] if may_grow else [f"it has no column {field.name!r}" for field in lacking(table, columns)]
-    faults += [
-        f"column {field.name!r} is {table.field(field.name).type}, the rows hold {field.type}"
-        for field in columns
-        if field.name in table.names and not may_hold(table.field(field.name).type, field.type)
-    ]
+    new = [] if may_grow else lacking(table, columns)
+    faults = [fault for field in columns if (fault := _fault(field, table, is_missing=field in new)) is not None]
     if missing := [column for column in required if column not in columns.names and column != BATCH_ID]:
         faults.append(f"it needs a value for {', '.join(map(repr, missing))}, which the rows do not hold")
     if faults:
         raise TargetError(f"Table {name!r} does not fit the rows: {'; '.join(faults)}")
     match_new(name, table, columns)
+
+
+def _fault(field: pa.Field, table: pa.Schema, *, is_missing: bool) -> str | None:
+    if is_missing:
+        return f"it has no column {field.name!r}"
+    if field.name not in table.names or may_hold(table.field(field.name).type, field.type):
+        return None
+    return f"column {field.name!r} is {table.field(field.name).type}, the rows hold {field.type}"
 
 
 def match_new(name: str, table: pa.Schema, columns: pa.Schema) -> None:

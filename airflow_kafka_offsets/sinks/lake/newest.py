@@ -112,7 +112,7 @@ class NewestRows:
         rows, places, numbers = rows.filter(near), places.filter(near), numbers.filter(near)
         is_same_log = pc.equal(self._logs(rows), self._rows.column(_LOG).take(numbers))
         is_later = pc.greater(rows.column(OFFSET).cast(pa.int64()), self._rows.column(OFFSET).take(numbers))
-        # Nobody knows how old a row is that does not say where it is from.
+        # The age of a row that does not say where it is from is not known.
         is_newer = pc.fill_null(pc.and_kleene(is_same_log, is_later), False).combine_chunks()
         return Replaced(places.filter(pc.invert(is_newer)), pc.unique(numbers.filter(is_newer)))
 

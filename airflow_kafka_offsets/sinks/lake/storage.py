@@ -85,10 +85,11 @@ def read_storage(conn_id: str, connections: Connections) -> dict[str, str]:
     if kind == "generic":
         return {name: _text(value) for name, value in extra.items()}
     if kind == "aws":
-        endpoint = (extra.pop("service_config", None) or {}).get("s3", {}).get("endpoint_url")
-        extra = {**({"endpoint_url": endpoint} if endpoint else {}), **extra}
+        service = (extra.pop("service_config", None) or {}).get("s3", {})
+        extra = _given(endpoint_url=service.get("endpoint_url")) | extra
         options = _renamed(conn_id, extra, _AWS) | _given(aws_access_key_id=login, aws_secret_access_key=password)
-        return options | ({"allow_http": "true"} if options.get("aws_endpoint", "").startswith("http://") else {})
+        is_plain = options.get("aws_endpoint", "").startswith("http://")
+        return options | _given(allow_http="true" if is_plain else None)
     if kind in ("wasb", "adls"):
         options = _renamed(conn_id, extra, _AZURE)
         if "azure_storage_tenant_id" in options:

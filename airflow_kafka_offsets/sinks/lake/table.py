@@ -73,7 +73,7 @@ class LakeTable(Table):
         """Raise if the state tables do not know the last publication of the group, or the table was set back behind it.
 
         :raises OlderLedgerError: the state tables do not know it
-        :raises TargetError: somebody set the table back
+        :raises TargetError: the table was set back
         """
         snapshot = self._over(conn)
         if snapshot is None:

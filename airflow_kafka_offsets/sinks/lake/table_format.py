@@ -107,7 +107,7 @@ class Snapshot(ABC):
 
     @abstractmethod
     def check_history(self, group_id: str, last_rewind: datetime | None) -> None:
-        """Check that nobody set the table back behind the last publication of a group.
+        """Check that the table was not set back behind the last publication of a group.
 
         :param last_rewind: when the group was rewound last
         :raises TargetError: rows of the group may be gone
@@ -231,7 +231,7 @@ class TableFormat(Protocol):
         """
 
     def create(self, columns: pa.Schema) -> Snapshot:
-        """Create the table, unless somebody else does at the same moment.
+        """Create the table, unless another process does at the same moment.
 
         :param columns: of the rows, or as they were declared
         :raises TargetError: it cannot be created

@@ -27,6 +27,7 @@ from airflow_kafka_offsets.sinks.lake.staged import entries, prove_files
 from airflow_kafka_offsets.sinks.lake.table_format import Change, PublicationResult, Snapshot, UnknownOutcomeError
 from airflow_kafka_offsets.sinks.table import Output, Target
 from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
+from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.rows import StagedRows
 from airflow_kafka_offsets.writers.lake_writer import TableFormat as FileFormat
 
@@ -48,14 +49,15 @@ class LakeTarget(Target):
         self._columns: pa.Schema | None = None
         self._rows: StagedRows | None = None
         self._search, self._removal = Search(), Removal()
-        self._rewritten: tuple[Any, list[Any]] = (None, [])
+        self._rewritten: tuple[Any, list[StagedFile]] = (None, [])
+        self._directory = output.attempt or f"batch-{output.batch_id}-{uuid.uuid4().hex}"
 
     def open(self, conn: Connection) -> None:
         """Look whether the batch is published.
 
         :param conn: of the database with the state tables
         :raises OlderLedgerError: the last publication of the series is that of a later batch
-        :raises TargetError: it was published, and somebody set the table back since
+        :raises TargetError: it was published, and the table was set back since
         """
         self._conn = conn
         if self.snapshot is None:
@@ -118,6 +120,7 @@ class LakeTarget(Target):
         for _ in attempts(self.name):
             if self._commit(snapshot) or self._is_done(snapshot := snapshot.refresh()):
                 return
+            self._prove(snapshot)
             self._plan(snapshot)
             if self.result != expected:
                 raise DatabaseBusyError(
@@ -191,6 +194,12 @@ class LakeTarget(Target):
         removed = tuple((*key, rows) for key, rows in sorted(self._removal.counts.items()))
         self.result = self.result._replace(rows=written, removed=removed)
 
+    def _prove(self, snapshot: Snapshot) -> None:
+        """Check that all new files are there. Others may have removed what no version of the table names."""
+        if self._rows is not None:
+            prove_files(snapshot, self._rows.files, self.output.attempt)
+        prove_files(snapshot, self._rewritten[1], self._directory)
+
     def _commit(self, snapshot: Snapshot, number: int | None = None) -> bool:
         """Make one attempt to commit; return whether the batch is published."""
         try:
@@ -224,7 +233,7 @@ class LakeTarget(Target):
     def _kept(self, snapshot: Snapshot, shape: FileFormat, adds: list[Any]) -> Iterator[Any]:
         """Yield the files of the batch whose rows all stay, and new ones with the rows that stay of all others."""
         mixed, newest = list(self._removal.mixed), self._search.newest
-        for number, (entry, file) in enumerate(adds):
+        for number, (entry, added) in enumerate(adds):
             if newest is None:
                 yield entry
                 continue
@@ -233,17 +242,13 @@ class LakeTarget(Target):
             if len(places) == rows:
                 yield entry
             elif len(places):
-                mixed.append(KeptRows(file, pc.invert(without(rows, places))))
+                mixed.append(KeptRows(added, pc.invert(without(rows, places))))
         # Where others committed to other files meanwhile, nothing is written once more.
         found = (shape, tuple((kept.file.key, kept.stay) for kept in mixed))
-        if mixed and self._rewritten[0] != found:
-            directory = self.output.attempt or f"batch-{self.output.batch_id}-{uuid.uuid4().hex}"
-            self._rewritten = (
-                found,
-                [snapshot.entry(file, shape)[0] for file in rewrite(snapshot, shape, directory, mixed)],
-            )
-        if mixed:
-            yield from self._rewritten[1]
+        if self._rewritten[0] != found:
+            self._rewritten = found, list(rewrite(snapshot, shape, self._directory, mixed)) if mixed else []
+        for file in self._rewritten[1]:
+            yield snapshot.entry(file, shape)[0]
 
     def _is_done(self, snapshot: Snapshot) -> bool:
         """Return whether the batch is published by now, by this attempt or by another one.

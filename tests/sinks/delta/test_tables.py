@@ -121,7 +121,7 @@ def test_files_are_split_by_size_and_sorted(uri: str, tmp_path: Path) -> None:
     snapshot = DeltaTable(uri).connect(NO_ENGINE).format.snapshot()
     assert snapshot is not None
     for file in snapshot.files():
-        ids = [number for part in snapshot.read_file(file, ["id"]) for number in part.column(0).to_pylist()]
+        ids = [number for part in snapshot.read(file, ["id"]) for number in part.column(0).to_pylist()]
         assert ids == sorted(ids)
 
 
@@ -201,4 +201,5 @@ def test_batches_may_have_small_numbers(uri: str, tmp_path: Path) -> None:
     snapshot = DeltaTable(uri).connect(NO_ENGINE).format.snapshot()
 
     assert snapshot is not None
-    assert (snapshot.batch_ids(7), snapshot.batch_ids(8)) == ({7}, set())
+    assert [rows["_batch_id"].to_pylist() for rows in snapshot.scan(["_batch_id"], (7, 7))] == [[7]]
+    assert list(snapshot.scan(["_batch_id"], (8, 8))) == []

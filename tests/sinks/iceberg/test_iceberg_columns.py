@@ -72,7 +72,7 @@ def test_a_commit_adds_columns_with_the_ids_that_the_tasks_wrote(table: IcebergT
 
 
 def test_files_are_staged_again_where_others_added_columns_first(table: IcebergTable, engine: Engine) -> None:
-    rows = stage(table, engine, WIDE, ROWS, 2)
+    rows = stage(table, engine, WIDE, ROWS, 4)
     other = pa.schema([("id", pa.int64()), ("other", pa.string())])
     commit(table, engine, stage(table, engine, other, [{"id": 5, "other": "x"}], 3), other, 3)
 
@@ -102,14 +102,14 @@ def test_a_table_is_created_from_declared_columns(sink: IcebergTable, engine: En
 
 def test_columns_that_nobody_knows_are_asked_for(sink: IcebergTable, engine: Engine) -> None:
     assert sink.connect(engine).prepare(None).known is None
-    with pytest.raises(ConfigurationError, match=r"declare them, as in IcebergTable\(…, columns="):
+    with pytest.raises(ConfigurationError, match=r"Declare them, as in IcebergTable\(…, columns="):
         sink.connect(engine).writer(None, output(1))
 
 
 @pytest.mark.parametrize("name", ["orders", "", "shop.", ".orders"])
 def test_a_name_needs_a_namespace(sink: IcebergTable, engine: Engine, name: str) -> None:
     with pytest.raises(ConfigurationError, match="namespace and name"):
-        replace(sink, identifier=name).prepare(engine, None)
+        replace(sink, identifier=name).connect(engine).prepare(None)
 
 
 def test_a_created_table_needs_a_place(engine: Engine) -> None:

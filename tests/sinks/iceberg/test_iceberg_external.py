@@ -155,7 +155,7 @@ def test_a_commit_that_the_table_does_not_show_is_never_repeated_by_the_same_try
 
     with monkeypatch.context() as patched:
         wrap_commit(patched, lose_the_request)
-        with pytest.raises(CommitUnknownError, match="did not say whether it committed"):
+        with pytest.raises(CommitUnknownError, match="There was no answer whether"):
             group.load(run=RUN)
 
     assert len(attempts) == 1
@@ -228,7 +228,7 @@ def test_rows_that_another_writer_removes_at_the_same_moment_are_not_reported_as
 
     with monkeypatch.context() as patched:
         patched.setattr(IcebergSnapshot, "commit", delete_first)
-        with pytest.raises(DatabaseBusyError, match="another writer"):
+        with pytest.raises(DatabaseBusyError, match="Another writer"):
             group.replay({group.orders: {0: (4, 8)}}, replace=True, run=RUN)
 
     assert group.offsets() == [each for each in OFFSETS if each != 5]

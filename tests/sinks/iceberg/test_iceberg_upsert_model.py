@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets.sinks.iceberg import newest
 from airflow_kafka_offsets.sinks.iceberg.creation import ORIGIN
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
+from airflow_kafka_offsets.sinks.lake import newest
 from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile

@@ -5,6 +5,7 @@ letters, in each format.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
@@ -275,3 +276,20 @@ def test_state_tables_that_are_older_than_the_table_are_refused(group: LakeGroup
     with pytest.raises(OlderLedgerError, match="holds rows of batch 1"):
         group.load()
     assert group.places() == ALL
+
+
+@TABLES
+def test_an_older_backup_is_noticed_whatever_other_groups_load(group: LakeGroup) -> None:
+    """Batches of another group got higher numbers than the one that the state tables of a backup do not know."""
+    group.load(max_records=3)
+    group.load(NEXT, group_id="other")
+    with group.loader.engine.begin() as conn:
+        for table in ("offset_ranges", "dead_letters", "offset_batches"):
+            conn.exec_driver_sql(f"DELETE FROM {table} WHERE batch_id = 2")
+        conn.exec_driver_sql("UPDATE consumed_offsets SET offset_value = 3 WHERE consumer_group = 'loader'")
+
+    with pytest.raises(OlderLedgerError, match="holds rows of batch 2 of group 'loader'"):
+        group.load(NEXT)
+
+    produce(group.loader.kafka, group.topic, names(6, 1))
+    assert group.load(replace(NEXT, run_id="third"), group_id="other").rows == 1

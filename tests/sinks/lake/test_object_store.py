@@ -16,10 +16,10 @@ import pytest
 
 from airflow_kafka_offsets import DeltaTable, ParquetFiles
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.sinks.lake.directory_sink import DirectorySink
 from airflow_kafka_offsets.sinks.lake.storage import object_store_options, pyiceberg_properties
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.sinks.parquet.table import ParquetTarget
-from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 from devstack.s3 import S3Server
 from tests.support import fixtures
@@ -48,14 +48,14 @@ def options(s3: S3Server) -> dict[str, str]:
 
 
 @pytest.fixture(params=[DeltaTable, ParquetFiles])
-def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Sink:
-    made: Sink = request.param(f"s3://{BUCKET}/{tmp_path.name}", storage_conn_id="s3")
+def sink(request: pytest.FixtureRequest, tmp_path: Path) -> DirectorySink:
+    made: DirectorySink = request.param(f"s3://{BUCKET}/{tmp_path.name}", storage_conn_id="s3")
     return made
 
 
 @pytest.fixture
 def group(
-    inline_loader: Loader, kafka: Kafka, topic: TopicFactory, sink: Sink, s3: S3Server, options: dict[str, str]
+    inline_loader: Loader, kafka: Kafka, topic: TopicFactory, sink: DirectorySink, s3: S3Server, options: dict[str, str]
 ) -> LakeGroup:
     name = topic()
     produce(kafka, name, names(0, 6))
@@ -96,13 +96,6 @@ def test_secrets_travel_to_the_tasks_alone(group: LakeGroup, s3: S3Server, caplo
     assert job.connections["sink"]["aws_secret_access_key"] == s3.secret
     assert s3.secret not in repr([connected, job.writer, group.sink]) + caplog.text
     assert s3.secret.encode() not in pickle.dumps(group.sink)
-
-
-def test_of_several_writers_of_a_file_the_first_writes_it(s3: S3Server, options: dict[str, str]) -> None:
-    files = ObjectFiles(f"s3://{BUCKET}/first", options)
-
-    assert [files.put_new("a/manifest.json", content) for content in (b"1", b"2")] == [True, False]
-    assert files.read("a/manifest.json") == b"1"
 
 
 def test_the_upload_of_a_task_that_raises_is_aborted(s3: S3Server, options: dict[str, str]) -> None:

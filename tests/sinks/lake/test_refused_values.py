@@ -13,10 +13,9 @@ from typing import NamedTuple
 import deltalake
 import pyarrow as pa
 import pytest
-from pyarrow.dataset import dataset
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import DeltaTable, Json, ParquetFiles, Sql, replay
+from airflow_kafka_offsets import DeltaTable, Json, Sql, replay
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import DataLossError, DeadLetterError, RecordError
@@ -53,14 +52,12 @@ LOADED = [(1, 0), (2, 1), (2, 5)]
 engine = fixtures.sqlite_engine
 
 
-@pytest.fixture(params=["iceberg", "iceberg sql", "delta", "parquet"])
+@pytest.fixture(params=["iceberg", "iceberg sql", "delta"])
 def target(request: pytest.FixtureRequest, tmp_path: Path, engine: Engine) -> tuple[Sink, Callable[[], pa.Table]]:
     """A sink, and a reader of its table."""
     uri = f"{tmp_path}/lake/orders"
     if request.param == "delta":
         return DeltaTable(uri), lambda: pa.table(deltalake.DeltaTable(uri).to_pyarrow_table())
-    if request.param == "parquet":
-        return ParquetFiles(uri), lambda: dataset(uri, format="parquet").to_table()
     sink = iceberg_sink("sql" if "sql" in request.param else "positions", tmp_path)
     return sink, lambda: open_table(sink, engine).scan().to_arrow()
 

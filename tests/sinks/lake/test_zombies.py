@@ -47,11 +47,11 @@ def output(batch_id: int, attempt: str) -> Output:
     return Output(batch_id, "loader", ranges, "installation.loader", f"batch-{batch_id}-{attempt}")
 
 
-def staged(table: LakeTable, of: Output, staging: Path, *, may_grow: bool = False) -> StagedRows:
+def staged(table: LakeTable, of: Output, staging: Path, *, may_grow: bool = False, topic: str = "orders") -> StagedRows:
     """Write the files of an attempt."""
     first = of.ranges[0].start
     numbers = pa.array(range(first, first + ROWS), pa.int64())
-    columns = [numbers, pa.array(["orders"] * ROWS), pa.array([0] * ROWS, pa.int32()), numbers]
+    columns = [numbers, pa.array([topic] * ROWS), pa.array([0] * ROWS, pa.int32()), numbers]
     rows = pa.RecordBatch.from_arrays([*columns, pa.nulls(ROWS, ORIGIN_COLUMNS.field(3).type)], schema=COLUMNS)
     table.prepare(COLUMNS, may_grow=may_grow)
     writer = table.writer(COLUMNS, of)
