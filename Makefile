@@ -30,6 +30,7 @@ integration: quick-java ## the tests with a real broker, Postgres, Spark and Air
 lint: setup ## check format, lint rules, and which packages may import which
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
+	$(PYTHON) scripts/markdown_lines.py
 	.venv/bin/lint-imports
 
 format: setup ## format the code, and fix what can be fixed

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_kafka_offsets import Staging
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.verification.verify import verify
 from devstack.kafka import KafkaBroker
@@ -69,7 +70,7 @@ def test_a_load_that_is_killed_is_finished_by_the_next_try(
     loader = inline_loader
     target = Target.make(kind, loader.engine, tmp_path)
     staging = tmp_path / "staging"
-    options = {"sink": target.sink, "staging_dir": str(staging), "slice_offsets": 10}
+    options = {"sink": target.sink, "staging": Staging(dir=str(staging), slice_offsets=10)}
     url = loader.engine.url.render_as_string(hide_password=False)
     load = Load(url, loader.kafka.bootstrap_servers, (orders,), RUN, options)
     if tries == 2:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_kafka_offsets import Limits, Staging
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify
@@ -53,7 +54,10 @@ def orders(kafka: KafkaBroker, topic: TopicFactory) -> str:
 @pytest.fixture
 def load(inline_loader: Loader, orders: str, tmp_path: Path) -> Load:
     url = inline_loader.engine.url.render_as_string(hide_password=False)
-    options = {"staging_dir": str(tmp_path / "staging"), "slice_offsets": 5, "max_records": 2 * COUNT // BATCHES}
+    options = {
+        "staging": Staging(dir=str(tmp_path / "staging"), slice_offsets=5),
+        "limits": Limits(max_records=2 * COUNT // BATCHES),
+    }
     return Load(url, inline_loader.kafka.bootstrap_servers, (orders,), RUN, options)
 
 
@@ -102,4 +106,4 @@ def finish(loader: Loader, load: Load, try_number: int) -> None:
     assert_exactly_once(loader.engine)
     # No batch was planned twice.
     assert states(loader.engine) == ["committed"] * BATCHES
-    assert list(Path(load.options["staging_dir"]).iterdir()) == [], "staged files are left behind"
+    assert list(Path(load.options["staging"].dir).iterdir()) == [], "staged files are left behind"

@@ -11,7 +11,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from airflow_kafka_offsets import DeltaTable
+from airflow_kafka_offsets import DeltaTable, Limits
 from airflow_kafka_offsets.exceptions import DataLossError, OpenBatchError
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
@@ -68,7 +68,7 @@ def test_the_positions_of_a_load_follow_it(group: LakeGroup, before: int, caplog
 
 def test_nothing_is_lost_of_a_load_without_dead_letters(group: LakeGroup) -> None:
     with dying(LakeTarget, "after"):
-        group.load(RUN, max_records=2)
+        group.load(RUN, limits=Limits(max_records=2))
     lose(group, 2)
 
     assert group.load().rows == 5
@@ -80,7 +80,7 @@ def test_nothing_is_lost_of_a_load_without_dead_letters(group: LakeGroup) -> Non
 
 def test_records_that_expire_while_it_is_staged_again_do_not_have_it_abandoned(group: LakeGroup) -> None:
     with dying(LakeTarget, "after"):
-        group.load(RUN, max_records=2)
+        group.load(RUN, limits=Limits(max_records=2))
     lose(group, 0)
     kafka = group.loader.kafka
 

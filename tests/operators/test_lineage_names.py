@@ -150,7 +150,7 @@ def test_a_rewind_names_what_moved_and_the_rows_it_removed(warehouse: str) -> No
         task_id="rewind",
         group_id="loader",
         scenario="to-earliest",
-        offsets_conn_id="warehouse",
+        conn_id="warehouse",
         replace=SqlTable("orders", conn_id="warehouse"),
     )
     stays = {"topic": "orders", "partition": 1, "old": 3, "new": 3}
@@ -174,7 +174,5 @@ def test_what_cannot_be_read_is_left_out(warehouse: str, monkeypatch: pytest.Mon
     monkeypatch.delenv("AIRFLOW_CONN_KAFKA_DEFAULT")
     verified = KafkaVerifyOperator(task_id="verify", group_id="loader", sink=SqlTable("orders", conn_id="warehouse"))
     assert [read.name for read in verified.get_openlineage_facets_on_start().inputs] == ["orders"]
-    rewind = KafkaRewindOperator(
-        task_id="rewind", group_id="loader", scenario="to-earliest", offsets_conn_id="warehouse"
-    )
+    rewind = KafkaRewindOperator(task_id="rewind", group_id="loader", scenario="to-earliest", conn_id="warehouse")
     assert rewind.get_openlineage_facets_on_start().inputs == []

@@ -18,6 +18,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.replaying.replay import replay
@@ -103,11 +104,11 @@ class IcebergGroup:
     sink: IcebergTable
 
     def load(self, **options: Any) -> LoadResult:
-        return self.loader(self.orders, **{"sink": self.sink, "on_bad_record": "dead_letter", **options})
+        return self.loader(self.orders, **{"sink": self.sink, "on_bad_record": DeadLetters(), **options})
 
     def replay(self, bounds: Any, pipeline: Mapping[str, Any] | None = None, **options: Any) -> LoadResult:
         return replay(
-            self.loader.pipeline([self.orders], sink=self.sink, on_bad_record="dead_letter", **(pipeline or {})),
+            self.loader.pipeline([self.orders], sink=self.sink, on_bad_record=DeadLetters(), **(pipeline or {})),
             bounds,
             kafka_config=self.loader.config,
             engine=self.loader.engine,

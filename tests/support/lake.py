@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_kafka_offsets import replay
+from airflow_kafka_offsets import DeadLetters, replay
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading.context import LoadResult
@@ -71,11 +71,11 @@ class LakeGroup:
     read: Callable[[], pa.Table]
 
     def load(self, run: TaskRun = AGAIN, **options: Any) -> LoadResult:
-        return self.loader(self.topic, run=run, **{"sink": self.sink, "on_bad_record": "dead_letter", **options})
+        return self.loader(self.topic, run=run, **{"sink": self.sink, "on_bad_record": DeadLetters(), **options})
 
     def replay(self, bounds: Any, run: TaskRun = AGAIN, **options: Any) -> LoadResult:
         return replay(
-            self.loader.pipeline([self.topic], sink=self.sink, on_bad_record="dead_letter"),
+            self.loader.pipeline([self.topic], sink=self.sink, on_bad_record=DeadLetters()),
             bounds,
             kafka_config=self.loader.config,
             engine=self.loader.engine,

@@ -10,6 +10,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseBusyError, StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.delta.snapshot import DeltaSnapshot
 from airflow_kafka_offsets.sinks.lake import races
@@ -67,7 +68,7 @@ def own(group: LakeGroup) -> list[int]:
 
 @pytest.mark.parametrize("foreign", FOREIGN)
 def test_between_batches(group: LakeGroup, uri: str, foreign: Callable[[str], None]) -> None:
-    group.load(max_records=2)
+    group.load(limits=Limits(max_records=2))
     foreign(uri)
     produce(group.loader.kafka, group.topic, names(6, 2))
     group.load(NEXT)
@@ -81,7 +82,7 @@ def test_between_batches(group: LakeGroup, uri: str, foreign: Callable[[str], No
 def test_in_the_moment_of_a_load(
     group: LakeGroup, uri: str, foreign: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group.load(max_records=2)
+    group.load(limits=Limits(max_records=2))
     produce(group.loader.kafka, group.topic, names(6, 2))
     outcomes = before_commits(monkeypatch, lambda: foreign(uri))
 
@@ -97,7 +98,7 @@ def test_in_the_moment_of_a_replay_that_replaces(
     group: LakeGroup, uri: str, foreign: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """delta-rs alone would rebase the commit, and lose the removal of files that were compacted meanwhile."""
-    group.load(max_records=2)
+    group.load(limits=Limits(max_records=2))
     if foreign is vacuum:
         # It also takes away what was staged and is not committed.
         before_commits(monkeypatch, lambda: vacuum(uri), times=2)
@@ -128,7 +129,7 @@ def test_rows_that_somebody_deletes_in_the_moment_of_their_removal(
 
 @pytest.mark.parametrize("way", ["rewind", "restore"])
 def test_a_restore_is_noticed_before_anything_is_written(group: LakeGroup, uri: str, way: str) -> None:
-    group.load(max_records=2)
+    group.load(limits=Limits(max_records=2))
     table = deltalake.DeltaTable(uri)
     last = table.version()
     table.restore(last - 1)
@@ -187,7 +188,7 @@ def test_a_commit_whose_answer_is_lost_is_looked_up(
 def test_a_group_whose_table_others_fill_all_the_time_gives_up(
     group: LakeGroup, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group.load(max_records=3)
+    group.load(limits=Limits(max_records=3))
     monkeypatch.setattr(races, "PATIENCE_SECONDS", 0.0)
     produce(group.loader.kafka, group.topic, names(6, 2))
     with monkeypatch.context() as patch:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
@@ -130,7 +131,7 @@ def insert(sql: SparkSql, table: str, id_: int) -> None:
 def test_spark_counts_what_was_loaded_evolved_replaced_and_compacted(
     group: IcebergGroup, kafka: Kafka, sql: SparkSql, table: str
 ) -> None:
-    group.load(max_records=4, value_format=COLUMNS)
+    group.load(limits=Limits(max_records=4), value_format=COLUMNS)
     produce(kafka, group.orders, orders_of(10, 5, price=1.5))
     sql(f"ALTER TABLE {table} ADD COLUMN price DOUBLE")
     assert group.load(value_format=EVOLVED).rows == 5
@@ -156,7 +157,7 @@ def test_spark_counts_what_was_loaded_evolved_replaced_and_compacted(
 def test_what_spark_inserts_merges_and_deletes_between_batches_changes_no_other_row(
     group: IcebergGroup, kafka: Kafka, sql: SparkSql, table: str, where: str
 ) -> None:
-    group.load(max_records=4, value_format=COLUMNS)
+    group.load(limits=Limits(max_records=4), value_format=COLUMNS)
     mode = {"rest": "merge-on-read", "positions": "copy-on-write"}[where]
     modes = ", ".join(f"'write.{each}.mode' = '{mode}'" for each in ("delete", "update", "merge"))
     sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({modes})")
@@ -200,7 +201,7 @@ def test_what_spark_inserts_and_compacts_while_a_batch_is_loaded_is_rebased_upon
     """Where the transaction holds the catalog's row, the catalog of Spark waits, and goes on from what was
     committed.
     """
-    group.load(max_records=4, value_format=COLUMNS)
+    group.load(limits=Limits(max_records=4), value_format=COLUMNS)
     commit = IcebergSnapshot.commit
     writers: list[threading.Thread] = []
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
@@ -150,7 +151,7 @@ def test_a_sink_travels_with_its_dag(sink: IcebergTable) -> None:
 
 
 def test_a_snapshot_names_group_batch_and_ranges(group: IcebergGroup) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
 
     snapshot = group.table.snapshots()[-1]
 

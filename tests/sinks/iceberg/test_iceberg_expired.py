@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
@@ -75,7 +76,7 @@ def expire_before(group: IcebergGroup, monkeypatch: pytest.MonkeyPatch) -> Calla
 def test_while_a_batch_goes_on_from_it(
     group: IcebergGroup, kafka: Kafka, expire_before: Callable[[Any, str], list[int]]
 ) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     produce(kafka, group.orders, names(10, 1))
     commits = expire_before(IcebergSnapshot, "commit")
 
@@ -89,7 +90,7 @@ def test_while_a_batch_goes_on_from_it(
 def test_while_replaced_rows_are_looked_for(
     group: IcebergGroup, expire_before: Callable[[Any, str], list[int]], reads: str
 ) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     calls = expire_before(IcebergSnapshot, reads)
 
     assert group.replay({group.orders: {0: (2, 6)}}, replace=True, run=RUN).rows == 3

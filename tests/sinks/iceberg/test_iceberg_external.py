@@ -15,6 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.types import LongType
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.exceptions import (
     CommitUnknownError,
     ConfigurationError,
@@ -189,7 +190,7 @@ def test_a_late_request_of_an_earlier_try_is_refused(group: IcebergGroup, monkey
 def test_another_writer_that_is_first_is_rebased_upon(
     group: IcebergGroup, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     foreign = group.table.scan("_kafka_offset = 0").to_arrow()
     foreign = foreign.set_column(foreign.schema.get_field_index("_batch_id"), "_batch_id", [[None]]).cast(
         foreign.schema
@@ -217,7 +218,7 @@ def test_another_writer_that_is_first_is_rebased_upon(
 def test_rows_that_another_writer_removes_at_the_same_moment_are_not_reported_as_replaced(
     group: IcebergGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     commit, deleted = IcebergSnapshot.commit, list[int]()
 
     def delete_first(snapshot: IcebergSnapshot, change: Any) -> bool:
@@ -254,7 +255,7 @@ def test_state_tables_of_an_older_backup_are_noticed_by_the_number_of_the_series
 def test_a_replay_that_died_after_its_first_commit_reports_what_it_removed(
     group: IcebergGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     with monkeypatch.context() as patched:
         wrap_commit(patched, dying(before=False))
         with pytest.raises(ProcessDiedError):
@@ -270,7 +271,7 @@ def test_a_replay_that_died_after_its_first_commit_reports_what_it_removed(
 def test_a_rewind_whose_removal_died_is_finished_by_the_next_load(
     group: IcebergGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     with monkeypatch.context() as patched:
         wrap_commit(patched, dying(before=True))
         with pytest.raises(ProcessDiedError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from tests.support.iceberg import IcebergGroup
 from tests.support.rewinds import Rewinder
@@ -29,7 +30,7 @@ def leave(group: IcebergGroup, batch_id: int) -> Path:
 
 def test_only_files_of_the_batch_that_no_snapshot_names_are_removed(group: IcebergGroup, sink: IcebergTable) -> None:
     assert sink.writes_files
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     Rewinder(group.loader)("to-offset", 6, replace=sink)
     before, left, other = set(data(group)), leave(group, 2), leave(group, 3)
     engine = group.loader.engine

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
@@ -30,7 +31,7 @@ def group(inline_loader: Loader, kafka: Kafka, topic: TopicFactory, tmp_path: Pa
 def test_a_table_that_is_created_again_after_staging_is_named(
     group: IcebergGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group.load(max_records=2)
+    group.load(limits=Limits(max_records=2))
     produce(group.loader.kafka, group.orders, names(4, 2))
     catalog, old = load_catalog("default", **group.sink.catalog), group.table  # type: ignore[arg-type]
     launch = type(group.loader.launcher).__call__

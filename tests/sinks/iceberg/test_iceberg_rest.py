@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.exceptions import CommitUnknownError, TargetError
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
@@ -71,7 +72,7 @@ def test_a_commit_that_never_arrived_is_made_by_the_next_try(
 def test_a_rewind_and_a_replay_that_replace_are_made_once_whatever_becomes_of_their_commits(
     group: IcebergGroup, proxy: HttpProxy, kafka: Kafka, fault: Fault
 ) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     is_made = fault in (Fault.SWALLOW_ANSWER, Fault.TIME_OUT)
 
     proxy.arm(fault)

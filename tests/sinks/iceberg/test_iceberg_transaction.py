@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from pyiceberg.exceptions import CommitFailedException
 from sqlalchemy.engine import Connection, Engine
 
+from airflow_kafka_offsets import DeadLetters, Limits, Staging
 from airflow_kafka_offsets.exceptions import DatabaseUnavailableError
 from airflow_kafka_offsets.ledger import commit_transaction
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
@@ -98,7 +99,7 @@ def test_a_backend_that_is_killed_before_commit_leaves_neither(
 def test_kill_9_before_commit_leaves_neither_and_after_it_both(
     kafka: Kafka, topic: TopicFactory, group: IcebergGroup, tmp_path: Path, engine: Engine
 ) -> None:
-    options = {"sink": group.sink, "staging_dir": str(tmp_path / "staging"), "on_bad_record": "dead_letter"}
+    options = {"sink": group.sink, "staging": Staging(dir=str(tmp_path / "staging")), "on_bad_record": DeadLetters()}
     url = engine.url.render_as_string(hide_password=False)
     load = Load(url, kafka.bootstrap_servers, (group.orders,), RUN, options)
 
@@ -119,7 +120,7 @@ def test_kill_9_before_commit_leaves_neither_and_after_it_both(
 def test_another_writer_waits_for_the_transaction_and_goes_on_from_it(
     group: IcebergGroup, before_commit: list[Callable[[Connection], None]], kafka: Kafka
 ) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     produce(kafka, group.orders, names(10, 1))
     table = group.table
     foreign = table.scan(limit=1).to_arrow()

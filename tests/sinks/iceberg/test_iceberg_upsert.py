@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import Limits, Staging
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, StagingError, TargetError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.sinks.iceberg.creation import ORIGIN
@@ -67,7 +68,7 @@ def test_the_highest_offset_of_a_key_is_what_a_batch_leaves(group: IcebergGroup,
 def test_slices_that_are_staged_side_by_side_are_one_batch(group: IcebergGroup, values: Any) -> None:
     values(*((i % 3, f"n{i}") for i in range(30)))
 
-    assert group.load(slice_offsets=4).rows == 3
+    assert group.load(staging=Staging(slice_offsets=4)).rows == 3
 
     assert held(group) == [(0, "n27", 27), (1, "n28", 28), (2, "n29", 29)]
 
@@ -88,7 +89,7 @@ def test_an_old_range_that_is_loaded_again_overwrites_nothing_newer(group: Icebe
     values((1, "old"), (2, "only"), (1, "new"))
     group.load()
 
-    again = group.load(group_id="again", max_records=1)
+    again = group.load(group_id="again", limits=Limits(max_records=1))
 
     # The second batch is the row that is there, and the third as well; the first is older.
     assert (len(again.batches), again.records, again.rows) == (3, 3, 2)
@@ -101,7 +102,7 @@ def test_an_old_range_that_is_loaded_in_part_leaves_no_old_value(group: IcebergG
     partly = Loader(group.loader.kafka, group.loader.engine, Interrupted(after=1))
 
     with pytest.raises(StagingError):
-        partly(group.orders, group_id="again", max_records=1, sink=group.sink)
+        partly(group.orders, group_id="again", limits=Limits(max_records=1), sink=group.sink)
 
     assert held(group) == [(1, "new", 1)]
     assert rows(group.loader.engine, "SELECT row_count FROM offset_batches WHERE state = 'committed'") == [(1,), (0,)]
@@ -165,7 +166,7 @@ def test_a_rewind_and_the_load_after_it_leave_the_same_rows(
     group: IcebergGroup, values: Any, with_replace: bool
 ) -> None:
     values((1, "a"), (2, "b"), (1, "c"), (3, "d"), (2, "e"))
-    group.load(max_records=2)
+    group.load(limits=Limits(max_records=2))
     before = held(group)
     assert before == [(1, "c", 2), (2, "e", 4), (3, "d", 3)]
 
@@ -173,7 +174,7 @@ def test_a_rewind_and_the_load_after_it_leave_the_same_rows(
 
     assert held(group) == ([] if with_replace else before)
     assert done.rows_removed == (3 if with_replace else 0)
-    group.load(max_records=1)
+    group.load(limits=Limits(max_records=1))
     assert held(group) == before
     coverage = verify("loader", sink=group.sink, engine=group.loader.engine)
     assert coverage.output_checked is False
@@ -182,7 +183,7 @@ def test_a_rewind_and_the_load_after_it_leave_the_same_rows(
 @pytest.mark.parametrize("options", [{}, {"replace": True}], ids=["alone", "replace"])
 def test_a_replay_into_the_own_table(group: IcebergGroup, values: Any, options: dict[str, Any]) -> None:
     values((1, "a"), (2, "b"), (1, "c"), (3, "d"), (2, "e"))
-    group.load(max_records=3)
+    group.load(limits=Limits(max_records=3))
     before = held(group)
 
     # With `replace`, what is deleted is no row that anything could be older than.
@@ -198,7 +199,7 @@ def test_a_key_of_several_columns_in_a_partitioned_table(
     sink = iceberg_sink(where, tmp_path, upsert_key=("name", "id"), partition_by=("bucket(4, id)", "name"))
     group = IcebergGroup(inline_loader, name, sink)
     produce(kafka, name, [record(i % 7, "ab"[i % 2]) for i in range(28)])
-    assert group.load(slice_offsets=5).rows == 14
+    assert group.load(staging=Staging(slice_offsets=5)).rows == 14
     produce(kafka, name, [record(1, "a"), record(1, "b"), record(8, "a")])
 
     assert group.load().rows == 3

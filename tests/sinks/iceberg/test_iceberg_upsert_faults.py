@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.exceptions import DatabaseBusyError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
@@ -40,7 +41,7 @@ def group(inline_loader: Loader, topic: TopicFactory, tmp_path: Path, kafka: Kaf
     """Two batches are loaded, into a file each; a third one is there to be loaded."""
     group = IcebergGroup(inline_loader, topic(), iceberg_sink("sql", tmp_path, upsert_key=("id",)))
     produce(kafka, group.orders, [record(1, "a"), record(2, "b"), record(3, "c"), record(4, "d")])
-    group.load(max_records=2)
+    group.load(limits=Limits(max_records=2))
     produce(kafka, group.orders, [record(2, "new"), record(5, "new")])
     return group
 
@@ -148,7 +149,7 @@ def test_a_batch_that_is_abandoned_after_it_was_published_keeps_its_rows_until_t
     died(group, "after")
     abandon_batch("loader", 3, engine=group.loader.engine)
 
-    assert group.load(run=AGAIN, max_records=1).rows == 2
+    assert group.load(run=AGAIN, limits=Limits(max_records=1)).rows == 2
 
     # What they replaced is gone: without them, key 2 would have no row for as long as nobody reads offset 4.
     assert held(group) == LOADED

@@ -19,7 +19,7 @@ from obstore.exceptions import PermissionDeniedError
 from pyarrow.dataset import dataset
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets import DeltaTable, IcebergTable, ParquetFiles
+from airflow_kafka_offsets import DeltaTable, IcebergTable, Limits, ParquetFiles, Staging
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import DoubleLoadError, LedgerError, OlderLedgerError, OpenBatchError
@@ -86,7 +86,7 @@ TABLES = pytest.mark.parametrize("kind", ["delta", "iceberg"])
 
 
 def test_loads_are_proved_and_carry_on(group: LakeGroup) -> None:
-    assert group.load(max_records=4).rows == 5
+    assert group.load(limits=Limits(max_records=4)).rows == 5
     assert group.places() == [(1, 0), (1, 1), (1, 3), (2, 4), (2, 5)]
     produce(group.loader.kafka, group.topic, names(6, 2))
 
@@ -127,7 +127,7 @@ def test_an_abandoned_batch_is_taken_back_by_the_next_load(group: LakeGroup, tar
 @TABLES
 @pytest.mark.parametrize("dies", [None, *DEATHS])
 def test_a_rewind_takes_rows_back(group: LakeGroup, target: type, dies: str | None) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     rewind = Rewinder(group.loader)
     if dies is None:
         done = rewind("to-offset", 1, replace=group.sink)
@@ -242,11 +242,11 @@ def test_what_is_published_is_staged_again_where_its_files_are_lost(
 ) -> None:
     staging = tmp_path / "staging"
     with dying(target, "after"):
-        group.load(RUN, staging_dir=str(staging))
+        group.load(RUN, staging=Staging(dir=str(staging)))
     (manifest,) = staging.glob("*/manifest.json")
     manifest.unlink()
 
-    assert group.load(staging_dir=str(staging)).rows == 5
+    assert group.load(staging=Staging(dir=str(staging))).rows == 5
     assert (group.places(), group.proved()) == (ALL, (5, 1))
 
 
@@ -264,7 +264,7 @@ def test_a_user_who_may_not_delete_files_goes_on_loading(
     monkeypatch.setattr(ObjectFiles, "remove", refused)
 
     assert (
-        group.load(NEXT, staging_dir=str(tmp_path / "staging"), staging_retention=timedelta(microseconds=1)).rows == 2
+        group.load(NEXT, staging=Staging(dir=str(tmp_path / "staging"), retention=timedelta(microseconds=1))).rows == 2
     )
     assert "could not be removed: PermissionDeniedError: AccessDenied: s3:DeleteObject" in caplog.text
 
@@ -281,7 +281,7 @@ def test_state_tables_that_are_older_than_the_table_are_refused(group: LakeGroup
 @TABLES
 def test_an_older_backup_is_noticed_whatever_other_groups_load(group: LakeGroup) -> None:
     """Batches of another group got higher numbers than the one that the state tables of a backup do not know."""
-    group.load(max_records=3)
+    group.load(limits=Limits(max_records=3))
     group.load(NEXT, group_id="other")
     with group.loader.engine.begin() as conn:
         for table in ("offset_ranges", "dead_letters", "offset_batches"):

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_kafka_offsets import DeltaTable, ParquetFiles
+from airflow_kafka_offsets import DeltaTable, Limits, ParquetFiles
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.lake.directory_sink import DirectorySink
 from airflow_kafka_offsets.sinks.lake.storage import object_store_options, pyiceberg_properties
@@ -76,8 +76,8 @@ def test_loads_and_replays(group: LakeGroup, dies: str) -> None:
     is_plain = isinstance(group.sink, ParquetFiles)
     target, bounds = (ParquetTarget, (0, 4)) if is_plain else (LakeTarget, (1, 5))
     with dying(target, dies):
-        group.load(RUN, max_records=4)
-    group.load(max_records=4)
+        group.load(RUN, limits=Limits(max_records=4))
+    group.load(limits=Limits(max_records=4))
     with dying(target, dies):
         group.replay({group.topic: {0: bounds}}, RUN, replace=True)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import DeltaTable, IcebergTable
+from airflow_kafka_offsets import DeltaTable, IcebergTable, Limits, Staging
 from airflow_kafka_offsets.sinks.lake.storage import object_store_options
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from devstack.object_stores import AzureServer, GcsServer, azurite
@@ -52,7 +52,7 @@ def orders(kafka: Kafka, topic: TopicFactory) -> str:
 
 
 def load_and_replay(group: LakeGroup) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     group.replay({group.topic: {0: (1, 5)}}, replace=True)
     assert group.places() == [(1, 0), (2, 5), (3, 1), (3, 2), (3, 3), (3, 4)]
 
@@ -60,7 +60,7 @@ def load_and_replay(group: LakeGroup) -> None:
 def test_a_batch_is_staged_on_google_cloud_storage(inline_loader: Loader, orders: str, gcs: GcsServer) -> None:
     staging_dir = gcs.uri(f"{BUCKET}/staging")
 
-    assert inline_loader(orders, staging_dir=staging_dir).rows == 6
+    assert inline_loader(orders, staging=Staging(dir=staging_dir)).rows == 6
 
     (job,) = inline_loader.launcher.jobs
     assert job.staging_uri.startswith("gs://anonymous@lake/staging/batch-1-")

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import DeltaTable, Json, Sql, replay
+from airflow_kafka_offsets import DeadLetters, DeltaTable, Json, Limits, Sql, replay
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import DataLossError, DeadLetterError, RecordError
@@ -109,7 +109,7 @@ def test_they_are_dead_letters(group: LakeGroup) -> None:
 
 def test_the_first_one_is_an_error_where_no_dead_letters_are_asked_for(group: LakeGroup) -> None:
     with pytest.raises(RecordError, match=r"column 'id' of table .*: a value of type int64 does not fit") as raised:
-        group.load(NEXT, value_format=WIDE, on_bad_record="fail", max_records=3)
+        group.load(NEXT, value_format=WIDE, on_bad_record="fail", limits=Limits(max_records=3))
 
     error = raised.value
     assert (error.topic, error.partition, error.offset) == (group.topic, 0, 2)
@@ -121,10 +121,10 @@ def test_the_first_one_is_an_error_where_no_dead_letters_are_asked_for(group: La
 
 def test_they_count_as_dead_letters(group: LakeGroup) -> None:
     with pytest.raises(DeadLetterError, match="at least 3 are refused by the target"):
-        group.load(NEXT, value_format=WIDE, max_dead_letters=3)
+        group.load(NEXT, value_format=WIDE, on_bad_record=DeadLetters(limit=3))
 
     assert (group.position(), group.places()) == (1, [(1, 0)])
-    assert group.load(NEXT, value_format=WIDE, max_dead_letters=4).dead_letters == 4
+    assert group.load(NEXT, value_format=WIDE, on_bad_record=DeadLetters(limit=4)).dead_letters == 4
 
 
 class Deletes(InlineLauncher):
@@ -152,7 +152,7 @@ def test_a_replay_that_replaces_refuses_the_same_records(group: LakeGroup) -> No
     group.load(NEXT, value_format=WIDE)
 
     replayed = replay(
-        group.loader.pipeline([group.topic], sink=group.sink, value_format=WIDE, on_bad_record="dead_letter"),
+        group.loader.pipeline([group.topic], sink=group.sink, value_format=WIDE, on_bad_record=DeadLetters()),
         {group.topic: {0: (0, 7)}},
         kafka_config=group.loader.config,
         engine=group.loader.engine,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow.dataset import dataset
 
-from airflow_kafka_offsets import ParquetFiles
+from airflow_kafka_offsets import Limits, ParquetFiles
 from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
@@ -49,7 +49,7 @@ def published(uri: str) -> list[str]:
 
 
 def test_files_are_named_by_partition_batch_and_number(group: LakeGroup, uri: str) -> None:
-    group.load(max_records=3)
+    group.load(limits=Limits(max_records=3))
 
     assert published(uri) == [
         "name=name-0/1-0.parquet",
@@ -112,7 +112,7 @@ def test_the_files_of_an_abandoned_batch_are_removed(group: LakeGroup, uri: str,
 
 
 def test_rewinds_and_replays_replace_the_files_of_whole_batches(group: LakeGroup, uri: str) -> None:
-    group.load(max_records=3)
+    group.load(limits=Limits(max_records=3))
 
     assert group.replay({group.topic: {0: (0, 3)}}, replace=True).rows == 3
     done = Rewinder(group.loader)("to-offset", 3, replace=group.sink)
