@@ -54,8 +54,7 @@ _MODULES = {
     "airflow_kafka_offsets.sinks.delta.table": ("DeltaTable",),
     "airflow_kafka_offsets.sinks.function": ("FunctionSink",),
     "airflow_kafka_offsets.sinks.fan_out": ("Branch",),
-    "airflow_kafka_offsets.sinks.parquet.dataset": ("ParquetDataset",),
-    "airflow_kafka_offsets.sinks.parquet.reader": ("committed_files", "read_committed"),
+    "airflow_kafka_offsets.sinks.parquet.files": ("ParquetFiles",),
     "airflow_kafka_offsets.sinks.sql.table": ("SqlTable",),
     "airflow_kafka_offsets.spark.properties": ("Spark",),
     "airflow_kafka_offsets.spark.session_launcher": ("SessionLauncher",),
@@ -115,9 +114,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.fan_out import Branch as Branch
     from airflow_kafka_offsets.sinks.function import FunctionSink as FunctionSink
     from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable as IcebergTable
-    from airflow_kafka_offsets.sinks.parquet.dataset import ParquetDataset as ParquetDataset
-    from airflow_kafka_offsets.sinks.parquet.reader import committed_files as committed_files
-    from airflow_kafka_offsets.sinks.parquet.reader import read_committed as read_committed
+    from airflow_kafka_offsets.sinks.parquet.files import ParquetFiles as ParquetFiles
     from airflow_kafka_offsets.sinks.sql.table import SqlTable as SqlTable
     from airflow_kafka_offsets.spark.properties import Spark as Spark
     from airflow_kafka_offsets.spark.session_launcher import SessionLauncher as SessionLauncher

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import DeltaTable, IcebergTable, Json, ParquetDataset, Pipeline, SqlTable, Staging
+from airflow_kafka_offsets import DeltaTable, IcebergTable, Json, ParquetFiles, Pipeline, SqlTable, Staging
 from airflow_kafka_offsets import load as load_batches
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 from airflow_kafka_offsets.sinks.sink import Sink
@@ -51,7 +51,7 @@ def _sink(name: str, directory: str) -> Sink:
     if name == "delta":
         return DeltaTable(f"file://{directory}/lake")
     if name == "parquet":
-        return ParquetDataset(f"file://{directory}/lake")
+        return ParquetFiles(f"file://{directory}/lake")
     return SqlTable("orders")
 
 

@@ -131,7 +131,7 @@ def _write(
         # First, as it may lock the target: a lock that others of this transaction hold could not be made a stronger
         # one.
         add_columns(conn, tables, batch.batch_id, pipeline, target, staged)
-        context.checks.refuse_unknown_rows(conn, batch.batch_id)
+        context.checks.refuse_unknown_rows(conn, publication.output)
         if context.replace:
             replace_output(conn, tables, batch.group_id, batch.batch_id, pipeline.sink.name, target.remove, batch.span)
         write_dead_letters(conn, tables, batch, dead_letters(staged.directory, staged.manifest))

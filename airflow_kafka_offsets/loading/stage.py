@@ -107,10 +107,10 @@ def stage(context: LoadContext, claim: Claim, batch: Batch) -> StagedBatch:
 
 def begin_attempt(context: LoadContext, claim: Claim, batch: Batch) -> Attempt:
     """Write down that a batch is staged in a new directory, and remove that of an earlier attempt."""
-    pipeline = context.pipeline
+    pipeline, output = context.pipeline, context.publication(batch, claim.kind).output
     with context.ledger.connect() as conn:
         # It saves a Spark application whose result could not be committed.
-        context.checks.refuse_unknown_rows(conn, batch.batch_id)
+        context.checks.refuse_unknown_rows(conn, output)
     directory = create_directory(batch.batch_id, pipeline.staging.dir)
     try:
         job = make_job(context, claim.kind, batch, directory)

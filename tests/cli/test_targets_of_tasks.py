@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kafka_offsets import DeadLetters, DeltaTable, IcebergTable, ParquetDataset, SqlTable
+from airflow_kafka_offsets import DeadLetters, DeltaTable, IcebergTable, ParquetFiles, SqlTable
 from airflow_kafka_offsets.hooks import connections
 from airflow_kafka_offsets.sinks.fan_out import Sinks
 from airflow_kafka_offsets.verification.verify import verify
@@ -28,7 +28,7 @@ JSON = ("--output", "json")
 DAG = """
 from airflow.sdk import DAG
 from airflow_kafka_offsets import (
-    DeadLetters, DeltaTable, IcebergTable, Json, KafkaBatchOperator, ParquetDataset, Spark, SqlTable, Staging
+    DeadLetters, DeltaTable, IcebergTable, Json, KafkaBatchOperator, ParquetFiles, Spark, SqlTable, Staging
 )
 
 with DAG("shop"):
@@ -48,7 +48,7 @@ with DAG("shop"):
 SINKS = {
     "iceberg": "IcebergTable('shop.orders', warehouse='file://{lake}', conn_id='warehouse')",
     "delta": "DeltaTable('{lake}/orders', conn_id='warehouse')",
-    "parquet": "ParquetDataset('{lake}/orders', conn_id='warehouse')",
+    "parquet": "ParquetFiles('{lake}/orders', conn_id='warehouse')",
     "fan-out": "[SqlTable('orders', conn_id='warehouse'), SqlTable('copies', conn_id='warehouse')]",
     "table": "SqlTable('orders', conn_id='warehouse')",
 }
@@ -64,7 +64,7 @@ def sink_text(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def sink(sink_text: str) -> Sinks:
-    kinds = {kind.__name__: kind for kind in (DeltaTable, IcebergTable, ParquetDataset, SqlTable)}
+    kinds = {kind.__name__: kind for kind in (DeltaTable, IcebergTable, ParquetFiles, SqlTable)}
     found: Sinks = eval(sink_text, kinds)
     return found
 

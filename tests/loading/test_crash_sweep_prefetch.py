@@ -72,8 +72,8 @@ def test_a_load_that_is_killed_is_finished_in_order(inline_loader: Loader, load:
 
 @pytest.mark.long
 @pytest.mark.parametrize("point", sorted(PREFETCH_POINTS | PUBLISHING_POINTS))
-@pytest.mark.parametrize("kind", sorted(kind.name for kind in KINDS.values() if kind.commits_elsewhere))
-def test_into_a_target_that_commits_elsewhere(
+@pytest.mark.parametrize("kind", sorted(kind.name for kind in KINDS.values() if kind.commits_externally))
+def test_into_a_target_that_commits_externally(
     inline_loader: Loader, load: Load, tmp_path: Path, kind: str, point: str
 ) -> None:
     target = Target.make(kind, inline_loader.engine, tmp_path)

@@ -15,6 +15,7 @@ from airflow_kafka_offsets.exceptions import FencedError, KafkaOffsetsError, Old
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.context import Commit
 from airflow_kafka_offsets.sinks.sql.connected_table import ConnectedSqlTable
+from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.spark.job import StageJob
 from tests.support.clients import Kafka, produce
 from tests.support.inline import InlineLauncher
@@ -92,9 +93,9 @@ class TestOlderLedger:
         prepared: list[ConnectedSqlTable] = []
         look, prepare = ConnectedSqlTable.refuse_unknown_rows, ConnectedSqlTable.prepare
 
-        def looks(sink: ConnectedSqlTable, conn: sa.Connection, batches: sa.Table, batch_id: int) -> None:
-            looked.append(batch_id)
-            look(sink, conn, batches, batch_id)
+        def looks(sink: ConnectedSqlTable, conn: sa.Connection, batches: sa.Table, output: Output) -> None:
+            looked.append(output.batch_id)
+            look(sink, conn, batches, output)
 
         def prepares(sink: ConnectedSqlTable, *args: Any, **kwargs: Any) -> Any:
             prepared.append(sink)

@@ -21,7 +21,7 @@ from airflow_kafka_offsets import (
     Json,
     KafkaBatchOperator,
     KafkaReplayOperator,
-    ParquetDataset,
+    ParquetFiles,
     SqlTable,
 )
 from airflow_kafka_offsets.operators.assets import alias_of, announce, topic_uris
@@ -62,8 +62,8 @@ def test_that_of_a_topic_is_the_one_of_airflows_kafka_provider(servers: str, exp
         (SqlTable("orders", schema="crm"), "mariadb+pymysql://db.example/shop", ["mysql://db.example:3306/crm/orders"]),
         (SqlTable("orders"), "sqlite:////data/shop.db", ["sqlite:///data/shop.db/orders"]),
         (DeltaTable("s3a://lake/orders"), POSTGRES, ["s3://lake/orders"]),
-        (ParquetDataset("/lake/my orders"), POSTGRES, ["file:///lake/my%20orders"]),
-        (ParquetDataset("file:///lake/orders"), POSTGRES, ["file:///lake/orders"]),
+        (ParquetFiles("/lake/my orders"), POSTGRES, ["file:///lake/my%20orders"]),
+        (ParquetFiles("file:///lake/orders"), POSTGRES, ["file:///lake/orders"]),
         (IcebergTable("shop.orders", catalog_name="prod"), POSTGRES, ["iceberg://prod/shop/orders"]),
         (FunctionSink("shop.write", table="orders", schema="sales"), POSTGRES, [URI]),
         (FunctionSink("shop.write"), POSTGRES, []),

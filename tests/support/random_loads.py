@@ -289,7 +289,7 @@ class Machine(RandomTopic):
         """Return the rows of a batch that a target which commits elsewhere may have, and the state tables do not know
         as committed.
         """
-        if not self.target.kind.commits_elsewhere:
+        if not self.target.kind.commits_externally:
             return set()
         ranges = self.rows(
             "SELECT r.partition, r.start_offset, r.end_offset FROM offset_ranges r JOIN offset_batches b ON b.batch_id "

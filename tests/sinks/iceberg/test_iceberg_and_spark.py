@@ -17,8 +17,8 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
-from airflow_kafka_offsets.sinks.iceberg.target import Changes
+from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
+from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from devstack.spark_jars import spark_with_delta, spark_with_iceberg
 from tests.support import fixtures
 from tests.support.clients import Kafka, produce
@@ -67,7 +67,7 @@ def catalog_name() -> str:
 
 
 @pytest.fixture
-def sink(where: str, tmp_path: Path, catalog_name: str) -> IcebergSink:
+def sink(where: str, tmp_path: Path, catalog_name: str) -> IcebergTable:
     return iceberg_sink(where, tmp_path, catalog_name=catalog_name, **LAYOUT)
 
 
@@ -79,7 +79,7 @@ def spark_sql() -> Iterator[SparkSql]:
 
 
 @pytest.fixture
-def sql(where: str, spark_sql: SparkSql, engine: Engine, sink: IcebergSink) -> Iterator[SparkSql]:
+def sql(where: str, spark_sql: SparkSql, engine: Engine, sink: IcebergTable) -> Iterator[SparkSql]:
     """Spark with the catalog of the table."""
     url = engine.url
     catalog = {
@@ -103,7 +103,7 @@ def sql(where: str, spark_sql: SparkSql, engine: Engine, sink: IcebergSink) -> I
 
 
 @pytest.fixture
-def table(sink: IcebergSink) -> str:
+def table(sink: IcebergTable) -> str:
     return f"{sink.catalog_name}.{sink.identifier}"
 
 
@@ -202,7 +202,7 @@ def test_what_spark_inserts_and_compacts_while_a_batch_is_loaded_is_rebased_upon
     committed.
     """
     group.load(limits=Limits(max_records=4), value_format=COLUMNS)
-    commit = Changes.commit
+    commit = IcebergSnapshot.commit
     writers: list[threading.Thread] = []
 
     def write() -> None:
@@ -220,7 +220,7 @@ def test_what_spark_inserts_and_compacts_while_a_batch_is_loaded_is_rebased_upon
 
     produce(kafka, group.orders, orders_of(10, 3))
     with monkeypatch.context() as patched:
-        patched.setattr(Changes, "commit", interfere)
+        patched.setattr(IcebergSnapshot, "commit", interfere)
         assert group.load(value_format=COLUMNS).rows == 3
     writers[0].join()
 

@@ -20,7 +20,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.ledger.batches import mark_staged
 from airflow_kafka_offsets.loading import stage as stage_module
-from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
+from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.transforms.sql import Sql
 from tests.support.clients import Kafka, produce
 from tests.support.iceberg import IcebergGroup
@@ -189,7 +189,7 @@ def test_a_batch_is_staged_again_where_a_file_is_missing(group: IcebergGroup, st
     assert group.proved() == (9, 1, 10)
 
 
-def test_columns_that_do_not_fit_are_named_before_anything_is_read(group: IcebergGroup, sink: IcebergSink) -> None:
+def test_columns_that_do_not_fit_are_named_before_anything_is_read(group: IcebergGroup, sink: IcebergTable) -> None:
     group.load()
     produce(group.loader.kafka, group.orders, names(10, 1))
 

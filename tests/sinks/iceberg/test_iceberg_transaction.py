@@ -19,7 +19,7 @@ from airflow_kafka_offsets import DeadLetters, Limits, Staging
 from airflow_kafka_offsets.exceptions import DatabaseUnavailableError
 from airflow_kafka_offsets.ledger import commit_transaction
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
-from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
+from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.sinks.table import Output
 from tests.support import fixtures
 from tests.support.clients import Kafka, produce
@@ -150,7 +150,7 @@ def test_another_writer_waits_for_the_transaction_and_goes_on_from_it(
     assert group.proved()[:2] == (10, 1)
 
 
-def test_a_writer_that_was_first_is_waited_for(group: IcebergGroup, sink: IcebergSink, kafka: Kafka) -> None:
+def test_a_writer_that_was_first_is_waited_for(group: IcebergGroup, sink: IcebergTable, kafka: Kafka) -> None:
     group.load()
     stale = group.table
     stale.metadata.properties["commit.retry.num-retries"] = "0"
@@ -169,7 +169,7 @@ def test_the_row_of_the_table_is_locked_from_the_beginning(group: IcebergGroup, 
 
     with (
         engine.begin() as conn,
-        group.sink.open(conn, Output(7, "loader", (), "")),
+        group.sink.connect(engine).publish(conn, Output(7, "loader", (), "")),
         engine.connect() as other,
         pytest.raises(sa.exc.OperationalError, match="could not obtain lock"),
     ):

@@ -16,7 +16,7 @@ from airflow_kafka_offsets import Limits, Staging
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, StagingError, TargetError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.sinks.iceberg.creation import ORIGIN
-from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
+from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.verification.verify import verify
@@ -29,12 +29,12 @@ from tests.support.upserts import Interrupted, produce_at, record
 
 
 @pytest.fixture
-def sink(where: str, tmp_path: Path) -> IcebergSink:
+def sink(where: str, tmp_path: Path) -> IcebergTable:
     return iceberg_sink(where, tmp_path, upsert_key=("id",))
 
 
 @pytest.fixture
-def group(inline_loader: Loader, topic: TopicFactory, sink: IcebergSink) -> IcebergGroup:
+def group(inline_loader: Loader, topic: TopicFactory, sink: IcebergTable) -> IcebergGroup:
     return IcebergGroup(inline_loader, topic(), sink)
 
 
@@ -226,7 +226,7 @@ def test_a_null_in_the_key_is_an_error_or_a_dead_letter(group: IcebergGroup, val
         (("no",), ConfigurationError, "upsert_key names 'no', which the rows do not hold"),
         (("id", "id"), ConfigurationError, "must be a tuple of different column names"),
         ("id", ConfigurationError, "must be a tuple of different column names"),
-        (("x",), TargetError, "upsert_key names 'x', whose values cannot be told apart exactly"),
+        (("x",), TargetError, "upsert_key names x, whose values cannot be compared exactly"),
     ],
 )
 def test_a_key_that_identifies_nothing_is_refused_before_anything_is_read(
@@ -240,12 +240,12 @@ def test_a_key_that_identifies_nothing_is_refused_before_anything_is_read(
 
 
 def test_a_row_that_does_not_say_where_it_is_from_is_refused(tmp_path: Path) -> None:
-    sink, engine = iceberg_sink("elsewhere", tmp_path, upsert_key=("id",)), sa.create_engine("sqlite://")
+    sink, engine = iceberg_sink("sql", tmp_path, upsert_key=("id",)), sa.create_engine("sqlite://")
     columns = pa.schema([("id", pa.int64()), *ORIGIN])
     rows = pa.RecordBatch.from_pylist([{"id": 1, "_kafka_topic": "orders", "_kafka_partition": 0}], columns)
-    sink.prepare(engine, columns)
+    sink.connect(engine).prepare(columns)
     staging = StagingDirectory(str(tmp_path))
 
-    writer = sink.writer(engine, columns, Output(1, "loader", (), "series", "batch-1-x"))
+    writer = sink.connect(engine).writer(columns, Output(1, "loader", (), "series", "batch-1-x"))
     with pytest.raises(TargetError, match="does not say which record it is of: which row of its key is the newest"):
         list(writer.write([rows], staging, {}, RefusedRows(staging)))
