@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.core.chunks import chunks
 from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.core.options import DeadLetters
 from airflow_kafka_offsets.core.text import MAX_INT64, count, first_few
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import transact
@@ -92,9 +93,9 @@ def replay_dead_letters(
     """Decode dead letters again, write their rows into the target, and remove the letters, batch by batch.
 
     Safe to run again at any time, and from two places at once: a letter is written and removed in the same transaction.
-    Loads may go on meanwhile. Records that were too large to be kept are left out: raise `max_record_bytes`, and replay
-    their offsets. So are dropped ones. A replay that died after a target elsewhere had its rows is finished first,
-    whichever letters it was of.
+    Loads may go on meanwhile. Records that were too large to be kept are left out: raise `Reading.max_record_bytes`,
+    and replay their offsets. So are dropped ones. A replay that died after a target elsewhere had its rows is finished
+    first, whichever letters it was of.
 
     :param letters: which ones
     :param pipeline: as it is now; its group is that of the letters
@@ -121,7 +122,7 @@ def replay_dead_letters(
                 raise ConfigurationError(
                     f"Transform {pipeline.transform_name!r} needs a launcher, such as SessionLauncher(spark)"
                 )
-            launcher.check(pipeline.staging_dir)
+            launcher.check(pipeline.staging.dir)
         ledger, who = Ledger(engine, pipeline.tables), who or current_user()
         with ledger.connect() as conn:
             cluster_of(conn, ledger.tables, letters.group_id)
@@ -134,7 +135,7 @@ def replay_dead_letters(
             pipeline = pipeline.with_schemas(schemas_of_group(conn, ledger.tables, letters.group_id))
         target = table.prepare(pipeline.result_columns(columns), may_grow=pipeline.adds_columns)
         for batch_id in batches:
-            directory = create_directory(batch_id, pipeline.staging_dir)
+            directory = create_directory(batch_id, pipeline.staging.dir)
             try:
                 with ledger.connect() as conn:
                     found = read_dead_letters(conn, ledger.tables, replace(letters, batch_id=batch_id))
@@ -155,7 +156,7 @@ def replay_dead_letters(
                     target=target,
                     fingerprint=pipeline.fingerprint(columns),
                     span_ms=None,
-                    on_bad_record="dead_letter",
+                    has_dead_letters=True,
                     max_dead_letters=None,
                     # What is kept already is not measured again.
                     max_record_bytes=MAX_INT64,
@@ -263,7 +264,7 @@ def _commit(
     reason: str | None,
 ) -> Replayed:
     tables, batch_id = ledger.tables, staged.manifest.batch_id
-    retried = replace(pipeline, on_bad_record="dead_letter", max_dead_letters=None)
+    retried = replace(pipeline, on_bad_record=DeadLetters(limit=None))
     is_elsewhere = retried.sink.commits_externally
     errors = _errors(staged)
     done, good = Replayed(batch_id, 0, 0, 0), list[Record]()

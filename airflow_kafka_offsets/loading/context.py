@@ -124,11 +124,11 @@ class LoadContext:
 
         :param columns: what `Pipeline.check` returned
         """
-        cluster = Cluster(kafka_config, isolation_level=pipeline.isolation_level)
+        cluster = Cluster(kafka_config, isolation_level=pipeline.reading.isolation_level)
         cluster_id = cluster.cluster_id()
         ledger = Ledger(engine, pipeline.tables)
         create_missing(ledger)
-        if pipeline.dead_letter_retention is not None:
+        if pipeline.dead_letters is not None and pipeline.dead_letters.retention is not None:
             with ledger.connect() as conn:
                 check_rights(conn, ledger.tables.dead_letters, ("UPDATE",), "drop old dead letters of table {table!r}")
         table = pipeline.sink.connect(engine, connections)

@@ -8,11 +8,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pytest
-from pyarrow.dataset import dataset
 
-from airflow_kafka_offsets import Json, ParquetDataset, committed_files
+from airflow_kafka_offsets import DeltaTable, Json
 from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import LedgerError
@@ -21,7 +21,7 @@ from airflow_kafka_offsets.ledger.published_dead_letters import (
     finish_publishing_dead_letters,
 )
 from airflow_kafka_offsets.ledger.tables import Ledger
-from airflow_kafka_offsets.sinks.parquet.target import ParquetTarget
+from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.staging.refused import Record
 from tests.support import fixtures
 from tests.support.clients import Kafka, produce
@@ -45,9 +45,9 @@ def group(inline_loader: Loader, kafka: Kafka, topic: TopicFactory, tmp_path: Pa
     uri = f"{tmp_path}/lake/orders"
 
     def read() -> pa.Table:
-        return dataset(committed_files(uri)).to_table()
+        return pa.table(deltalake.DeltaTable(uri).to_pyarrow_table())
 
-    group = LakeGroup(inline_loader, topic(), ParquetDataset(uri), read)
+    group = LakeGroup(inline_loader, topic(), DeltaTable(uri), read)
     produce(kafka, group.topic, [*names(0, 1), b"{not json", b"{not json either"])
     group.load(RUN, value_format=NARROW)
     return group
@@ -61,7 +61,7 @@ def replayed(group: LakeGroup, *values: bytes) -> list[Replayed]:
 
 
 def test_of_a_target_that_was_dropped_they_are_as_they_were(group: LakeGroup) -> None:
-    with dying(ParquetTarget, "after"):
+    with dying(LakeTarget, "after"):
         replayed(group, b'{"id": 1}', b'{"id": 2}')
     shutil.rmtree(group.sink.uri)  # type: ignore[attr-defined]
 
@@ -80,7 +80,7 @@ def test_an_attempt_whose_end_others_found_out_does_not_begin_again(
     def begin(ledger: Ledger, *arguments: Any, **options: Any) -> None:
         begin_publishing_dead_letters(ledger, *arguments, **options)
         if not attempts:
-            finish_publishing_dead_letters(ledger, group.sink, "loader")
+            finish_publishing_dead_letters(ledger, group.sink.connect(group.loader.engine), "loader")
         attempts.append(arguments)
 
     with monkeypatch.context() as patch:

@@ -19,7 +19,7 @@ from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import LedgerError, OpenBatchError
 from airflow_kafka_offsets.ledger.published_dead_letters import begin_publishing_dead_letters, dead_letters_output
 from airflow_kafka_offsets.ledger.tables import Ledger
-from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
+from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.staging.refused import Record
 from tests.support import fixtures
 from tests.support.clients import Kafka, produce
@@ -63,7 +63,7 @@ def replayed(group: LakeGroup) -> Callable[..., list[Replayed]]:
 def test_another_selection_is_replayed_next(
     group: LakeGroup, replayed: Callable[..., list[Replayed]], dies: str
 ) -> None:
-    with dying(DeltaTarget, dies):
+    with dying(LakeTarget, dies):
         replayed(2, 6)
 
     assert replayed(6) == ([Replayed(1, 2, 2, 0)] if dies == "after" else [Replayed(1, 1, 1, 0)])
@@ -79,7 +79,7 @@ def test_records_that_were_bad_then_are_no_rows_and_stay_letters(
     good, bad = b'{"id": 9, "name": "corrected"}', b"{bad still"
     corrected = {Record(group.topic, 0, 2): good, Record(group.topic, 0, 6): bad}
     pipeline = group.loader.pipeline([group.topic], sink=group.sink)
-    with dying(DeltaTarget, "after"):
+    with dying(LakeTarget, "after"):
         replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=group.loader.engine, corrected=corrected)
 
     # The same letters, and both are good now.
@@ -93,14 +93,14 @@ def test_a_replay_that_comes_too_late_publishes_nothing(
     group: LakeGroup, replayed: Callable[..., list[Replayed]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection to the database breaks before its commit elsewhere, and another replay is quicker."""
-    commit, late = DeltaTarget.commit, list[DeltaTarget]()
+    commit, late = LakeTarget.commit, list[LakeTarget]()
 
-    def pause(target: DeltaTarget) -> None:
+    def pause(target: LakeTarget) -> None:
         late.append(target)
         raise ProcessDiedError
 
     with monkeypatch.context() as patch:
-        patch.setattr(DeltaTarget, "commit", pause)
+        patch.setattr(LakeTarget, "commit", pause)
         with pytest.raises(ProcessDiedError):
             replayed(2, 6)
     assert replayed(2) == [Replayed(1, 1, 1, 0)]
@@ -113,7 +113,7 @@ def test_a_replay_that_comes_too_late_publishes_nothing(
 
 
 def test_a_load_goes_on_beside_it(group: LakeGroup, replayed: Callable[..., list[Replayed]]) -> None:
-    with dying(DeltaTarget, "after"):
+    with dying(LakeTarget, "after"):
         replayed(2, 6)
     produce(group.loader.kafka, group.topic, names(7, 1))
 
@@ -128,7 +128,7 @@ def test_a_load_goes_on_beside_it(group: LakeGroup, replayed: Callable[..., list
 
 @pytest.mark.parametrize("dies", ["before", "after"])
 def test_a_replay_replaces_what_it_wrote(group: LakeGroup, replayed: Callable[..., list[Replayed]], dies: str) -> None:
-    with dying(DeltaTarget, dies):
+    with dying(LakeTarget, dies):
         replayed(2, 6)
 
     done = group.replay({group.topic: {0: (1, 4)}}, NEXT, replace=True)
@@ -140,7 +140,7 @@ def test_a_replay_replaces_what_it_wrote(group: LakeGroup, replayed: Callable[..
 
 @pytest.mark.parametrize("dies", ["before", "after"])
 def test_a_rewind_replaces_what_it_wrote(group: LakeGroup, replayed: Callable[..., list[Replayed]], dies: str) -> None:
-    with dying(DeltaTarget, dies):
+    with dying(LakeTarget, dies):
         replayed(2, 6)
 
     done = Rewinder(group.loader)("to-offset", 1, replace=group.sink)
@@ -155,7 +155,7 @@ def test_letters_that_may_be_published_are_neither_dropped_nor_replaced(
     group: LakeGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = Ledger(group.loader.engine)
-    output = dead_letters_output(ledger, group.sink, "loader", 1, "batch-1-x")
+    output = dead_letters_output(ledger, group.sink.connect(ledger.engine), "loader", 1, "batch-1-x")
     begin_publishing_dead_letters(ledger, output, [Record(group.topic, 0, 2)])
 
     assert drop_dead_letters(DeadLetterFilter("loader"), engine=ledger.engine) == 1

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.dead_letters.replay import Replayed
 from tests.support.clients import Kafka, produce
 from tests.support.database_faults import ADDED
@@ -57,7 +58,7 @@ def load(loader: Loader, orders: str) -> None:
     found.drop_all(engine)
     with engine.begin() as conn:
         conn.execute(sa.text(f"CREATE TABLE target (id BIGINT, name TEXT CHECK (length(name) < 7), {ADDED})"))
-    loader(orders, max_records=8, **LEFT_OUT)
+    loader(orders, limits=Limits(max_records=8), **LEFT_OUT)
     with engine.begin() as conn:
         for statement in (
             "ALTER TABLE target RENAME TO narrow",
