@@ -22,7 +22,6 @@ from airflow_kafka_offsets.cli.doctor_database import (
     existing_version,
     look_at_target,
     missing_rights,
-    sql_table,
     try_to_create,
 )
 from airflow_kafka_offsets.core.text import count, first_few
@@ -33,6 +32,7 @@ from airflow_kafka_offsets.ledger.group_table import tables_of_groups
 from airflow_kafka_offsets.ledger.overview import between_commits
 from airflow_kafka_offsets.ledger.rights import of_loads, of_moves
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
+from airflow_kafka_offsets.sinks.target_names import existing_table
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.hooks.spark_connect import SparkConnectLauncher
@@ -120,7 +120,8 @@ class CheckContext:
                 targets = [DatabaseTable(self._args.table, self._args.table_schema, key)]
             elif self._is_installed:
                 with ledger.connect() as conn:
-                    targets = [sql_table(conn, name) for name in tables_of_groups(conn, ledger.tables)]
+                    names = tables_of_groups(conn, ledger.tables)
+                    targets = [existing_table(conn, name) or DatabaseTable(name) for name in names]
             else:
                 targets = []
             if not targets:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.database.errors import STATE_RIGHTS, database_message, is_outage, sqlstate
@@ -120,12 +120,6 @@ def look_at_target(engine: Engine, target: DatabaseTable) -> str:
     except TargetError as error:
         return f"{sink.name}: all that loads need; not all for rewinds, and replays that replace rows: {error}"
     return f"{sink.name}: all that loads, replays and rewinds need"
-
-
-def sql_table(conn: Connection, name: str) -> DatabaseTable:
-    """Return the table that has a name in the history. A dot may also be part of the table's own name."""
-    schema, dot, table = name.partition(".")
-    return DatabaseTable(table, schema) if dot and not sa.inspect(conn).has_table(name) else DatabaseTable(name)
 
 
 def missing_rights(ledger: Ledger, rights: Iterable[tuple[sa.Table, str]]) -> Iterator[str]:

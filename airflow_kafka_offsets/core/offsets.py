@@ -1,8 +1,8 @@
 """Value types: partitions, positions, ranges, slices, spans and scopes.
 
 Ranges and spans are half open: start inclusive, end exclusive. Which offsets a range has is decided in `core.planning`;
-how ranges are split for Spark, in `core.slices`; here is the arithmetic of spans. A scope limits a rewind or a lag to topics, or to
-some of their partitions.
+how ranges are split for Spark, in `core.slices`; here is the arithmetic of spans. A scope limits a rewind or a lag to
+topics, or to some of their partitions.
 """
 
 from __future__ import annotations

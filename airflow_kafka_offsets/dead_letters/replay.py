@@ -27,7 +27,6 @@ from airflow_kafka_offsets.ledger.dead_letter_batches import (
     record_dead_letter_batch,
     settle_dead_letter_batches,
 )
-from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.loading.commit import bad_records, stage_and_commit
@@ -37,6 +36,7 @@ from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.plan import log_planned
 from airflow_kafka_offsets.loading.stage import stage
 from airflow_kafka_offsets.loading.staging_area import clean_up, remove_attempt
+from airflow_kafka_offsets.sinks.target_names import same_table_names
 from airflow_kafka_offsets.spark.in_process_launcher import InProcessLauncher
 from airflow_kafka_offsets.spark.job import Launcher
 from airflow_kafka_offsets.staging.refused import Record

@@ -1,5 +1,5 @@
-"""Decimals in JSON, which Arrow's reader does not always read rightly: for a number such as `1e-41` or `0.000…1` it reads
-memory behind a table of powers of ten, which gives 0, another number, or ends the process.
+"""Decimals in JSON, which Arrow's reader does not always read rightly: for a number such as `1e-41` or `0.000…1` it
+reads memory behind a table of powers of ten, which gives 0, another number, or ends the process.
 
 So the records that may have such a number are found before Arrow sees them. Their decimals are parsed by Python, and
 written anew as plain text with the digits of the column.

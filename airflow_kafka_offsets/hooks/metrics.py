@@ -1,4 +1,4 @@
-"""Metrics for Airflow's `stats`, with the names and tags of `docs/metrics.md`. Sensors, triggers and operators emit
+"""Metrics for Airflow's `stats`, with the names and tags of `docs/operate.md`. Sensors, triggers and operators emit
 them.
 """
 

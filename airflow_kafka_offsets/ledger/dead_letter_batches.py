@@ -35,12 +35,12 @@ from airflow_kafka_offsets.ledger.batch_rows import (
 from airflow_kafka_offsets.ledger.claims import BatchClaim
 from airflow_kafka_offsets.ledger.commit_transaction import Written, commit_batch
 from airflow_kafka_offsets.ledger.dead_letters import DROPPED, execute_with_errors, may_be_published
-from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.groups import lock, stored_generation
 from airflow_kafka_offsets.ledger.positions import Reads, without_dead_letters
 from airflow_kafka_offsets.ledger.publications import Publication, published_reads, run_pending_cleanups
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.table import Table
+from airflow_kafka_offsets.sinks.target_names import same_table_names
 from airflow_kafka_offsets.staging.refused import Record
 from airflow_kafka_offsets.staging.rows import StagedRows
 

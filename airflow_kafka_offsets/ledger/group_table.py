@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import OffsetRange, Span, TopicPartition, subtract
@@ -19,12 +19,9 @@ from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import DoubleLoadError, ForeignBatchError
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.sinks.fan_out import targets_in
+from airflow_kafka_offsets.sinks.target_names import existing_table, is_table, same_table_names
 
 log = logging.getLogger(__name__)
-
-# In the name of a target that is no table; see `Sink.name`.
-_OTHER_KIND = "://"
 
 
 class GroupTable(NamedTuple):
@@ -63,35 +60,13 @@ def tables_of_groups(conn: Connection, tables: Tables) -> list[str]:
     name = tables.offset_batches.c.target_table
     loads = tables.offset_batches.c.kind.in_(("load", "initialize"))
     names = conn.scalars(sa.select(name).where(loads, name.is_not(None)).distinct().order_by(name))
-    return [name for name in names if _OTHER_KIND not in name]
+    return [name for name in names if is_table(name)]
 
 
 def loads_into(conn: Connection, tables: Tables, group_id: str, target: str) -> bool:
     """Return whether a table is the one that a group loads into."""
     known = group_table(conn, tables, group_id)
     return known is not None and known.name in same_table_names(conn, target)
-
-
-def shared_target(conn: Connection, name: str, other: str) -> str | None:
-    """Return a target that two sinks have in common, of which one or both are several; None where there is none.
-
-    :param name: of one sink, as the history has it
-    """
-    others = {alike for target in targets_in(other) for alike in same_table_names(conn, target)}
-    return next((target for target in targets_in(name) if target in others), None)
-
-
-def same_table_names(bind: Connection | Engine, name: str) -> tuple[str, ...]:
-    """Return the names of a table: with the connection's default schema, and without it.
-
-    :param name: as `Sink.name` has it: what is no table has one name
-    """
-    if _OTHER_KIND in name:
-        return (name,)
-    default = sa.inspect(bind).default_schema_name
-    if not default:
-        return (name,)
-    return (name, name.removeprefix(f"{default}.") if name.startswith(f"{default}.") else f"{default}.{name}")
 
 
 def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
@@ -111,7 +86,7 @@ def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
         if known is None or known.kind != "load" or known.name in same_table_names(conn, target):
             return
         old_names = same_table_names(conn, known.name)
-        if _OTHER_KIND in known.name or _OTHER_KIND in target or _exists(conn, known.name):
+        if not (is_table(known.name) and is_table(target)) or existing_table(conn, known.name) is not None:
             raise _another_table(group_id, known, topics, target)
     batches = tables.offset_batches
     rename = (
@@ -128,13 +103,6 @@ def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
         target,
         count(renamed, "batch of the history has", "batches of the history have"),
     )
-
-
-def _exists(conn: Connection, name: str) -> bool:
-    inspector = sa.inspect(conn)
-    schema, dot, table = name.partition(".")
-    # A dot may also be part of a table's name.
-    return inspector.has_table(name) or bool(dot and inspector.has_table(table, schema=schema))
 
 
 def _another_table(group_id: str, known: GroupTable, topics: Sequence[str], target: str) -> ForeignBatchError:

@@ -15,7 +15,7 @@ from airflow_kafka_offsets.ledger.tables import Ledger
 _ONLY_ROW = 1
 
 
-def installation_id(ledger: Ledger) -> str:
+def installation_id(ledger: Ledger, conn: Connection | None = None) -> str:
     """Return the name of these state tables, which no other ones have: it is made when it is first asked for."""
     table = ledger.tables.installation
     query = sa.select(table.c.installation_id)
@@ -27,6 +27,8 @@ def installation_id(ledger: Ledger) -> str:
             conn.execute(table.insert().values(number=_ONLY_ROW, installation_id=found))
         return str(found)
 
+    if conn is not None:
+        return work(conn)
     with translated_errors("The name of the state tables is not known"):
         try:
             return transact(ledger.engine, work)

@@ -265,6 +265,8 @@ def _rename_columns(conn: Connection, tables: Tables) -> Iterator[Statement]:
                 yield TableStatement(f"ALTER TABLE {{}} RENAME COLUMN {old} TO {new}", stored)
     yield batches.update().where(batches.c.state == "ahead").values(state="prefetched")
     yield batches.update().where(batches.c.kind == "start").values(kind="initialize")
+    function_name = sa.func.replace(batches.c.target_table, "callable://", "function://")
+    yield batches.update().where(batches.c.target_table.like("%callable://%")).values(target_table=function_name)
     index = f"{tables.prefix}offset_batches_one_prefetched"
     is_prefetched = "kind = 'load' AND state IN ('prefetched')"
     if dialect.name in PARTIAL_INDEX_DIALECTS:

@@ -127,7 +127,7 @@ def move_positions(
     )
     batch_id = batch.batch_id
     if target is not None:
-        publication = Publication.of(ledger, target, batch, kind)
+        publication = Publication.of(ledger, target, batch, kind, conn=conn)
         replace_output(conn, tables, group_id, batch_id, target.sink.name, publication.remove_replaced(conn))
         if publication.is_external:
             of_rewind = tables.offset_batches.c.batch_id == batch_id

@@ -30,13 +30,13 @@ from airflow_kafka_offsets.exceptions import OlderLedgerError
 from airflow_kafka_offsets.ledger.batch_outputs import note_outputs
 from airflow_kafka_offsets.ledger.batch_rows import Batch, as_batch, change_open
 from airflow_kafka_offsets.ledger.claims import Claim
-from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.groups import lock
 from airflow_kafka_offsets.ledger.installation import installation_id
 from airflow_kafka_offsets.ledger.positions import RangeRead, Reads, store_reads
 from airflow_kafka_offsets.ledger.replaced_output import Remove, recorded_offsets, refuse_published
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.table import Output, Published, Superseded, Table, Target
+from airflow_kafka_offsets.sinks.target_names import same_table_names
 from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 
 log = logging.getLogger(__name__)
@@ -62,15 +62,24 @@ class Publication:
     is_external: bool
 
     @classmethod
-    def of(cls, ledger: Ledger, table: Table, batch: Batch, kind: str, attempt: str = "") -> Publication:
+    def of(
+        cls,
+        ledger: Ledger,
+        table: Table,
+        batch: Batch,
+        kind: str,
+        attempt: str = "",
+        conn: Connection | None = None,
+    ) -> Publication:
         """Return the publication of a batch.
 
         :param kind: of the batch: loads of a group follow each other, and every other batch has a series of its own
         :param attempt: the name of the attempt that staged it
+        :param conn: of the transaction, where it is called within one
         """
         series = ""
         if table.sink.commits_externally:
-            series = f"{installation_id(ledger)}.{batch.group_id}"
+            series = f"{installation_id(ledger, conn)}.{batch.group_id}"
             if kind != "load":
                 series = f"{series}.{batch.batch_id}"
         output = Output(batch.batch_id, batch.group_id, batch.ranges, series, attempt)

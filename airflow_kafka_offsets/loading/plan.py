@@ -21,7 +21,7 @@ from airflow_kafka_offsets.kafka.time_search import TimeSearch
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.batches import abandon, bytes_per_offset, captured_targets, open_batch, record_plan
 from airflow_kafka_offsets.ledger.claims import Claim
-from airflow_kafka_offsets.ledger.group_table import keep_to_table, same_table_names
+from airflow_kafka_offsets.ledger.group_table import keep_to_table
 from airflow_kafka_offsets.ledger.groups import read_generation
 from airflow_kafka_offsets.ledger.moved_positions import first_ranges
 from airflow_kafka_offsets.ledger.positions import positions_after, read_positions
@@ -32,6 +32,7 @@ from airflow_kafka_offsets.loading.pipeline import LoadOptions
 from airflow_kafka_offsets.loading.published import find_published, is_published
 from airflow_kafka_offsets.loading.stage import StagedBatch, find_staged
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
+from airflow_kafka_offsets.sinks.target_names import same_table_names
 
 log = logging.getLogger(__name__)
 

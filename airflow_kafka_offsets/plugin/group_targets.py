@@ -14,11 +14,12 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.ledger.group_table import GroupTable, group_table, same_table_names
+from airflow_kafka_offsets.ledger.group_table import GroupTable, group_table
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.plugin.sources import Registered, Source
 from airflow_kafka_offsets.sinks.fan_out import of_tables
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
+from airflow_kafka_offsets.sinks.target_names import existing_table, same_table_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +75,9 @@ def group_target(
         if of_tables(of_task).name in names
     ]
     # Less can be proved of a table with a key: where tasks differ, it is taken for one.
-    found = max(
-        of_dags, key=lambda of_task: [table.upsert_key for table in of_task], default=_existing(conn, known.name)
-    )
+    found = max(of_dags, key=lambda of_task: [table.upsert_key for table in of_task], default=())
+    if not found and (table := existing_table(conn, known.name)) is not None:
+        found = (table,)
     return GroupTarget(known.name, found, bool(of_dags), task, tuple(verifiers))
 
 
@@ -88,12 +89,3 @@ def _task(
     found = conn.execute(sa.select(batches.dag_id, batches.task_id).where(batches.batch_id == known.batch_id)).one()
     dag = dags.get(found.dag_id)
     return (found.dag_id, found.task_id) if dag is not None and found.task_id in dag.tasks else None
-
-
-def _existing(conn: Connection, name: str) -> tuple[DatabaseTable, ...]:
-    inspector = sa.inspect(conn)
-    if inspector.has_table(name):
-        return (DatabaseTable(name),)
-    schema, dot, table = name.partition(".")
-    # A dot may also be part of a table's name.
-    return (DatabaseTable(table, schema),) if dot and inspector.has_table(table, schema=schema) else ()

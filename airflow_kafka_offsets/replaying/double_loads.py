@@ -13,9 +13,10 @@ from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import OffsetRange, Span, TopicPartition, first_common, intersect
 from airflow_kafka_offsets.exceptions import ConfigurationError, DoubleLoadError
 from airflow_kafka_offsets.ledger.batch_rows import as_span, of_task
-from airflow_kafka_offsets.ledger.group_table import group_table, loads_into, same_table_names, shared_target
+from airflow_kafka_offsets.ledger.group_table import group_table, loads_into
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.sinks.target_names import same_table_names, shared_target
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.replaying.replay_batches import Replay

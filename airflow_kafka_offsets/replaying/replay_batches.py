@@ -30,13 +30,14 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     update_open,
 )
 from airflow_kafka_offsets.ledger.claims import BatchClaim
-from airflow_kafka_offsets.ledger.group_table import loads_into, same_table_names
+from airflow_kafka_offsets.ledger.group_table import loads_into
 from airflow_kafka_offsets.ledger.groups import lock, lock_group
 from airflow_kafka_offsets.ledger.positions import Reads
 from airflow_kafka_offsets.ledger.publications import may_have_replaced
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.replaying.double_loads import refuse_double, refuse_overlap
+from airflow_kafka_offsets.sinks.target_names import same_table_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
-from urllib.parse import unquote
 
 from airflow_kafka_offsets.core.templates import Templated, holds_template
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.sink import Connections, DatabaseTable, Sink
+from airflow_kafka_offsets.sinks.target_names import joined
 from airflow_kafka_offsets.transforms.transform import BatchTransform
 
 if TYPE_CHECKING:
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-
-_KIND, _AND = "fanout://", "+"
-
-# What stands for it in the name of a branch; the percent sign, too.
-_QUOTED = str.maketrans({"%": "%25", "+": "%2B"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +100,7 @@ class FanOut(Sink):
     @property
     def name(self) -> str:
         """The name for messages and the history: the same for the same targets."""
-        return _KIND + _AND.join(branch.sink.name.translate(_QUOTED) for branch in self.branches)
+        return joined(branch.sink.name for branch in self.branches)
 
     @property
     def conn_id(self) -> str | None:  # type: ignore[override]
@@ -145,14 +140,6 @@ class FanOut(Sink):
     def uris(self, engine: Engine) -> list[str]:
         """Return the URIs of all branches."""
         return [uri for branch in self.branches for uri in branch.sink.uris(engine)]
-
-
-def targets_in(name: str) -> list[str]:
-    """Return the names of the targets of a sink: of several sinks, those of each.
-
-    :param name: of the sink, as the history has it
-    """
-    return [*map(unquote, name.removeprefix(_KIND).split(_AND))] if name.startswith(_KIND) else [name]
 
 
 Sinks = Sink | Sequence[Sink | Branch]

@@ -31,6 +31,11 @@ class DatabaseTable(NamedTuple):
     schema: str | None = None
     upsert_key: tuple[str, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """The name in messages and in the history."""
+        return f"{self.schema}.{self.table}" if self.schema else self.table
+
 
 class Sink(Templated, ABC):
     """The target of a load as a DAG names it: plain data, which is pickled and serialized with the DAG."""

@@ -20,9 +20,9 @@ from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.ledger.batch_outputs import outputs_of
 from airflow_kafka_offsets.ledger.batch_rows import as_gap, as_range
-from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.replaced_output import same_topic
 from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.sinks.target_names import same_table_names
 from airflow_kafka_offsets.sinks.target_rows import RowCount, TargetRows
 from airflow_kafka_offsets.verification.facts import BatchRecord, LoadedRange, Replaced
 

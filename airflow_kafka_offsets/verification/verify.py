@@ -13,13 +13,14 @@ from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.parameters import from_attributes
 from airflow_kafka_offsets.database.transactions import snapshot
 from airflow_kafka_offsets.exceptions import ConfigurationError, VerificationError, Violation
-from airflow_kafka_offsets.ledger.group_table import group_table, same_table_names
+from airflow_kafka_offsets.ledger.group_table import group_table
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.publications import PublishedBatch, published_batches
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.fan_out import Sinks, as_sink
 from airflow_kafka_offsets.sinks.sink import Connections
+from airflow_kafka_offsets.sinks.target_names import same_table_names
 from airflow_kafka_offsets.verification.batch_records import Snapshot, batch_records
 from airflow_kafka_offsets.verification.branches import prove_branches
 from airflow_kafka_offsets.verification.facts import Coverage, Findings

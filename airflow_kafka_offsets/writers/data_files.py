@@ -1,48 +1,65 @@
-"""Final files of a table: Parquet files of about one size, each of one partition, with statistics of what is in them.
+"""Final files of a table: Parquet files of about one size, each of one partition, with statistics of their columns.
+
+Delta tables, Iceberg tables and plain Parquet files are written here. What is different is a `FileLayout`: the names
+and field ids of the columns, how rows are partitioned and sorted, and how the files are compressed.
 
 Rows are kept until there are enough of them for a row group; a file that is sorted is kept whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_kafka_offsets.writers.object_files import ObjectFiles
-from airflow_kafka_offsets.writers.statistics import ColumnRange, Ranges, merged, ranges_of
+from airflow_kafka_offsets.writers.statistics import ColumnStatistics, Measurement, values_at
+
+log = logging.getLogger(__name__)
 
 FILE_BYTES = 128 << 20
-"""The size of a file, unless a sink says another one."""
+"""The size of a file, unless a sink has another one."""
 
 DICTIONARY_BYTES = 128 << 10
-"""The size at which the dictionary of a column is given up. A larger one holds nearly as many values as there are rows:
-it takes twice as long to write, and the file is larger for it."""
+"""The size at which a column stops using a dictionary. A larger one holds nearly as many values as there are rows: it
+takes twice as long to write, and the file is larger for it."""
 
 # The bytes in Arrow that a row group is made of, and that all partitions keep together.
-_GROUP_BYTES, _KEPT_BYTES = 32 << 20, 256 << 20
+_GROUP_BYTES, _KEPT_BYTES = 32 << 20, 128 << 20
+
+# Small record batches are split into partitions together.
+_SPLIT_BYTES = 16 << 20
 
 # A file that is open costs a buffer for its upload.
 _OPEN_FILES = 16
 
 
-class DataFile(NamedTuple):
-    """A file that is complete.
+class Files(Protocol):
+    """Where files are written; `ObjectFiles` is one."""
 
-    :param partition: the value of each partition column
-    :param ranges: of the columns that were asked for
+    def create(self, path: str) -> AbstractContextManager[BinaryIO]:
+        """Open a file for writing. Where the block raises, the file does not exist afterwards."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it exists."""
+
+
+class PartitionTerm(NamedTuple):
+    """A term that rows are partitioned by.
+
+    :param name: of the partition's field
+    :param source: the column, or the names that lead to a field of a struct
+    :param transform: returns the values of the partition for those of the source; None for the values themselves
     """
 
-    path: str
-    rows: int
-    bytes: int
-    partition: Mapping[str, Any]
-    ranges: Ranges
+    name: str
+    source: tuple[str, ...]
+    transform: Callable[[pa.Array], pa.Array] | None = None
 
 
 @dataclass(frozen=True)
@@ -50,36 +67,88 @@ class FileLayout:
     """What the files of a table are like.
 
     :param columns: all columns of the rows, in the order and with the types of the files
-    :param partition_by: columns whose values are the same in all rows of a file
-    :param partitions_in_files: whether files hold these columns
-    :param sort_by: columns by which the rows of a file are in order
+    :param file_columns: the same columns with other names, or with field ids as Arrow's metadata `PARQUET:field_id`,
+        where files have them
+    :param partition_by: terms whose values are the same in all rows of a file
+    :param left_out: columns that files do not hold, because the table knows their values by the partition
+    :param sort_by: columns by which the rows of a file are sorted, each with `ascending` or `descending`
     :param file_bytes: the size at which a file is complete; of a sorted one, in memory
-    :param measured: columns of which statistics are kept
+    :param measured: columns of which statistics are kept; None for all
+    :param options: other options of `pyarrow.parquet.ParquetWriter`
     """
 
     columns: pa.Schema
-    partition_by: Sequence[str] = ()
-    partitions_in_files: bool = False
-    sort_by: Sequence[str] = ()
+    file_columns: pa.Schema | None = None
+    partition_by: Sequence[PartitionTerm] = ()
+    left_out: Collection[str] = ()
+    sort_by: Sequence[tuple[str, str]] = ()
     file_bytes: int = FILE_BYTES
-    measured: Sequence[str] = ()
+    measured: Collection[str] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.file_columns is not None and not _is_same_but_for_names(self.columns, self.file_columns):
+            raise ValueError(f"file_columns have other types than columns: {self.file_columns} and {self.columns}")
 
     @property
-    def stored(self) -> list[str]:
-        """The columns in a file."""
-        names: list[str] = self.columns.names
-        return [name for name in names if self.partitions_in_files or name not in self.partition_by]
+    def stored(self) -> pa.Schema:
+        """The columns in a file, with their names there."""
+        columns = self.file_columns if self.file_columns is not None else self.columns
+        names = self.columns.names
+        return pa.schema([column for name, column in zip(names, columns, strict=True) if name not in self.left_out])
+
+    def stored_rows(self, rows: pa.Table) -> pa.Table:
+        """Return rows as files hold them."""
+        rows = rows.select([name for name in self.columns.names if name not in self.left_out])
+        if self.file_columns is None:
+            return rows
+        batches = [pa.record_batch(_Renamed(batch, self.stored)) for batch in rows.to_batches()]
+        return pa.Table.from_batches(batches, self.stored)
+
+
+class DataFile(NamedTuple):
+    """A file that is complete.
+
+    :param partition: the value of each field of the partition
+    :param columns: statistics of the columns that were asked for, in the order of the file
+    :param split_offsets: where its row groups begin
+    """
+
+    path: str
+    rows: int
+    bytes: int
+    partition: Mapping[str, Any]
+    columns: Sequence[ColumnStatistics]
+    split_offsets: Sequence[int]
 
 
 def write_data_files(
-    files: ObjectFiles, rows: Iterable[pa.RecordBatch], layout: FileLayout, path: Callable[[Mapping[str, Any]], str]
+    files: Files, rows: Iterable[pa.RecordBatch], layout: FileLayout, path: Callable[[Mapping[str, Any]], str]
 ) -> Iterator[DataFile]:
-    """Write rows into files. A file that is not complete when something raises is never there.
+    """Write rows into files, and yield each file when it is complete. Where writing fails, no file is left.
 
     :param rows: with the columns of the layout
     :param path: returns a new path for a file of a partition
     """
-    partitions: dict[tuple[Any, ...], _Partition] = {}
+    complete = list[str]()
+    try:
+        for file in _written(files, rows, layout, path):
+            complete.append(file.path)
+            yield file
+    except BaseException:
+        for each in complete:
+            try:
+                files.remove(each)
+            except Exception:
+                # The error that is being raised matters more; the file is an orphan, which a later clean-up removes.
+                log.warning("File %s of a failed attempt could not be removed", each, exc_info=True)
+        raise
+
+
+def _written(
+    files: Files, rows: Iterable[pa.RecordBatch], layout: FileLayout, path: Callable[[Mapping[str, Any]], str]
+) -> Iterator[DataFile]:
+    partitions: dict[str, _Partition] = {}
     with ExitStack() as stack:
 
         def flush(partition: _Partition) -> Iterator[DataFile]:
@@ -88,12 +157,12 @@ def write_data_files(
             if len(open_ones) > _OPEN_FILES:
                 yield from max(open_ones, key=lambda each: each.written).close()
 
-        for batch in rows:
+        for batch in _joined(rows) if layout.partition_by else rows:
             for values, part in split(batch, layout.partition_by):
-                if values not in partitions:
-                    named = dict(zip(layout.partition_by, values, strict=True))
-                    partitions[values] = _Partition(files, layout, named, path)
-                partition = partitions[values]
+                key = repr(values)  # NaN does not equal itself
+                if key not in partitions:
+                    partitions[key] = _Partition(files, layout, values, path)
+                partition = partitions[key]
                 partition.keep(part)
                 if partition.kept_bytes >= (layout.file_bytes if layout.sort_by else _GROUP_BYTES):
                     yield from flush(partition)
@@ -108,7 +177,7 @@ def write_data_files(
 class _Partition:
     """The rows of a partition that are kept, and its file that is not complete."""
 
-    files: ObjectFiles
+    files: Files
     layout: FileLayout
     values: Mapping[str, Any]
     path: Callable[[Mapping[str, Any]], str]
@@ -135,7 +204,7 @@ class _Partition:
         rows = pa.Table.from_batches(self.kept)
         self.kept, self.kept_bytes = [], 0
         if self.layout.sort_by:
-            rows = rows.sort_by([(name, "ascending") for name in self.layout.sort_by])
+            rows = rows.sort_by(list(self.layout.sort_by))
         if self.open_file is None:
             self.open_file = _OpenFile(self.files, self.layout, self.path(self.values), stack)
         self.open_file.write(rows)
@@ -146,49 +215,94 @@ class _Partition:
         """Complete the file, if there is one."""
         if self.open_file is not None:
             opened, self.open_file = self.open_file, None
-            opened.close()
-            yield DataFile(opened.path, opened.rows, opened.sink.tell(), self.values, opened.ranges)
+            yield opened.close(self.values)
 
 
 class _OpenFile:
-    def __init__(self, files: ObjectFiles, layout: FileLayout, path: str, stack: ExitStack) -> None:
-        self.path, self.rows, self.layout = path, 0, layout
-        self.ranges: dict[tuple[str, ...], ColumnRange] = {}
-        # Both are closed with the file; the stack of the task has them where it raises before that.
+    def __init__(self, files: Files, layout: FileLayout, path: str, stack: ExitStack) -> None:
+        self.path, self.layout = path, layout
+        # The file is closed when it is complete; the stack of the task removes it where something raises before that.
         self._stack = stack.enter_context(ExitStack())
         self.sink = self._stack.enter_context(files.create(path))
-        schema = pa.schema([layout.columns.field(name) for name in layout.stored])
-        self._writer = pq.ParquetWriter(
-            self.sink, schema, compression="zstd", store_schema=False, dictionary_pagesize_limit=DICTIONARY_BYTES
+        names = {column.name for column in layout.stored} if layout.measured is None else layout.measured
+        self._measurement = Measurement(layout.stored, names)
+        options = {"compression": "zstd", "dictionary_pagesize_limit": DICTIONARY_BYTES, **layout.options}
+        self._row_group_rows = options.pop("row_group_rows", None)
+        self._writer = self._stack.enter_context(
+            pq.ParquetWriter(self.sink, layout.stored, store_schema=False, store_decimal_as_integer=True, **options)
         )
 
     def write(self, rows: pa.Table) -> None:
-        self._writer.write_table(rows.select(self.layout.stored))
-        self.rows += rows.num_rows
-        measured = [name for name in self.layout.stored if name in self.layout.measured]
-        self.ranges = merged(self.ranges, ranges_of(rows.select(measured)))
+        stored = self.layout.stored_rows(rows)
+        self._writer.write_table(stored, row_group_size=self._row_group_rows)
+        self._measurement.add(stored)
 
-    def close(self) -> None:
+    def close(self, partition: Mapping[str, Any]) -> DataFile:
         self._writer.close()
+        written, metadata = self.sink.tell(), self._writer.writer.metadata
         self._stack.close()
+        columns, offsets = self._measurement.complete(metadata)
+        return DataFile(self.path, metadata.num_rows, written, partition, columns, offsets)
 
 
-def split(rows: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
-    """Yield the rows of each partition, with the values of its columns."""
+class _Renamed:
+    """Rows that Arrow takes for rows of another schema, with the same types but for names and metadata of fields.
+
+    A cast would look for nested fields by name, and fill those that it does not find with nulls.
+    """
+
+    def __init__(self, rows: pa.RecordBatch, schema: pa.Schema) -> None:
+        self._rows, self._schema = rows, schema
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        return self._schema.__arrow_c_schema__(), self._rows.__arrow_c_array__()[1]
+
+
+def _is_same_but_for_names(first: pa.Schema | pa.DataType, second: pa.Schema | pa.DataType) -> bool:
+    if isinstance(first, pa.Schema) != isinstance(second, pa.Schema):
+        return False
+    if isinstance(first, pa.Schema):
+        first, second = pa.struct(list(first)), pa.struct(list(second))
+    if not first.num_fields:
+        return bool(first == second)
+    return (first.id, first.num_fields) == (second.id, second.num_fields) and all(
+        _is_same_but_for_names(first.field(index).type, second.field(index).type) for index in range(first.num_fields)
+    )
+
+
+def _joined(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield rows in fewer record batches."""
+    held, size = list[pa.RecordBatch](), 0
+    for batch in rows:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= _SPLIT_BYTES:
+            yield pa.concat_batches(held)
+            held, size = [], 0
+    if held:
+        yield pa.concat_batches(held)
+
+
+def split(
+    rows: pa.RecordBatch, partition_by: Sequence[PartitionTerm]
+) -> Iterator[tuple[dict[str, Any], pa.RecordBatch]]:
+    """Yield the rows of each partition, with the values of its fields."""
     if not rows.num_rows:
         return
     if not partition_by:
-        yield (), rows
+        yield {}, rows
         return
-    codes = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
-    for name in partition_by:
-        encoded = rows.column(name).dictionary_encode(null_encoding="encode")
-        of_column = encoded.indices.cast(pa.int64())
-        codes = pc.add(pc.multiply(codes, len(encoded.dictionary)), of_column)
+    codes, columns = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows), {}
+    for term in partition_by:
+        values = values_at(rows, term.source)
+        columns[term.name] = values = values if term.transform is None else term.transform(values)
+        encoded = values.dictionary_encode(null_encoding="encode")
+        codes = pc.add(pc.multiply(codes, len(encoded.dictionary)), encoded.indices.cast(pa.int64()))
         # Numbers stay small, however many columns there are.
         codes = codes.dictionary_encode().indices.cast(pa.int64())
     order = pc.array_sort_indices(codes)
-    ordered, ends = rows.take(order), pc.run_end_encode(codes.take(order)).run_ends.to_pylist()
+    ends = pc.run_end_encode(codes.take(order)).run_ends.to_pylist()
+    ordered = rows.take(order) if len(ends) > 1 else rows
     for start, end in zip([0, *ends[:-1]], ends, strict=True):
-        values = tuple(ordered.column(name)[start].as_py() for name in partition_by)
-        yield values, ordered.slice(start, end - start)
+        of_partition = {name: values[order[start].as_py()].as_py() for name, values in columns.items()}
+        yield of_partition, ordered.slice(start, end - start)

@@ -1,252 +1,286 @@
-"""Data files of Iceberg: Parquet with field ids, a partition each, of about the size that the table asks for.
-
-Memory is bounded whatever the number of rows: those of a partition are held until they are worth a row group, and a
-file is closed when it is large enough. Files whose rows are sorted are sorted in memory, and are smaller for that.
-"""
+"""Data files of Iceberg: what of a table its files depend on, and the entries that a commit adds to it."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
-import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from functools import cached_property
+from typing import Any, BinaryIO, cast
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyiceberg.io import FileIO, OutputFile, OutputStream
-from pyiceberg.io.fileformat import DataFileStatistics, FileFormatFactory, FileFormatWriter
-from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.manifest import DataFile, FileFormat
-from pyiceberg.partitioning import partition_record_value
-from pyiceberg.schema import sanitize_column_names
+from pyiceberg.conversions import from_bytes, to_bytes
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io.pyarrow import MetricModeTypes, StatisticsCollector, compute_statistics_plan, schema_to_pyarrow
+from pyiceberg.manifest import DataFile as IcebergFile
+from pyiceberg.manifest import DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionSpec, partition_record_value
+from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table import TableProperties
-from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.locations import LocationProvider, load_location_provider
 from pyiceberg.typedef import Record
+from pyiceberg.types import DoubleType, FloatType, NestedField, StructType
+from pyiceberg.utils.properties import property_as_bool, property_as_int
+from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
-from airflow_kafka_offsets.writers.data_files import DICTIONARY_BYTES
-from airflow_kafka_offsets.writers.iceberg_data_file import TableShape, data_file
+from airflow_kafka_offsets.writers.data_files import DICTIONARY_BYTES, DataFile, FileLayout, PartitionTerm
+from airflow_kafka_offsets.writers.statistics import ColumnStatistics
 
-log = logging.getLogger(__name__)
+_COUNTS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
 
-_ROW_GROUP_BYTES = 32 << 20
+_BOUNDS = ("lower_bounds", "upper_bounds")
 
-_HELD_BYTES = 96 << 20
-
-_OPEN_FILES = 16
-
-_PARTITIONED_AT_ONCE = 16 << 20
-
-
-@dataclass
-class _Partition:
-    """The rows of a partition that are held, and its open file."""
-
-    record: Record
-    held: list[pa.Table] = field(default_factory=list)
-    bytes: int = 0
-    file: _OpenFile | None = None
-
-    def add(self, rows: pa.Table) -> None:
-        self.held.append(rows)
-        self.bytes += rows.nbytes
-
-    def take(self) -> pa.Table:
-        rows = pa.concat_tables(self.held)
-        self.held, self.bytes = [], 0
-        return rows
+# Properties of a table with whole numbers, and their default values, by what pyarrow has for them.
+_OPTIONS = {
+    "compression_level": (TableProperties.PARQUET_COMPRESSION_LEVEL, TableProperties.PARQUET_COMPRESSION_LEVEL_DEFAULT),
+    "data_page_size": (TableProperties.PARQUET_PAGE_SIZE_BYTES, TableProperties.PARQUET_PAGE_SIZE_BYTES_DEFAULT),
+    "dictionary_pagesize_limit": (TableProperties.PARQUET_DICT_SIZE_BYTES, DICTIONARY_BYTES),
+    "write_batch_size": (TableProperties.PARQUET_PAGE_ROW_LIMIT, TableProperties.PARQUET_PAGE_ROW_LIMIT_DEFAULT),
+    "row_group_rows": (TableProperties.PARQUET_ROW_GROUP_LIMIT, TableProperties.PARQUET_ROW_GROUP_LIMIT_DEFAULT),
+}
 
 
-class _Path:
-    """The directory of a partition, as a location provider asks for it."""
+@dataclass(frozen=True)
+class IcebergStorage:
+    """The files of a table, as its catalog reaches them; `Files` of addresses."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    io: FileIO
 
-    def to_path(self) -> str:
-        return self.path
-
-
-class _Output:
-    """An output file that shows how much was written to it."""
-
-    def __init__(self, output: OutputFile) -> None:
-        self.output = output
-        self.stream: OutputStream | None = None
-
-    def create(self, overwrite: bool = False) -> OutputStream:
-        self.stream = self.output.create(overwrite)
-        return self.stream
-
-
-@dataclass
-class _OpenFile:
-    output: _Output
-    writer: FileFormatWriter
-
-    @property
-    def bytes(self) -> int:
-        stream: Any = self.output.stream
-        return 0 if stream is None else int(stream.tell())
-
-
-class DataFiles:
-    """Writes rows into data files.
-
-    :param directory: of the files, below that of the table's data: what a failed attempt leaves is found by its name
-    """
-
-    def __init__(self, shape: TableShape, io: FileIO, directory: str) -> None:
-        self._shape, self._io, self._directory, self._prefix = shape, io, directory, uuid.uuid4().hex
-        self._file_schema = sanitize_column_names(shape.iceberg_schema)
-        self._arrow = schema_to_pyarrow(self._file_schema)
-        self._locations = load_location_provider(shape.location, dict(shape.properties))
-        self._target = int(
-            shape.properties.get(
-                TableProperties.WRITE_TARGET_FILE_SIZE_BYTES, TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
-            )
-        )
-        self._sort_by = [tuple(key) for key in json.loads(shape.sort_by)]
-        self._partitions: dict[tuple[Any, ...], _Partition] = {}
-        self._paths: list[str] = []
-
-    @property
-    def columns(self) -> pa.Schema:
-        """The columns that rows have to have, in their order; in the file they may have other names."""
-        return schema_to_pyarrow(self._shape.iceberg_schema)
-
-    def write(self, batches: Iterable[pa.Table]) -> Iterator[DataFile]:
-        """Write rows, and yield each file when it is complete. Where writing fails, no file is left.
-
-        :param batches: with the columns of `columns`
-        """
+    @contextmanager
+    def create(self, path: str) -> Iterator[BinaryIO]:
+        """Open a file for writing. Where the block raises, it does not exist afterwards."""
         try:
-            for rows in _joined(batches):
-                yield from self._add(rows)
-            for partition in self._partitions.values():
-                yield from self._flush(partition)
-                yield from self._close(partition)
+            with self.io.new_output(path).create(overwrite=True) as stream:
+                yield cast("BinaryIO", stream)
         except BaseException:
-            self._remove()
+            self.remove(path)
             raise
 
-    def _add(self, rows: pa.Table) -> Iterator[DataFile]:
-        for key, record, part in self._split(rows):
-            partition = self._partitions.setdefault(key, _Partition(record))
-            partition.add(part)
-            if partition.bytes >= (self._target if self._sort_by else _ROW_GROUP_BYTES):
-                yield from self._flush(partition)
-        while sum(partition.bytes for partition in self._partitions.values()) > _HELD_BYTES:
-            yield from self._flush(max(self._partitions.values(), key=lambda partition: partition.bytes))
-
-    def _split(self, rows: pa.Table) -> Iterator[tuple[tuple[Any, ...], Record, pa.Table]]:
-        """Yield the rows of each partition."""
-        shape = self._shape
-        spec, schema = shape.partition_spec, shape.iceberg_schema
-        if spec.is_unpartitioned():
-            yield (), Record(), rows
-            return
-        columns = []
-        for part in spec.fields:
-            source = schema.find_field(part.source_id)
-            values = _column(rows, schema.find_column_name(part.source_id) or "")
-            columns.append(part.transform.pyarrow_transform(source.field_type)(values))
-        names = [str(index) for index in range(len(columns))]
-        keys = pa.table([*columns, pa.array(range(rows.num_rows), pa.int64())], names=[*names, "row"])
-        for group in keys.group_by(names).aggregate([("row", "list")]).to_pylist():
-            values = [
-                partition_record_value(part, group[name], schema) for part, name in zip(spec.fields, names, strict=True)
-            ]
-            # Not the values: NaN is unlike itself.
-            key = tuple(map(repr, values))
-            yield key, Record(*values), rows.take(pa.array(sorted(group["row_list"]), pa.int64()))
-
-    def _flush(self, partition: _Partition) -> Iterator[DataFile]:
-        if not partition.held:
-            return
-        rows = partition.take().rename_columns(self._arrow.names).cast(self._arrow)
-        if self._sort_by:
-            keys = [(name, "ascending" if order == "asc" else "descending") for name, order in self._sort_by]
-            rows = rows.take(pc.sort_indices(rows, sort_keys=keys))
-        if partition.file is None:
-            opened = [other for other in self._partitions.values() if other.file is not None]
-            if len(opened) >= _OPEN_FILES:
-                yield from self._close(max(opened, key=lambda other: other.file.bytes if other.file else 0))
-            partition.file = self._open(partition.record)
-        partition.file.writer.write(rows)
-        if self._sort_by or partition.file.bytes >= self._target:
-            yield from self._close(partition)
-
-    def _open(self, record: Record) -> _OpenFile:
-        shape = self._shape
-        path = _Path(
-            f"{self._directory}/{shape.partition_spec.partition_to_path(record, shape.iceberg_schema)}".rstrip("/")
-        )
-        name = f"{self._prefix}-{len(self._paths):05}.parquet"
-        address = self._locations.new_data_location(name, path)  # type: ignore[arg-type]
-        self._paths.append(address)
-        output = _Output(self._io.new_output(address))
-        parquet = FileFormatFactory.get(FileFormat.PARQUET)
-        properties = {TableProperties.PARQUET_DICT_SIZE_BYTES: str(DICTIONARY_BYTES), **shape.properties}
-        return _OpenFile(output, parquet.create_writer(output, self._file_schema, properties))  # type: ignore[arg-type]
-
-    def _close(self, partition: _Partition) -> Iterator[DataFile]:
-        opened, partition.file = partition.file, None
-        if opened is None:
-            return
-        statistics = opened.writer.close()
-        _drop_impossible_bounds(statistics)
-        output = opened.output.output
-        yield data_file(self._shape, output.location, partition.record, len(output), statistics.to_serialized_dict())
-
-    def _remove(self) -> None:
-        """Remove the files of a task that failed: nobody names them."""
-        opened = [partition.file for partition in self._partitions.values() if partition.file is not None]
-        ends: list[Callable[[], object]] = [file.writer.close for file in opened]
-        ends += [partial(self._io.delete, path) for path in self._paths]
-        for end in ends:
-            try:
-                end()
-            except Exception:
-                # The error that is being raised says more; the file is an orphan.
-                log.warning("A file of a failed attempt could not be removed", exc_info=True)
+    def remove(self, path: str) -> None:
+        """Remove a file, if it exists."""
+        if self.io.new_input(path).exists():
+            self.io.delete(path)
 
 
-def _drop_impossible_bounds(statistics: DataFileStatistics) -> None:
-    """Drop upper bounds that would be no text.
+@dataclass(frozen=True)
+class TableShape:
+    """What of an Iceberg table decides how its files are written; a `TableFormat`.
 
-    The bound of a long text is cut off, and its last character replaced by the next one. The next one after U+D7FF is a
-    surrogate.
+    :param schema: as JSON
+    :param spec: the partition spec, as JSON
+    :param location: of the table
+    :param properties: of the table, as far as they concern writing
+    :param sort_by: the columns by which the rows of a file are sorted, each with `asc` or `desc`, as JSON
+    :param uuid: of the table: another one may have its name later
     """
-    for bounds in statistics.column_aggregates.values():
-        try:
-            bounds.max_as_bytes()
-        except UnicodeEncodeError:
-            bounds.current_max = None
+
+    schema: str
+    spec: str
+    location: str
+    properties: Mapping[str, str] = field(hash=False)
+    sort_by: str = "[]"
+    uuid: str = ""
+
+    @cached_property
+    def iceberg_schema(self) -> Schema:
+        """The columns, with their ids."""
+        return Schema.model_validate_json(self.schema)
+
+    @cached_property
+    def partition_spec(self) -> PartitionSpec:
+        """How rows are partitioned."""
+        return PartitionSpec.model_validate_json(self.spec)
+
+    @cached_property
+    def partition_types(self) -> tuple[NestedField, ...]:
+        """The columns of a partition."""
+        return self.partition_spec.partition_type(self.iceberg_schema).fields
+
+    @cached_property
+    def digest(self) -> str:
+        """What differs where files that were written for one shape do not fit another: columns with ids and types,
+        partitions.
+        """
+        fields = [field.model_dump(mode="json", exclude={"doc"}) for field in self.iceberg_schema.fields]
+        text = json.dumps([fields, self.partition_spec.model_dump(mode="json")], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    @cached_property
+    def layout(self) -> FileLayout:
+        """What the files are like: columns that Avro could not name have other names in them, and all have ids."""
+        schema, properties = self.iceberg_schema, dict(self.properties)
+        terms = [
+            PartitionTerm(
+                part.name,
+                tuple(_names(schema.fields, part.source_id)),
+                part.transform.pyarrow_transform(schema.find_type(part.source_id)),
+            )
+            for part in self.partition_spec.fields
+        ]
+        directions = {"asc": "ascending", "desc": "descending"}
+        codec = properties.get(TableProperties.PARQUET_COMPRESSION, TableProperties.PARQUET_COMPRESSION_DEFAULT)
+        options = {name: property_as_int(properties, key, default) for name, (key, default) in _OPTIONS.items()}
+        target = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES
+        default = TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT
+        return FileLayout(
+            columns=schema_to_pyarrow(schema, include_field_ids=False),
+            file_columns=schema_to_pyarrow(sanitize_column_names(schema)),
+            partition_by=terms,
+            sort_by=[(name, directions[direction]) for name, direction in json.loads(self.sort_by)],
+            file_bytes=property_as_int(properties, target, default) or default,
+            options={"compression": "none" if codec == "uncompressed" else codec, **options},
+        )
+
+    @cached_property
+    def _locations(self) -> LocationProvider:
+        return load_location_provider(self.location, dict(self.properties))
+
+    @cached_property
+    def _metrics(self) -> dict[int, StatisticsCollector]:
+        return compute_statistics_plan(self.iceberg_schema, dict(self.properties))
+
+    def files(self, storage: Mapping[str, Any]) -> IcebergStorage:
+        """Return where files are written."""
+        return IcebergStorage(load_file_io(dict(storage), self.location))
+
+    def path(self, attempt: str, partition: Mapping[str, Any]) -> str:
+        """Return the address of a new file."""
+        directories = self.partition_spec.partition_to_path(self._record(partition), self.iceberg_schema)
+        is_in_path = property_as_bool(
+            dict(self.properties),
+            TableProperties.WRITE_OBJECT_STORE_PARTITIONED_PATHS,
+            TableProperties.WRITE_OBJECT_STORE_PARTITIONED_PATHS_DEFAULT,
+        )
+        parts = [attempt, directories if is_in_path else "", f"{uuid.uuid4().hex}.parquet"]
+        return self._locations.new_data_location("/".join(filter(None, parts)))
+
+    def entry(self, file: DataFile) -> IcebergFile:
+        """Return the entry of a file in a manifest."""
+        found: dict[str, dict[int, Any]] = {name: {} for name in (*_COUNTS, *_BOUNDS)}
+        for column in file.columns:
+            assert column.field_id is not None
+            metrics = self._metrics[column.field_id]
+            values = {"column_sizes": column.bytes, **_metrics_of(column, metrics)}
+            for name, value in values.items():
+                if value is not None:
+                    found[name][column.field_id] = value
+        return self._data_file(
+            file.path, self._record(file.partition), file.bytes, file.rows, list(file.split_offsets), found
+        )
+
+    def to_json(self, file: DataFile) -> str:
+        """Return the entry of a file as a text."""
+        entry, values = self.entry(file), self._record(file.partition)
+        partition = [
+            None if values[index] is None else _text(to_bytes(part.field_type, values[index]))  # type: ignore[arg-type]
+            for index, part in enumerate(self.partition_types)
+        ]
+        return json.dumps(
+            {
+                "shape": self.digest,
+                "table": self.uuid,
+                "path": file.path,
+                "partition": partition,
+                "rows": file.rows,
+                "bytes": file.bytes,
+                "split_offsets": entry.split_offsets,
+                **{name: getattr(entry, name) for name in _COUNTS},
+                **{name: {key: _text(value) for key, value in getattr(entry, name).items()} for name in _BOUNDS},
+            }
+        )
+
+    def from_json(self, text: str) -> IcebergFile | None:
+        """Return the entry of a file that `to_json` wrote; None where the file was written for another shape."""
+        plain = json.loads(text)
+        if plain["shape"] != self.digest:
+            return None
+        partition = [
+            None if value is None else from_bytes(part.field_type, base64.b64decode(value))  # type: ignore[arg-type]
+            for part, value in zip(self.partition_types, plain["partition"], strict=True)
+        ]
+        found: dict[str, dict[int, Any]] = {
+            **{name: {int(key): value for key, value in plain[name].items()} for name in _COUNTS},
+            **{name: {int(key): base64.b64decode(value) for key, value in plain[name].items()} for name in _BOUNDS},
+        }
+        return self._data_file(
+            plain["path"], Record(*partition), plain["bytes"], plain["rows"], plain["split_offsets"], found
+        )
+
+    def _record(self, partition: Mapping[str, Any]) -> Record:
+        spec, schema = self.partition_spec, self.iceberg_schema
+        return Record(*(partition_record_value(part, partition[part.name], schema) for part in spec.fields))
+
+    def _data_file(
+        self,
+        path: str,
+        partition: Record,
+        size: int,
+        rows: int,
+        split_offsets: Sequence[int],
+        found: Mapping[str, Any],
+    ) -> IcebergFile:
+        file = IcebergFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=path,
+            file_format=FileFormat.PARQUET,
+            partition=partition,
+            file_size_in_bytes=size,
+            record_count=rows,
+            split_offsets=split_offsets,
+            sort_order_id=None,
+            spec_id=self.partition_spec.spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **found,
+        )
+        file.spec_id = self.partition_spec.spec_id
+        return file
 
 
-def _joined(batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield small tables joined, so that they are not partitioned row by row."""
-    held: list[pa.Table] = []
-    size = 0
-    for rows in batches:
-        held.append(rows)
-        size += rows.nbytes
-        if size >= _PARTITIONED_AT_ONCE:
-            yield pa.concat_tables(held)
-            held, size = [], 0
-    if held:
-        yield pa.concat_tables(held)
+def table_of(text: str) -> str:
+    """Return the UUID of the table for which a file was written, from what `to_json` wrote."""
+    return str(json.loads(text)["table"])
 
 
-def _column(rows: pa.Table, path: str) -> pa.Array:
-    """Return a column, or a field of a nested one."""
-    if path in rows.column_names:
-        return rows.column(path).combine_chunks()
-    first, *fields = path.split(".")
-    column = rows.column(first).combine_chunks()
-    for name in fields:
-        column = pc.struct_field(column, name)
-    return column
+def _metrics_of(column: ColumnStatistics, metrics: StatisticsCollector) -> dict[str, Any]:
+    """Return what an entry says of a column, as the table's properties want it."""
+    if metrics.mode.type == MetricModeTypes.NONE:
+        return {}
+    counts = {
+        "value_counts": column.values,
+        "null_value_counts": column.nulls,
+        "nan_value_counts": column.nans if _counts_nans(metrics) and not column.is_repeated else None,
+    }
+    if metrics.mode.type == MetricModeTypes.COUNTS or column.least is None:
+        return counts
+    length, lower, upper = metrics.mode.length, column.least, column.greatest
+    if isinstance(lower, (str, bytes)):
+        is_text = isinstance(lower, str)
+        cut = truncate_upper_bound_text_string if is_text else truncate_upper_bound_binary_string
+        lower, upper = lower[:length], cut(upper, length)
+    try:
+        upper = None if upper is None else to_bytes(metrics.iceberg_type, upper)
+    except UnicodeEncodeError:  # the character after U+D7FF is a surrogate
+        upper = None
+    return {**counts, "lower_bounds": to_bytes(metrics.iceberg_type, lower), "upper_bounds": upper}
+
+
+def _counts_nans(metrics: StatisticsCollector) -> bool:
+    return isinstance(metrics.iceberg_type, (FloatType, DoubleType))
+
+
+def _names(fields: Sequence[NestedField], field_id: int) -> list[str]:
+    """Return the names that lead to a field; none where it is not there."""
+    for each in fields:
+        if each.field_id == field_id:
+            return [each.name]
+        if isinstance(each.field_type, StructType) and (names := _names(each.field_type.fields, field_id)):
+            return [each.name, *names]
+    return []
+
+
+def _text(value: bytes) -> str:
+    return base64.b64encode(value).decode()

@@ -22,10 +22,8 @@ from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 
 WRITERS = {
     "arrow": "airflow_kafka_offsets.writers.arrow_writer:ArrowWriter",
-    "iceberg": "airflow_kafka_offsets.writers.iceberg_writer:IcebergWriter",
-    "delta": "airflow_kafka_offsets.writers.delta_writer:DeltaWriter",
     "fan_out": "airflow_kafka_offsets.writers.fan_out_writer:FanOutWriter",
-    "parquet": "airflow_kafka_offsets.writers.parquet_writer:ParquetWriter",
+    "lake": "airflow_kafka_offsets.writers.lake_writer:LakeWriter",
 }
 """The class of each writer, by its kind."""
 

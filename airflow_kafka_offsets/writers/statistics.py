@@ -1,166 +1,147 @@
-"""The ranges of the values of columns, file by file, for readers that skip files; as Delta's protocol writes them.
+"""Statistics of the columns of a Parquet file, for readers that skip files.
 
-Ranges are those of columns, and of the fields of structs: not of lists and maps.
+They are those that Parquet keeps of each row group. It keeps none of texts and bytes beyond a length, and does not
+count NaN: that is measured in Arrow.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterator, Mapping
-from datetime import date, datetime, timedelta
-from decimal import Decimal
+from collections.abc import Collection, Iterator, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-# Longer texts are cut, as other writers do.
-_TEXT_LENGTH = 32
+# Parquet has no bounds of a row group where one of them would be longer.
+_LONGEST_BOUND = 4096
 
-_GREATEST = "\U0010ffff"
+_FIELD_ID = b"PARQUET:field_id"
 
 
-class ColumnRange(NamedTuple):
-    """The values of a column.
+class ColumnStatistics(NamedTuple):
+    """The values of a column, or of a nested field that has values of its own.
 
-    :param least: of the values; None where all are null, or where it is not known
-    :param nulls: how many there are
-    :param is_known: whether `least` and `greatest` are
+    :param path: the names that lead to it; to the outermost list or map, where it is in one
+    :param type: of its values
+    :param field_id: in Parquet
+    :param is_repeated: whether it is in a list or in a map
+    :param bytes: in the file, compressed
+    :param values: how many there are, with nulls; those of an empty list count as one
+    :param nulls: how many of them are null; None where it is not known
+    :param nans: how many of them are NaN; they are outside of the bounds
+    :param null_lists: how many of the outermost lists or maps are null
+    :param least: None where there is no value, or where it is not known
     """
 
-    least: Any
-    greatest: Any
-    nulls: int
-    is_known: bool = True
+    path: tuple[str, ...]
+    type: pa.DataType
+    field_id: int | None
+    is_repeated: bool
+    bytes: int = 0
+    values: int = 0
+    nulls: int | None = 0
+    nans: int = 0
+    null_lists: int = 0
+    least: Any = None
+    greatest: Any = None
 
 
-Ranges = Mapping[tuple[str, ...], ColumnRange]
-"""By the names that lead to the column."""
+class Measurement:
+    """Measures the columns of a file while it is written.
 
-
-def ranges_of(rows: pa.Table) -> dict[tuple[str, ...], ColumnRange]:
-    """Return the ranges of all columns."""
-    return {
-        path: column_range(values) for name in rows.schema.names for path, values in _leaves((name,), rows.column(name))
-    }
-
-
-def merged(first: Ranges, second: Ranges) -> dict[tuple[str, ...], ColumnRange]:
-    """Return the ranges of the rows of both."""
-    if not first or not second:
-        return dict(first or second)
-    return {path: _merge(first[path], second[path]) for path in first}
-
-
-def column_range(values: pa.ChunkedArray) -> ColumnRange:
-    """Return the range of a column that is no struct."""
-    kind = values.type
-    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return ColumnRange(None, None, values.null_count, is_known=False)
-    if pa.types.is_floating(kind) and pc.any(pc.invert(pc.is_finite(values))).as_py():
-        # Readers do not agree on where NaN is, and JSON has no such numbers.
-        return ColumnRange(None, None, values.null_count, is_known=False)
-    bounds = pc.min_max(values)
-    try:
-        return ColumnRange(bounds["min"].as_py(), bounds["max"].as_py(), values.null_count)
-    except (ValueError, OverflowError):  # a time that Python does not have
-        return ColumnRange(None, None, values.null_count, is_known=False)
-
-
-def delta_statistics(rows: int, ranges: Ranges) -> str:
-    """Return the statistics of a file in the JSON of an `add` action.
-
-    https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics
+    :param columns: of the file
+    :param measured: the columns of which statistics are kept
     """
-    least: dict[str, Any] = {}
-    greatest: dict[str, Any] = {}
-    nulls: dict[str, Any] = {}
-    for path, found in ranges.items():
-        _put(nulls, path, found.nulls)
-        if found.is_known and found.least is not None:
-            bounds = _lower(found.least), _upper(found.greatest)
-            if None not in bounds:
-                _put(least, path, bounds[0])
-                _put(greatest, path, bounds[1])
-    return _json({"numRecords": rows, "minValues": least, "maxValues": greatest, "nullCount": nulls})
 
+    def __init__(self, columns: pa.Schema, measured: Collection[str]) -> None:
+        self._leaves = [leaf for column in columns for leaf in _leaves((), column, is_repeated=False)]
+        self._measured = [index for index, leaf in enumerate(self._leaves) if leaf.path[0] in measured]
+        self._nans = dict.fromkeys(self._measured, 0)
+        self._null_lists = dict.fromkeys(self._measured, 0)
+        # Bounds of the rows with texts or bytes that are too long for Parquet's.
+        self._long: dict[int, tuple[Any, Any]] = {}
 
-def delta_value(value: Any) -> str | None:
-    """Return the value of a partition column as an `add` action has it.
+    def add(self, rows: pa.Table) -> None:
+        """Measure rows."""
+        for index in self._measured:
+            leaf = self._leaves[index]
+            if leaf.is_repeated:
+                self._null_lists[index] += values_at(rows, leaf.path).null_count
+            elif pa.types.is_floating(leaf.type):
+                self._nans[index] += pc.sum(pc.is_nan(values_at(rows, leaf.path))).as_py() or 0
+            elif _may_be_long(leaf.type):
+                values = values_at(rows, leaf.path)
+                if (pc.max(pc.binary_length(values)).as_py() or 0) > _LONGEST_BOUND:
+                    found = pc.min_max(values)
+                    self._long[index] = _joined(self._long.get(index), (found["min"].as_py(), found["max"].as_py()))
 
-    https://github.com/delta-io/delta/blob/master/PROTOCOL.md#partition-value-serialization
-    """
-    if value is None or value == "":  # the protocol knows no difference
-        return None
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Decimal):
-        return format(value, "f")
-    if isinstance(value, datetime):
-        # Without the Z, readers take an instant for one of their own zone.
-        is_instant = value.tzinfo is not None
-        return value.replace(tzinfo=None).isoformat("T" if is_instant else " ", "microseconds") + (
-            "Z" if is_instant else ""
+    def complete(self, metadata: pq.FileMetaData) -> tuple[list[ColumnStatistics], list[int]]:
+        """Return the statistics of the file, and where its row groups begin."""
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        columns = [self._column(index, [group.column(index) for group in groups]) for index in self._measured]
+        offsets = []
+        for group in groups:
+            first = group.column(0)
+            begins = [first.data_page_offset, first.dictionary_page_offset if first.has_dictionary_page else None]
+            offsets.append(min(offset for offset in begins if offset is not None))
+        return columns, sorted(offsets)
+
+    def _column(self, index: int, chunks: Sequence[pq.ColumnChunkMetaData]) -> ColumnStatistics:
+        leaf, nans = self._leaves[index], self._nans[index]
+        bounds, is_known, nulls = self._long.get(index), True, list[int]()
+        for chunk in chunks:
+            found = chunk.statistics
+            if found is None or not found.has_null_count:
+                is_known = False
+                continue
+            nulls.append(found.null_count)
+            if found.has_min_max:
+                bounds = _joined(bounds, (found.min, found.max))
+            elif found.null_count < chunk.num_values and index not in self._long and not nans:
+                # The bounds of other row groups do not hold for this one.
+                is_known = False
+        least, greatest = bounds if bounds is not None and is_known else (None, None)
+        return leaf._replace(
+            bytes=sum(chunk.total_compressed_size for chunk in chunks),
+            values=sum(chunk.num_values for chunk in chunks),
+            nulls=sum(nulls) if len(nulls) == len(chunks) else None,
+            nans=nans,
+            null_lists=self._null_lists[index],
+            least=least,
+            greatest=greatest,
         )
-    return value.isoformat() if isinstance(value, date) else str(value)
 
 
-def _leaves(path: tuple[str, ...], values: pa.ChunkedArray) -> Iterator[tuple[tuple[str, ...], pa.ChunkedArray]]:
-    if not pa.types.is_struct(values.type):
-        yield path, values
-        return
-    for index in range(values.type.num_fields):
-        # A field of a struct that is null is null.
-        yield from _leaves((*path, values.type.field(index).name), pc.struct_field(values, index))
+def values_at(rows: pa.RecordBatch | pa.Table, path: Sequence[str]) -> pa.Array | pa.ChunkedArray:
+    """Return the values of a column, or of a field of a struct; a field of a struct that is null is null."""
+    values = reduce(pc.struct_field, path[1:], rows.column(path[0]))
+    return values.storage if isinstance(values, pa.ExtensionArray) else values
 
 
-def _merge(first: ColumnRange, second: ColumnRange) -> ColumnRange:
-    nulls = first.nulls + second.nulls
-    if not (first.is_known and second.is_known):
-        return ColumnRange(None, None, nulls, is_known=False)
-    known = [found for found in (first, second) if found.least is not None]
-    least = min((found.least for found in known), default=None)
-    return ColumnRange(least, max((found.greatest for found in known), default=None), nulls)
+def _leaves(path: tuple[str, ...], column: pa.Field, *, is_repeated: bool) -> Iterator[ColumnStatistics]:
+    """Yield the columns of a Parquet file, in its order."""
+    kind, path = column.type, path if is_repeated else (*path, column.name)
+    if not kind.num_fields:
+        field_id = (column.metadata or {}).get(_FIELD_ID)
+        yield ColumnStatistics(path, kind, None if field_id is None else int(field_id), is_repeated)
+    elif pa.types.is_struct(kind):
+        for index in range(kind.num_fields):
+            yield from _leaves(path, kind.field(index), is_repeated=is_repeated)
+    elif pa.types.is_map(kind):
+        yield from _leaves(path, kind.key_field, is_repeated=True)
+        yield from _leaves(path, kind.item_field, is_repeated=True)
+    else:
+        yield from _leaves(path, kind.value_field, is_repeated=True)
 
 
-def _put(values: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    *parents, name = path
-    for parent in parents:
-        values = values.setdefault(parent, {})
-    values[name] = value
+def _joined(first: tuple[Any, Any] | None, second: tuple[Any, Any]) -> tuple[Any, Any]:
+    return second if first is None else (min(first[0], second[0]), max(first[1], second[1]))
 
 
-def _lower(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return _instant(value - timedelta(microseconds=value.microsecond % 1000))
-    return value[:_TEXT_LENGTH] if isinstance(value, str) else value
-
-
-def _upper(value: Any) -> Any:
-    """Return a value that is not less, or None where there is none that can be written."""
-    if isinstance(value, datetime):
-        try:
-            return _instant(value + timedelta(microseconds=-value.microsecond % 1000))
-        except OverflowError:
-            return None
-    if isinstance(value, str) and len(value) > _TEXT_LENGTH:
-        # Greater than any text that begins as this one does, unless that goes on with the greatest character of all.
-        return None if value[_TEXT_LENGTH] == _GREATEST else value[:_TEXT_LENGTH] + _GREATEST
-    return value
-
-
-def _instant(value: datetime) -> str:
-    """Return a time with milliseconds, which is as fine as the protocol has it."""
-    return value.replace(tzinfo=None).isoformat(timespec="milliseconds") + ("Z" if value.tzinfo is not None else "")
-
-
-def _json(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(name)}:{_json(each)}" for name, each in value.items()) + "}"
-    if isinstance(value, Decimal):
-        return format(value, "f")  # as a number, with all of its digits
-    if isinstance(value, date):
-        return json.dumps(value.isoformat())
-    assert not isinstance(value, float) or math.isfinite(value)
-    return json.dumps(value, ensure_ascii=False)
+def _may_be_long(kind: pa.DataType) -> bool:
+    return any(
+        is_kind(kind)
+        for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    )

@@ -1,14 +1,16 @@
-"""Rows in the form in which the files of a table have them: its columns, its types, and the batch they are of."""
+"""Rows in the form in which the files of a table hold them: its columns, its types, and the batch they are of."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from airflow_kafka_offsets.core.origin import BATCH_ID
+from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, RESERVED_PREFIX
 from airflow_kafka_offsets.exceptions import TargetError
+from airflow_kafka_offsets.staging.refused import null_key
 from airflow_kafka_offsets.writers.fitting import fit
 from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 
@@ -16,32 +18,65 @@ from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 def table_rows(
     name: str,
     rows: Iterable[pa.RecordBatch],
-    table: pa.Schema,
-    required: Collection[str],
+    columns: pa.Schema,
     batch_id: int,
     refused: RefusedRows,
+    key: Sequence[str] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """Yield rows with the types of a table, and the id of their batch. A column that they do not hold stays away.
+    """Yield rows with all columns of a table, and the id of their batch. Columns that the rows do not hold are null;
+    those that this package adds, and the table lacks, are left out.
 
     :param name: of the table, for messages
-    :param table: its columns, and those that are added to it
-    :param required: columns that may not be null
-    :param refused: takes the rows with values that do not fit
+    :param columns: of the table, with those that the commit adds
+    :param refused: takes the rows with values that do not fit, and those whose key is null
+    :param key: the columns by which rows are replaced
     :raises TargetError: the rows do not fit; staging them again does not help
     :raises RecordError: a value does not fit, and its record may not become a dead letter
     """
+    needed = {column.name for column in columns if not column.nullable} | {*key, *(RECORD if key else ())}
     for batch in rows:
-        held = {*batch.schema.names, BATCH_ID}
-        if unknown := held.difference(table.names):
-            raise TargetError(f"Table {name!r} has no column {', '.join(map(repr, sorted(unknown)))}")
-        if missing := sorted(set(required).difference(held)):
+        if not batch.num_rows:
+            continue
+        held = set(batch.schema.names)
+        unknown = [each for each in sorted(held.difference(columns.names)) if not _is_added(each)]
+        if unknown:
+            raise TargetError(f"Table {name!r} has no column {', '.join(map(repr, unknown))}")
+        if missing := sorted(needed.difference(held, {BATCH_ID})):
             raise TargetError(f"Table {name!r} needs a value for {', '.join(map(repr, missing))}")
-        columns = [column for column in table if column.name in held]
-        of_rows = [column for column in columns if column.name != BATCH_ID]
-        fitting, arrays = fit(name, batch, of_rows, refused)
-        values = {column.name: array for column, array in zip(of_rows, arrays, strict=True)}
-        values[BATCH_ID] = _repeated(batch_id, fitting.num_rows).cast(table.field(BATCH_ID).type)
-        yield pa.RecordBatch.from_arrays([values[column.name] for column in columns], schema=pa.schema(columns))
+        of_rows = [column for column in columns if column.name in held and column.name != BATCH_ID]
+        fitting, arrays = fit(name, _with_key(batch, key, refused) if key else batch, of_rows, refused)
+        if not fitting.num_rows:
+            continue
+        values = {column.name: each for column, each in zip(of_rows, arrays, strict=True)}
+        if BATCH_ID in columns.names:
+            values[BATCH_ID] = _repeated(batch_id, fitting.num_rows).cast(columns.field(BATCH_ID).type)
+        filled = [
+            values[column.name] if column.name in values else pa.nulls(fitting.num_rows, column.type)
+            for column in columns
+        ]
+        yield pa.RecordBatch.from_arrays(filled, schema=columns)
+
+
+def _with_key(batch: pa.RecordBatch, key: Sequence[str], refused: RefusedRows) -> pa.RecordBatch:
+    """Return the rows that say their key.
+
+    :raises TargetError: a row does not say which record it is of
+    :raises RecordError: a key is null, and its record may not become a dead letter
+    """
+    if any(batch.column(name).null_count for name in RECORD):
+        raise TargetError(
+            "The transform returns a row that does not say which record it is of: which row of its key is the newest "
+            "cannot be known"
+        )
+    reasons: dict[int, str] = {}
+    for name in key:
+        nulls = pc.indices_nonzero(batch.column(name).is_null()).to_pylist()
+        reasons |= dict.fromkeys(nulls, null_key([name]))
+    return refused.take_out(batch, reasons) if reasons else batch
+
+
+def _is_added(column: str) -> bool:
+    return column.startswith(RESERVED_PREFIX) or column == BATCH_ID
 
 
 def file_type(kind: pa.DataType) -> pa.DataType:

@@ -123,7 +123,7 @@ def test_no_command_imports_airflow_or_pyspark(tmp_path: Path) -> None:
         if entry.name not in ("doctor", "archive-classes")
         for command in (entry.commands if isinstance(entry, Group) else (entry,))
     }
-    assert {"dead_letters", "lag", "positions", "state", "target"} == modules
+    assert {"lag", "dead_letters", "positions", "state", "target"} == modules
     code = (
         "import sys; from importlib import import_module; from airflow_kafka_offsets.cli.program import main;"
         f"[import_module(f'airflow_kafka_offsets.cli.{{name}}') for name in {sorted(modules)}];"

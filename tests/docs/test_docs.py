@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 REPOSITORY = "https://github.com/airflow-kafka-offsets/airflow-kafka-offsets"
 RAW = REPOSITORY.replace("github.com", "raw.githubusercontent.com")
+SCRIPT = "import sqlalchemy"
+"""The beginning of the script without Airflow in docs/loads.md."""
 SNIPPET = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -73,12 +75,12 @@ def test_paths_in_the_documents_exist() -> None:
 def test_all_shell_snippets_are_known_here() -> None:
     """A new command in a document needs a test, and its place in this list.
 
-    Those of the runbook, of dead letters, of backfills and of the tutorial have both in test_runbook.py,
-    tests/cli/test_letters_in_docs.py, test_backfill.py and test_tutorial.py, which run all of them.
+    Those of the runbook, of backfills, of dead letters and of the tutorial have both in test_runbook.py,
+    test_backfill.py, tests/cli/test_dead_letters_in_docs.py and test_tutorial.py, which run all of them.
     """
-    run_elsewhere = ("runbook.md", "dead-letters.md", "backfill.md", "tutorial.md")
-    others = [path for path in DOCUMENTS if path.name not in run_elsewhere]
+    others = [path for path in DOCUMENTS if path.name not in ("runbook.md", "backfill.md", "tutorial.md")]
     assert {code.strip() for path in others for code in snippets(str(path.relative_to(ROOT)), "sh")} == {
+        "make demo\nmake test",
         "pip install 'airflow-kafka-offsets[spark,postgres]'",
         "airflow kafka-offsets init --conn-id warehouse",
         # tests/cli/test_archive_classes.py
@@ -96,13 +98,13 @@ def test_all_shell_snippets_are_known_here() -> None:
         "airflow kafka-offsets rewind new_group --conn-id warehouse --topic orders --to-group old_group --new-group "
         "--execute",
         # test_spark_connect_example.py
-        "airflow connections add spark_remote --conn-json \\\n"
-        '  \'{"conn_type": "spark_connect", "host": "spark.example.com", "port": 15002, "login": "airflow", '
-        '"password": "TOKEN", "extra": {"use_ssl": true}}\'',
+        "airflow connections add spark_remote --conn-type spark_connect --conn-host spark.example.com "
+        "--conn-port 15002 "
+        "\\\n    --conn-login airflow --conn-password TOKEN --conn-extra '{\"use_ssl\": true}'",
         # tests/cli/test_targets_of_tasks.py
         "airflow kafka-offsets verify orders_loader --conn-id warehouse --dag-id load_orders --task-id load\n"
-        "airflow kafka-offsets rewind orders_loader --conn-id warehouse --to-batch 2 --execute --replace --dag-id "
-        "load_orders --task-id load\n"
+        "airflow kafka-offsets rewind orders_loader --conn-id warehouse --to-batch 2 --execute --replace \\\n"
+        "    --dag-id load_orders --task-id load\n"
         "airflow kafka-offsets replay orders_loader --conn-id warehouse --batch 2 --replace --dag-id load_orders "
         "--task-id load",
     }
@@ -117,8 +119,8 @@ def test_the_extras_of_the_install_command_exist() -> None:
 
     assert name == project["name"]
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
-    assert snippets("docs/install.md", "sh") == [command]
-    table = (ROOT / "docs" / "install.md").read_text(encoding="utf-8").split("| extra |")[1].split("\n\n")[0]
+    assert snippets("docs/tutorial.md", "sh")[0].startswith(command)
+    table = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8").split("| extra |")[1].split("\n\n")[0]
     assert set(re.findall(r"`([\w-]+)`", table)) == set(project["optional-dependencies"])
 
 
@@ -135,7 +137,7 @@ def test_the_dag_of_the_readme_is_a_dag(tmp_path: Path) -> None:
 
 def test_the_asset_of_the_guide_watches_lag() -> None:
     namespace: dict[str, Any] = {}
-    exec(python_snippet("from datetime import timedelta", "docs/load-when-enough.md"), namespace)
+    exec(python_snippet("from datetime import timedelta", "docs/loads.md"), namespace)
 
     (watcher,) = namespace["orders"].watchers
     _, parameters = watcher.trigger.serialize()
@@ -173,9 +175,7 @@ def test_the_script_without_airflow_loads(tmp_path: Path) -> None:
     # A broker of its own: other examples have a topic of this name, too.
     with KafkaBroker() as kafka:
         produce_orders(kafka.bootstrap_servers, "orders", 1000)
-        code = python_snippet("import sqlalchemy", "docs/without-airflow.md").replace(
-            "localhost:9092", kafka.bootstrap_servers
-        )
+        code = python_snippet(SCRIPT, "docs/loads.md").replace("localhost:9092", kafka.bootstrap_servers)
         (tmp_path / "script.py").write_text(code, encoding="utf-8")
 
         run = subprocess.run(
@@ -200,5 +200,6 @@ def test_queries_of_the_documents_run(database: str) -> None:
 
 def test_every_state_table_is_explained() -> None:
     text = (ROOT / "docs" / "state-tables.md").read_text(encoding="utf-8")
+    text = text.partition("\n## The tables\n")[2].partition("\n## ")[0]
 
     assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == set(Tables().metadata.tables)

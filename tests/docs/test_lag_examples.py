@@ -76,7 +76,7 @@ def test_a_sensor_waits_and_the_load_follows_and_both_tell_the_metrics(kafka: Ka
     assert told[f"kafka_offsets.commit.rows{group}"] == f"{rows}|c"
     assert told[f"kafka_offsets.commit.duration{group}"].endswith("|ms")
     documented = set(
-        re.findall(r"`(kafka_offsets\.[\w.]+)`", (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"))
+        re.findall(r"`(kafka_offsets\.[\w.]+)`", (ROOT / "docs" / "operate.md").read_text(encoding="utf-8"))
     )
     assert {name.partition(",")[0] for name in told} <= documented
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.cli.cli_parser import get_parser
 from sqlalchemy.engine import Engine
 
 from devstack.kafka import KafkaBroker
@@ -29,9 +30,15 @@ def test_the_example_loads(
     tmp_path: Path,
 ) -> None:
     (command,) = (code for code in snippets("docs/clusters.md", "sh") if "spark_remote" in code)
-    connection = re.search(r"add (\w+) --conn-json \\\n\s+'(.*)'", command)
-    assert connection is not None
-    given = json.loads(connection[2])
+    typed = get_parser().parse_args(shlex.split(command.replace("\\\n", " "))[1:])
+    given = {
+        "conn_type": typed.conn_type,
+        "host": typed.conn_host,
+        "port": int(typed.conn_port),
+        "login": typed.conn_login,
+        "password": typed.conn_password,
+        "extra": json.loads(typed.conn_extra),
+    }
     # The server of the test has no TLS.
     here = {**given, **spark_connect.connection, "extra": {"use_ssl": False}}
     assert here.keys() == given.keys()
@@ -40,7 +47,7 @@ def test_the_example_loads(
     url = postgres_engine.url.set(drivername="postgres").render_as_string(hide_password=False)
     kafka_default = {"conn_type": "kafka", "extra": {"bootstrap.servers": kafka.bootstrap_servers}}
     for conn_id, text in (
-        (connection[1], json.dumps(here)),
+        (typed.conn_id, json.dumps(here)),
         ("kafka_default", json.dumps(kafka_default)),
         ("warehouse", url),
     ):

@@ -110,7 +110,7 @@ def test_from_the_groups_to_a_dead_letter(browser: Browser, shots: Path) -> None
     assert set(marks) == {"gap", "rewind"}
     browser.find("dl.tiles a", "3").click()
     browser.find("article.letter")
-    browser.screenshot(shots / "letters.png")
+    browser.screenshot(shots / "dead-letters.png")
     browser.find("article.letter a", "batch").click()
     browser.find("a.button", "Log of the task").click()
     browser.driver.switch_to.default_content()

@@ -15,9 +15,10 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets import ArrowTransform, Branch, KafkaBatchOperator, Sql, SqlTable
 from airflow_kafka_offsets.exceptions import ConfigurationError, DeadLetterError, TargetError, TransformError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
-from airflow_kafka_offsets.sinks.fan_out import FanOut, targets_in
+from airflow_kafka_offsets.sinks.fan_out import FanOut
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.sinks.table import Output
+from airflow_kafka_offsets.sinks.target_names import targets_in
 from tests.support import functions
 from tests.support.archive import ARCHIVE
 from tests.support.clients import Kafka, produce

@@ -46,7 +46,7 @@ def test_rows_and_positions_are_committed_together(callable_loader: Loader, four
     assert positions(callable_loader.engine) == {(four, 0): 4}
     history = "SELECT target_table, row_count FROM offset_batches ORDER BY batch_id"
     assert rows(callable_loader.engine, history) == [
-        ("callable://tests.support.functions.insert", count) for count in (3, 1)
+        ("function://tests.support.functions.insert", count) for count in (3, 1)
     ]
 
 
@@ -150,7 +150,7 @@ def test_an_exception_comes_out_with_the_frames_of_the_function(
 
     first, frame, line = str(raised.value).splitlines()
     assert first == "Function 'tests.support.functions.of_test', of batch 1, raised ZeroDivisionError: by nothing"
-    assert "test_callable.py" in frame
+    assert "test_function_sink.py" in frame
     assert "in write" in frame
     assert line.strip() == 'raise ZeroDivisionError("by nothing")'
     assert written(callable_loader) == []
@@ -167,7 +167,7 @@ def test_what_the_database_refuses_is_named_without_values(
     with pytest.raises(FunctionError, match=r"raised IntegrityError: .*(?i:unique)") as raised:
         callable_loader(four, sink=function(write))
 
-    assert "test_callable.py" in str(raised.value)
+    assert "test_function_sink.py" in str(raised.value)
     assert "4711" not in str(raised.value)
 
 

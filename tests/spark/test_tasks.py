@@ -23,7 +23,7 @@ from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead
 from airflow_kafka_offsets.staging.rows import TargetColumns, schema_text
 from airflow_kafka_offsets.transforms.dataframe import DataFrameFunction
-from airflow_kafka_offsets.writers.delta_writer import DeltaWriter
+from airflow_kafka_offsets.writers.lake_writer import LakeWriter
 from tests.support.fake_consumer import FakeConsumer, Step, end_of_log
 from tests.support.messages import FakeMessage
 
@@ -243,10 +243,8 @@ def test_rows_that_no_file_can_have_are_staged_unless_spark_may_have_spread_thei
 ) -> None:
     columns = row_columns(Json("id BIGINT"))
     table = pa.schema([pa.field("id", pa.int32()), *list(columns)[1:], ("_batch_id", pa.int64())])
-    writer = DeltaWriter(
-        name="orders", uri=str(tmp_path / "lake"), columns=schema_text(columns), table=schema_text(table), required=[],
-        partition_by=[], sort_by=[], measured=[], file_bytes=1 << 20, batch_id=1, directory="batch-1-x", layout="",
-    )  # fmt: skip
+    shape = {"uri": str(tmp_path / "lake"), "columns": schema_text(table)}
+    writer = LakeWriter("delta", "orders", schema_text(columns), shape, batch_id=1, attempt="batch-1-x")
     rows = pa.RecordBatch.from_pylist(
         [
             {"id": number, "_kafka_topic": "orders", "_kafka_partition": 3, "_kafka_offset": offset}

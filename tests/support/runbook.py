@@ -119,7 +119,7 @@ class Shell:
 
     def __call__(self, *, status: int = 0) -> list[Done]:
         """Run the next snippet: all of its commands succeed, but for the last, which ends with `status`."""
-        commands = [shlex.split(line) for line in self.left.pop(0).splitlines()]
+        commands = [shlex.split(line) for line in self.left.pop(0).replace("\\\n", " ").splitlines()]
         done = [self._run(command) for command in commands]
         assert [one.status for one in done] == [0] * (len(done) - 1) + [status], done
         return done
@@ -149,7 +149,7 @@ class Shell:
     def symptom(self) -> re.Pattern[str]:
         """The error that the section quotes; an ellipsis stands for anything."""
         (quoted,) = snippets(self.text, "text")
-        return re.compile(re.escape(quoted.strip()).replace("…", ".*"))
+        return re.compile(re.escape(" ".join(quoted.split())).replace("…", ".*"))
 
 
 def printed(done: Done) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from airflow_kafka_offsets.sinks.lake.table_sink import FileTableSink
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.delta.snapshot import DeltaSnapshot
     from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
     from airflow_kafka_offsets.sinks.table import Output
-    from airflow_kafka_offsets.writers.delta_writer import DeltaWriter
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,7 @@ class DeltaTable(FileTableSink):
     """
 
     scheme: ClassVar[str] = "delta+"
+    format: ClassVar[str] = "delta"
     template_fields: ClassVar[tuple[str, ...]] = (*FileTableSink.template_fields, "properties")
 
     properties: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -58,12 +58,6 @@ class DeltaTable(FileTableSink):
         from airflow_kafka_offsets.sinks.delta.creation import create
 
         return create(self, columns)
-
-    def row_writer(self, **fields: Any) -> DeltaWriter:
-        """Return the writer of the data files."""
-        from airflow_kafka_offsets.writers.delta_writer import DeltaWriter
-
-        return DeltaWriter(**fields)
 
     def target(self, conn: Connection | None, output: Output) -> DeltaTarget:
         """Return the table as a batch is published in it."""

@@ -22,8 +22,7 @@ from airflow_kafka_offsets.sinks.delta.snapshot import DeltaSnapshot
 from airflow_kafka_offsets.sinks.lake.file_table import ActiveFile
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.writers.data_files import DataFile
-from airflow_kafka_offsets.writers.delta_writer import add_action, new_path
-from airflow_kafka_offsets.writers.statistics import delta_value
+from airflow_kafka_offsets.writers.delta_files import add_action, delta_path, delta_value
 
 
 class DeltaTarget(LakeTarget[DeltaSnapshot]):
@@ -62,7 +61,7 @@ class DeltaTarget(LakeTarget[DeltaSnapshot]):
 
     def path(self, directory: str, partition: Mapping[str, Any]) -> str:
         """Return the path of a new file."""
-        return new_path(directory)
+        return delta_path(directory, partition)
 
     def plain(self, file: DataFile) -> dict[str, Any]:
         """Return the fields of the action that adds a file."""
@@ -70,6 +69,6 @@ class DeltaTarget(LakeTarget[DeltaSnapshot]):
 
 
 def remove_action(file: ActiveFile) -> RemoveAction:
-    """Return the action that removes a file from the log."""
+    """Return the action that removes a file from the log. Like `AddAction`, it URL-encodes the path."""
     values = {name: delta_value(value) for name, value in file.partition.items()}
-    return RemoveAction(file.path, True, int(time.time() * 1000), file.bytes, values)
+    return RemoveAction(file.name, True, int(time.time() * 1000), file.bytes, values)

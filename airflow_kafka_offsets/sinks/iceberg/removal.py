@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
@@ -24,8 +25,8 @@ from airflow_kafka_offsets.sinks.iceberg.newest import NewestRows, portions, pos
 from airflow_kafka_offsets.sinks.iceberg.source import of_batches, plan, read
 from airflow_kafka_offsets.sinks.lake.replaced import Key, ReplacedRows, count_rows
 from airflow_kafka_offsets.sinks.table import Output
-from airflow_kafka_offsets.writers.iceberg_data_file import TableShape
-from airflow_kafka_offsets.writers.iceberg_files import DataFiles
+from airflow_kafka_offsets.writers.data_files import write_data_files
+from airflow_kafka_offsets.writers.iceberg_files import IcebergStorage, TableShape
 
 
 class RemovedRows(Protocol):
@@ -211,15 +212,16 @@ def rewrite(table: Table, schema: Schema, shape: TableShape, prefix: str, parts:
     """
     if not parts:
         return
-    files = DataFiles(shape, table.io, prefix)
-    yield from files.write(_kept_rows(table, schema, parts, files.columns))
+    rows = _kept_rows(table, schema, parts, shape.layout.columns)
+    for file in write_data_files(IcebergStorage(table.io), rows, shape.layout, partial(shape.path, prefix)):
+        yield shape.entry(file)
 
 
-def _kept_rows(table: Table, schema: Schema, parts: Sequence[Kept], columns: pa.Schema) -> Iterator[pa.Table]:
+def _kept_rows(table: Table, schema: Schema, parts: Sequence[Kept], columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     for file, stay in parts:
         seen = 0
         for part in read(table, schema, [file]):
-            kept = pa.Table.from_batches([part]).filter(stay.slice(seen, part.num_rows))
+            kept = part.filter(stay.slice(seen, part.num_rows))
             seen += part.num_rows
             if kept.num_rows:
                 yield kept.cast(columns)

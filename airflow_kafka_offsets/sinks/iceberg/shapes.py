@@ -14,7 +14,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, RESERVED_PREFIX
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.writers.iceberg_data_file import TableShape
+from airflow_kafka_offsets.writers.iceberg_files import TableShape
 
 
 def arrow_columns(schema: Schema) -> pa.Schema:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.lake.rows import LakeRows
     from airflow_kafka_offsets.sinks.table import Dataset, Output, Target
     from airflow_kafka_offsets.staging.rows import TargetColumns
-    from airflow_kafka_offsets.writers.iceberg_writer import IcebergWriter
+    from airflow_kafka_offsets.writers.lake_writer import LakeWriter
 
 Properties = Mapping[str, Any]
 
@@ -170,7 +170,7 @@ class IcebergSink(Sink):
         if table is not None:
             refuse_unknown_rows(conn, self.name, table, batches, batch_id)
 
-    def writer(self, engine: Engine, columns: pa.Schema | None, output: Output) -> IcebergWriter:
+    def writer(self, engine: Engine, columns: pa.Schema | None, output: Output) -> LakeWriter:
         """Return the writer of data files.
 
         :raises ConfigurationError: the columns are not known, and there is no table that has them
@@ -183,7 +183,7 @@ class IcebergSink(Sink):
         from airflow_kafka_offsets.sinks.iceberg.publication import refuse_rollback
         from airflow_kafka_offsets.sinks.iceberg.shapes import arrow_columns, shape_of
         from airflow_kafka_offsets.staging.rows import schema_text
-        from airflow_kafka_offsets.writers.iceberg_writer import IcebergWriter
+        from airflow_kafka_offsets.writers.lake_writer import LakeWriter
 
         table = self.find(engine)
         if table is None and columns is None:
@@ -198,8 +198,8 @@ class IcebergSink(Sink):
         shape = shape_of(table, columns)
         if columns is None:
             columns = pa.schema([each for each in arrow_columns(table.schema()) if each.name != BATCH_ID])
-        return IcebergWriter(
-            self.name, schema_text(columns), asdict(shape), output.batch_id, output.attempt, self.upsert_key
+        return LakeWriter(
+            "iceberg", self.name, schema_text(columns), asdict(shape), output.batch_id, output.attempt, self.upsert_key
         )
 
     def open(self, conn: Connection, output: Output) -> AbstractContextManager[Target]:

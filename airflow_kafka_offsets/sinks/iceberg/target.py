@@ -25,7 +25,7 @@ from airflow_kafka_offsets.sinks.lake.replaced import ReplacedRows, as_removed
 from airflow_kafka_offsets.sinks.table import Output, Target
 from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.rows import StagedRows
-from airflow_kafka_offsets.writers.iceberg_data_file import TableShape, table_of
+from airflow_kafka_offsets.writers.iceberg_files import TableShape, table_of
 
 # An object store answers a request in tens of milliseconds, and many at once just as quickly.
 _LOOKED_AT_ONCE = 32

@@ -14,7 +14,8 @@ from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, TOPIC
 from airflow_kafka_offsets.sinks.lake.file_table import ActiveFile, FileTable
 from airflow_kafka_offsets.sinks.lake.replaced import Key, ReplacedRows, count_rows
 from airflow_kafka_offsets.sinks.table import Output
-from airflow_kafka_offsets.writers.data_files import DataFile, FileLayout, write_data_files
+from airflow_kafka_offsets.writers.data_files import DataFile, write_data_files
+from airflow_kafka_offsets.writers.delta_files import delta_layout
 
 
 class RowFilter(Protocol):
@@ -95,12 +96,9 @@ def rewrite(
 
     :param path: returns a new path for a file of a partition
     """
-    layout = FileLayout(
-        columns=pa.schema([column.with_nullable(True) for column in snapshot.columns]),
-        partition_by=snapshot.partition_by,
-        file_bytes=file_bytes,
-        measured=snapshot.measured(snapshot.columns),
-    )
+    columns = pa.schema([column.with_nullable(True) for column in snapshot.columns])
+    measured = snapshot.measured(columns)
+    layout = delta_layout(columns, snapshot.partition_by, file_bytes=file_bytes, measured=measured)
 
     def staying(file: ActiveFile) -> Iterator[pa.RecordBatch]:
         for rows in snapshot.read_file(file, snapshot.columns.names):

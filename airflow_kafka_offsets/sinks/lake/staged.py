@@ -41,25 +41,27 @@ class LakeSink(Protocol):
 
 
 def writer_fields(sink: LakeSink, snapshot: FileTable, columns: pa.Schema | None, output: Output) -> dict[str, Any]:
-    """Return the fields of a `TableWriter` that writes data files for a table as it is now.
+    """Return the fields of a `LakeWriter` that writes data files for a table as it is now.
 
     :param columns: of the rows, or None where a transform decides them: then they are some of the table's
     """
     rows = columns if columns is not None else pa.schema([each for each in snapshot.columns if each.name != BATCH_ID])
     table = with_columns(snapshot.columns, rows)
-    return {
-        "name": sink.name,
+    shape = {
         "uri": sink.uri,
-        "columns": schema_text(rows),
-        "table": schema_text(table),
-        "required": snapshot.required,
+        "columns": schema_text(table),
         "partition_by": list(snapshot.partition_by),
         "sort_by": list(sink.sort_by),
         "measured": snapshot.measured(table),
         "file_bytes": sink.file_bytes,
+        "digest": layout_digest(snapshot, rows),
+    }
+    return {
+        "table": sink.name,
+        "columns": schema_text(rows),
+        "shape": shape,
         "batch_id": output.batch_id,
-        "directory": output.attempt,
-        "layout": layout_digest(snapshot, rows),
+        "attempt": output.attempt,
     }
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.table import Dataset, Output
     from airflow_kafka_offsets.sinks.target_rows import Removed
     from airflow_kafka_offsets.staging.rows import TargetColumns
-    from airflow_kafka_offsets.writers.table_writer import TableWriter
+    from airflow_kafka_offsets.writers.lake_writer import LakeWriter
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class FileTableSink(Sink, ABC):
     """
 
     scheme: ClassVar[str]
+    format: ClassVar[str]
     template_fields: ClassVar[tuple[str, ...]] = (
         "uri",
         "conn_id",
@@ -131,13 +132,6 @@ class FileTableSink(Sink, ABC):
         """
 
     @abstractmethod
-    def row_writer(self, **fields: Any) -> TableWriter:
-        """Return the writer of the data files.
-
-        :param fields: of a `TableWriter`
-        """
-
-    @abstractmethod
     def target(self, conn: Connection | None, output: Output) -> LakeTarget[Any]:
         """Return the table as a batch is published in it."""
 
@@ -193,12 +187,13 @@ class FileTableSink(Sink, ABC):
         :raises TargetError: it has
         """
 
-    def writer(self, engine: Engine, columns: pa.Schema | None, output: Output) -> TableWriter:
+    def writer(self, engine: Engine, columns: pa.Schema | None, output: Output) -> LakeWriter:
         """Return what writes data files in Spark's tasks.
 
         :raises ConfigurationError: there is no table, and the columns are not known
         """
         from airflow_kafka_offsets.sinks.lake.staged import writer_fields
+        from airflow_kafka_offsets.writers.lake_writer import LakeWriter
 
         snapshot = self.snapshot()
         if snapshot is None:
@@ -207,7 +202,7 @@ class FileTableSink(Sink, ABC):
                 f'when it ran. Declare the columns, as in {type(self).__name__}(…, columns="id BIGINT, name STRING"), '
                 "or create the table"
             )
-        return self.row_writer(**writer_fields(self, snapshot, columns, output))
+        return LakeWriter(self.format, **writer_fields(self, snapshot, columns, output))
 
     def open(self, conn: Connection, output: Output) -> AbstractContextManager[LakeTarget[Any]]:
         """Open the table. Its commit is made at the end of the block."""

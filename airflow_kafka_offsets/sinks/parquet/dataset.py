@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from airflow_kafka_offsets.sinks.lake.table_sink import FileTableSink
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.parquet.snapshot import ParquetSnapshot
     from airflow_kafka_offsets.sinks.parquet.target import ParquetTarget
     from airflow_kafka_offsets.sinks.table import Output
-    from airflow_kafka_offsets.writers.parquet_writer import ParquetWriter
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,7 @@ class ParquetDataset(FileTableSink):
     """
 
     scheme: ClassVar[str] = "parquet+"
+    format: ClassVar[str] = "parquet"
 
     def snapshot(self) -> ParquetSnapshot | None:
         """Return the dataset as it is now; None where there is none."""
@@ -53,12 +53,6 @@ class ParquetDataset(FileTableSink):
         return ParquetSnapshot.create(
             self.name, self.uri, self.storage, created_columns(self, columns), self.partition_by
         )
-
-    def row_writer(self, **fields: Any) -> ParquetWriter:
-        """Return the writer of the data files."""
-        from airflow_kafka_offsets.writers.parquet_writer import ParquetWriter
-
-        return ParquetWriter(**fields)
 
     def check_history(self, conn: Connection, batches: sa.Table, batch_id: int, snapshot: ParquetSnapshot) -> None:
         """Nobody takes a manifest back."""

@@ -15,7 +15,7 @@ from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.sinks.parquet.snapshot import MARKER, ParquetSnapshot, manifest_path
 from airflow_kafka_offsets.sinks.target_rows import Removed
 from airflow_kafka_offsets.writers.data_files import DataFile
-from airflow_kafka_offsets.writers.parquet_writer import described, new_path
+from airflow_kafka_offsets.writers.delta_files import delta_path, described
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class ParquetTarget(LakeTarget[ParquetSnapshot]):
 
     def path(self, directory: str, partition: Mapping[str, Any]) -> str:
         """Return the path of a new file."""
-        return new_path(directory, partition)
+        return delta_path(f"attempt={directory}", partition)
 
     def plain(self, file: DataFile) -> dict[str, Any]:
         """Return what a manifest says of a new file."""

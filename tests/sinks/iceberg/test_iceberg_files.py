@@ -22,8 +22,8 @@ from airflow_kafka_offsets.sinks.iceberg.shapes import shape_of
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.rows import schema_text
-from airflow_kafka_offsets.writers import iceberg_files
-from airflow_kafka_offsets.writers.iceberg_writer import IcebergWriter
+from airflow_kafka_offsets.writers import data_files
+from airflow_kafka_offsets.writers.lake_writer import LakeWriter
 from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 from airflow_kafka_offsets.writers.row_writer import from_plain, to_plain
 
@@ -89,7 +89,7 @@ def write(
     table: Table, rows: list[dict[str, Any]], at_once: int = 10, columns: pa.Schema = COLUMNS
 ) -> list[StagedFile]:
     """Write rows as a task does, to which the writer came as JSON."""
-    writer = IcebergWriter("orders", schema_text(columns), asdict(shape_of(table)), 7, "batch-7-abc")
+    writer = LakeWriter("iceberg", "orders", schema_text(columns), asdict(shape_of(table)), 7, "batch-7-abc")
     batches = (pa.RecordBatch.from_pylist(rows[i : i + at_once], columns) for i in range(0, len(rows), at_once))
     return list(from_plain(to_plain(writer)).write(batches, NOWHERE, {}, RefusedRows(NOWHERE)))
 
@@ -165,8 +165,8 @@ def test_files_have_field_ids(catalog: Catalog) -> None:
 def test_a_file_of_the_target_size_is_closed_and_memory_is_bounded(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(iceberg_files, "_ROW_GROUP_BYTES", 20_000)
-    monkeypatch.setattr(iceberg_files, "_PARTITIONED_AT_ONCE", 5_000)
+    monkeypatch.setattr(data_files, "_GROUP_BYTES", 20_000)
+    monkeypatch.setattr(data_files, "_SPLIT_BYTES", 5_000)
     table = make(catalog, properties={"write.target-file-size-bytes": "30000"})
 
     files = write(table, [row(number) for number in range(5000)], at_once=100)
@@ -177,9 +177,9 @@ def test_a_file_of_the_target_size_is_closed_and_memory_is_bounded(
 
 
 def test_more_partitions_than_open_files(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iceberg_files, "_OPEN_FILES", 2)
-    monkeypatch.setattr(iceberg_files, "_HELD_BYTES", 3_000)
-    monkeypatch.setattr(iceberg_files, "_PARTITIONED_AT_ONCE", 1_000)
+    monkeypatch.setattr(data_files, "_OPEN_FILES", 2)
+    monkeypatch.setattr(data_files, "_KEPT_BYTES", 3_000)
+    monkeypatch.setattr(data_files, "_SPLIT_BYTES", 1_000)
     table = make(catalog, "bucket(8, id)")
 
     assert commit(table, write(table, [row(number) for number in range(300)])).num_rows == 300
@@ -196,13 +196,13 @@ def test_rows_of_a_file_are_sorted(catalog: Catalog) -> None:
 
 
 def test_files_of_a_task_that_fails_are_removed(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iceberg_files, "_HELD_BYTES", 1_000)
-    monkeypatch.setattr(iceberg_files, "_PARTITIONED_AT_ONCE", 100)
+    monkeypatch.setattr(data_files, "_KEPT_BYTES", 1_000)
+    monkeypatch.setattr(data_files, "_SPLIT_BYTES", 100)
     table, wrong = make(catalog, "bucket(4, id)"), {**row(10), "created": None}
     late = pa.RecordBatch.from_pylist([wrong], COLUMNS).set_column(
         2, COLUMNS.field(2), pa.array([2**62], pa.int64()).cast(COLUMNS.field(2).type)
     )
-    writer = IcebergWriter("orders", schema_text(COLUMNS), asdict(shape_of(table)), 7, "batch-7-abc")
+    writer = LakeWriter("iceberg", "orders", schema_text(COLUMNS), asdict(shape_of(table)), 7, "batch-7-abc")
     first = pa.RecordBatch.from_pylist([row(number) for number in range(10)], COLUMNS)
 
     with pytest.raises(RecordError, match="outside of the years") as raised:

@@ -1,4 +1,4 @@
-"""The commands of docs/dead-letters.md, one after another, as they stand there."""
+"""The commands of docs/backfill.md for dead letters, one after another, as they stand there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.verifying import LEFT_OUT
 
 pytestmark = pytest.mark.server
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "dead-letters.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "backfill.md"
 
 DAG = """
 from airflow.sdk import DAG
@@ -53,7 +53,7 @@ def test_they_work_as_they_stand_there(
     }
     monkeypatch.setenv("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST", json.dumps([bundle]))
     monkeypatch.chdir(tmp_path)
-    (text,) = snippets(DOCUMENT.read_text(encoding="utf-8"), "sh")
+    (text,) = (code for code in snippets(DOCUMENT.read_text(encoding="utf-8"), "sh") if "dead-letters" in code)
 
     for line in text.replace("\\\n", " ").splitlines():
         words = shlex.split(line)

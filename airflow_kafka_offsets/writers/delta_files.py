@@ -1,0 +1,223 @@
+"""Final data files of a Delta table, and the actions that add them to its log.
+
+Statistics of floats and late timestamps
+========================================
+Readers in Rust and Python (delta-rs, and what is made with it) take a file for empty that has no bounds of a column
+where other files have some. So each column with values has bounds:
+
+* A file with infinities has them as bounds, in the form in which Delta on Spark writes them: `"Infinity"`.
+* A file with NaN has the upper bound `"Infinity"`; one with nothing else, also the lower bound `"-Infinity"`. Delta on
+  Spark writes `"NaN"` there, to which NaN is the greatest of all. To readers in Rust and Python it is not comparable:
+  they would skip the file for every filter. The price: a filter `x = NaN` finds no rows; use `isnan(x)`.
+* Bounds of timestamps are in milliseconds: the lower one is rounded down, the upper one up. In the last millisecond of
+  the year 9999 it stays as it is, and its microseconds are written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_kafka_offsets.staging.rows import schema_of
+from airflow_kafka_offsets.writers.data_files import FILE_BYTES, DataFile, FileLayout, PartitionTerm
+from airflow_kafka_offsets.writers.hive_paths import hive_path
+from airflow_kafka_offsets.writers.object_files import ObjectFiles
+from airflow_kafka_offsets.writers.statistics import ColumnStatistics
+
+# Longer texts are cut, as other writers do.
+_TEXT_LENGTH = 32
+
+_GREATEST = "\U0010ffff"
+
+
+@dataclass(frozen=True)
+class DeltaShape:
+    """What of a Delta table decides how its files are written; a `TableFormat`.
+
+    :param uri: of the table
+    :param columns: of the table, with those that the commit adds, as a text
+    :param measured: columns of which statistics are kept
+    :param digest: of all that the files depend on, by which the commit finds that the table changed
+    """
+
+    uri: str
+    columns: str
+    partition_by: Sequence[str] = ()
+    sort_by: Sequence[str] = ()
+    measured: Sequence[str] | None = None
+    file_bytes: int = FILE_BYTES
+    digest: str = ""
+
+    @cached_property
+    def layout(self) -> FileLayout:
+        """What the files are like."""
+        return delta_layout(schema_of(self.columns), self.partition_by, self.sort_by, self.file_bytes, self.measured)
+
+    def files(self, storage: Mapping[str, Any]) -> ObjectFiles:
+        """Return where files are written."""
+        return ObjectFiles(self.uri, storage)
+
+    def path(self, attempt: str, partition: Mapping[str, Any]) -> str:
+        """Return the path of a new file."""
+        return delta_path(attempt, partition)
+
+    def add(self, file: DataFile) -> dict[str, Any]:
+        """Return the fields of the action that adds a file."""
+        return add_action(file)
+
+    def to_json(self, file: DataFile) -> str:
+        """Return what the commit has to know of a file."""
+        return json.dumps({"layout": self.digest, "add": self.add(file)})
+
+
+def delta_layout(
+    columns: pa.Schema,
+    partition_by: Sequence[str],
+    sort_by: Sequence[str] = (),
+    file_bytes: int = FILE_BYTES,
+    measured: Sequence[str] | None = None,
+) -> FileLayout:
+    """Return what files are like whose partition columns are in the table's log, and not in the files."""
+    return FileLayout(
+        columns=columns,
+        partition_by=[PartitionTerm(name, (name,)) for name in partition_by],
+        left_out=partition_by,
+        sort_by=[(name, "ascending") for name in sort_by],
+        file_bytes=file_bytes,
+        measured=measured,
+    )
+
+
+def delta_path(directory: str, partition: Mapping[str, Any]) -> str:
+    """Return the path of a new file, with Hive's directories, as Spark writes it: some readers take the values of
+    partition columns from these. In the log it is URL-encoded, as `AddAction` does.
+    """
+    return hive_path(directory, {name: delta_value(value) for name, value in partition.items()})
+
+
+def add_action(file: DataFile) -> dict[str, Any]:
+    """Return the fields of the action that adds a file, for deltalake's `AddAction`."""
+    return {
+        "path": file.path,
+        "size": file.bytes,
+        "partition_values": {name: delta_value(value) for name, value in file.partition.items()},
+        "modification_time": int(time.time() * 1000),
+        "data_change": True,
+        "stats": delta_statistics(file.rows, file.columns),
+    }
+
+
+def delta_statistics(rows: int, columns: Sequence[ColumnStatistics]) -> str:
+    """Return the statistics of a file in the JSON of an `add` action.
+
+    https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics
+    """
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    nulls: dict[str, Any] = {}
+    for column in columns:
+        _put(nulls, column.path, column.null_lists if column.is_repeated else column.nulls)
+        lower, upper = (None, None) if column.is_repeated else _bounds(column)
+        if lower is not None and upper is not None:
+            _put(least, column.path, lower)
+            _put(greatest, column.path, upper)
+    return _json({"numRecords": rows, "minValues": least, "maxValues": greatest, "nullCount": nulls})
+
+
+def delta_value(value: Any) -> str | None:
+    """Return the value of a partition column as an `add` action has it.
+
+    https://github.com/delta-io/delta/blob/master/PROTOCOL.md#partition-value-serialization
+    """
+    if value is None or value == "":  # the protocol knows no difference
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, datetime):
+        # Without the Z, readers take an instant for one of their own zone.
+        is_instant = value.tzinfo is not None
+        return value.replace(tzinfo=None).isoformat("T" if is_instant else " ", "microseconds") + (
+            "Z" if is_instant else ""
+        )
+    return value.isoformat() if isinstance(value, date) else str(value)
+
+
+def _bounds(column: ColumnStatistics) -> tuple[Any, Any]:
+    """Return the bounds of a column; None where there are no values, or none that the protocol has bounds of."""
+    least, greatest = column.least, column.greatest
+    if column.nans:
+        return (-math.inf if least is None else least), math.inf
+    if least is None or isinstance(least, bytes):
+        return None, None
+    if isinstance(least, datetime):
+        return _instant(least - timedelta(microseconds=least.microsecond % 1000)), _instant(_rounded_up(greatest))
+    return (least[:_TEXT_LENGTH], _upper(greatest)) if isinstance(least, str) else (least, greatest)
+
+
+def _rounded_up(value: datetime) -> datetime:
+    try:
+        return value + timedelta(microseconds=-value.microsecond % 1000)
+    except OverflowError:  # the year 10000
+        return value
+
+
+def _upper(text: str) -> str | None:
+    """Return a text that is not less, or None where there is none."""
+    if len(text) <= _TEXT_LENGTH:
+        return text
+    # Greater than any text that begins as this one does, unless that goes on with the greatest character of all.
+    return None if text[_TEXT_LENGTH] == _GREATEST else text[:_TEXT_LENGTH] + _GREATEST
+
+
+def _put(values: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    *parents, name = path
+    for parent in parents:
+        values = values.setdefault(parent, {})
+    values[name] = value
+
+
+def _instant(value: datetime) -> str:
+    timespec = "microseconds" if value.microsecond % 1000 else "milliseconds"
+    return value.replace(tzinfo=None).isoformat(timespec=timespec) + ("Z" if value.tzinfo is not None else "")
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(name)}:{_json(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, Decimal):
+        return format(value, "f")  # as a number, with all of its digits
+    if isinstance(value, date):
+        return json.dumps(value.isoformat())
+    if isinstance(value, float) and math.isinf(value):
+        return '"Infinity"' if value > 0 else '"-Infinity"'
+    return json.dumps(value, ensure_ascii=False)
+
+
+class ParquetShape(DeltaShape):
+    """What decides how the files of a directory of Parquet files are written; a `TableFormat`."""
+
+    def path(self, attempt: str, partition: Mapping[str, Any]) -> str:
+        """Return the path of a new file: in the directory of the attempt, in which readers see a column."""
+        return delta_path(f"attempt={attempt}", partition)
+
+    def add(self, file: DataFile) -> dict[str, Any]:
+        """Return what a manifest says of a file."""
+        return described(file)
+
+
+def described(file: DataFile) -> dict[str, Any]:
+    """Return what a manifest says of a file: where it is, and the least and the greatest value of some columns."""
+    ranges = {column.path[0]: [column.least, column.greatest] for column in file.columns}
+    partition = {name: delta_value(value) for name, value in file.partition.items()}
+    return {"path": file.path, "rows": file.rows, "bytes": file.bytes, "partition": partition, "ranges": ranges}

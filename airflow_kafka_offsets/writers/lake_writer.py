@@ -1,0 +1,87 @@
+"""Rows as final data files of a table, which a commit adds to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import StagedFile
+from airflow_kafka_offsets.writers.data_files import DataFile, FileLayout, Files, write_data_files
+from airflow_kafka_offsets.writers.refused_rows import RefusedRows
+from airflow_kafka_offsets.writers.table_rows import table_rows
+
+FORMATS = {
+    "delta": "airflow_kafka_offsets.writers.delta_files:DeltaShape",
+    "iceberg": "airflow_kafka_offsets.writers.iceberg_files:TableShape",
+    "parquet": "airflow_kafka_offsets.writers.delta_files:ParquetShape",
+}
+"""The `TableFormat` of each format, by its name."""
+
+
+class TableFormat(Protocol):
+    """What of a table decides how its files are written: a frozen dataclass whose fields JSON can hold."""
+
+    @property
+    def layout(self) -> FileLayout:
+        """What the files are like. Its columns are those of the table."""
+
+    def files(self, storage: Mapping[str, Any]) -> Files:
+        """Return where files are written.
+
+        :param storage: what the sink's `storage_options` returned
+        """
+
+    def path(self, attempt: str, partition: Mapping[str, Any]) -> str:
+        """Return the path of a new file.
+
+        :param attempt: the directory of the files of an attempt
+        """
+
+    def to_json(self, file: DataFile) -> str:
+        """Return what the commit has to know of a file."""
+
+
+@dataclass(frozen=True)
+class LakeWriter:
+    """Write the rows of a Spark partition into data files of a table.
+
+    :param format: one of `FORMATS`
+    :param table: the name of the table, for messages
+    :param columns: of the rows; see `RowWriter.columns`
+    :param shape: the fields of the format's class
+    :param batch_id: what the rows have as `_batch_id`
+    :param attempt: the directory of the files
+    :param key: the columns by which rows are replaced; they and those that name the record may not be null
+    """
+
+    kind: ClassVar[str] = "lake"
+
+    format: str
+    table: str
+    columns: str
+    shape: Mapping[str, Any]
+    batch_id: int
+    attempt: str
+    key: Sequence[str] = ()
+
+    def write(
+        self,
+        rows: Iterable[pa.RecordBatch],
+        staging: StagingDirectory,
+        storage: Mapping[str, Any],
+        refused: RefusedRows,
+    ) -> Iterator[StagedFile]:
+        """Write rows; see `RowWriter.write`."""
+        # Spark's driver, which also knows the writer, needs no library of the format.
+        module, _, name = FORMATS[self.format].partition(":")
+        shape: TableFormat = getattr(import_module(module), name)(**self.shape)
+        fitting = table_rows(self.table, rows, shape.layout.columns, self.batch_id, refused, self.key)
+        path = partial(shape.path, self.attempt)
+        for file in write_data_files(shape.files(storage), fitting, shape.layout, path):
+            yield StagedFile(file.path, file.rows, file.bytes, "", shape.to_json(file))
