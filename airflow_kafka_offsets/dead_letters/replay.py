@@ -28,6 +28,7 @@ from airflow_kafka_offsets.ledger.dead_letter_batches import (
     settle_dead_letter_batches,
 )
 from airflow_kafka_offsets.ledger.groups import cluster_of
+from airflow_kafka_offsets.ledger.publications import run_pending_cleanups
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.loading.commit import bad_records, stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadResult
@@ -179,6 +180,8 @@ def _replay(context: DeadLetterContext, source_id: int, who: str, reason: str | 
             except StillBadError as refused:
                 errors = refused.errors
         else:
+            # It may have begun to be published before the target refused the last record.
+            run_pending_cleanups(context.ledger, context.table, batch.group_id)
             remove_attempt(batch.batch_id, staged.directory.uri, context.pipeline.staging_dir)
     still_bad = claim.records - done.records
     log.info("%s of batch %d %s bad still", count(still_bad, "record"), source_id, "is" if still_bad == 1 else "are")
