@@ -14,6 +14,7 @@ from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_lett
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import LedgerError
 from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.loading.stage import stage
 from airflow_kafka_offsets.staging.refused import Record
 from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory, rows
@@ -68,7 +69,7 @@ def test_what_is_dropped_while_it_is_replayed_stays_dropped(
     inline_loader: Loader, orders: str, monkeypatch: pytest.MonkeyPatch, offset: int
 ) -> None:
     """The first would be good by now, the second is bad still."""
-    loader, stage = inline_loader, replay_module.stage
+    loader = inline_loader
 
     def overtaken(*args: Any) -> Any:
         staged = stage(*args)

@@ -66,6 +66,6 @@ def test_few_are_held_at_once(inline_loader: Loader, topic: TopicFactory, monkey
         DeadLetterFilter("loader"), loader.pipeline([name], value_format=Json("id STRING")), engine=loader.engine
     )
 
-    assert done == [Replayed(1, 7, 7, 0)]
+    assert done == [Replayed(1, 7, 7, 0, 2)]
     assert sent == staged == [3, 3, 1]
     assert fetched == [20, 20]

@@ -18,6 +18,7 @@ from airflow_kafka_offsets.formats.header import Header
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.ledger.overview import batches
 from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.loading.stage import stage
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.staging.refused import Record
 from tests.support.clients import Kafka, produce, producer
@@ -214,8 +215,6 @@ def test_letters_that_somebody_else_removed_meanwhile_are_not_written_twice(
     loader = inline_loader
     name = bad_and_good(loader, topic)
     widen(loader)
-    stage = replay_module.stage
-
     def overtaken(*args: Any) -> Any:
         monkeypatch.setattr(replay_module, "stage", stage)
         replayed(loader, name)

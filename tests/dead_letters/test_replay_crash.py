@@ -153,7 +153,7 @@ def test_killed_on_its_way_into_any_target(
     loader, name, target = inline_loader, topic(), Target.make(kind, inline_loader.engine, tmp_path)
     produce(loader.kafka, name, [*names(0, 2), b"{", b"{", b"{", *names(5, 2)])
     loader(name, sink=target.sink, **LEFT_OUT)
-    corrected = {
+    corrected: dict[Record, bytes | None] = {
         Record(name, 0, offset): value
         for offset, value in ((2, b'{"id": 2}'), (3, b'{"id": 3, "name": "refused"}'), (4, b"["))
     }
