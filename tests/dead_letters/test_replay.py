@@ -215,6 +215,7 @@ def test_letters_that_somebody_else_removed_meanwhile_are_not_written_twice(
     loader = inline_loader
     name = bad_and_good(loader, topic)
     widen(loader)
+
     def overtaken(*args: Any) -> Any:
         monkeypatch.setattr(replay_module, "stage", stage)
         replayed(loader, name)
