@@ -30,6 +30,7 @@ integration: quick-java ## the tests with a real broker, Postgres, Spark and Air
 lint: setup ## check format, lint rules, and which packages may import which
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
+	$(PYTHON) scripts/markdown_lines.py
 	.venv/bin/lint-imports
 
 format: setup ## format the code, and fix what can be fixed
@@ -91,7 +92,7 @@ airflow: setup ## try it in a browser: Airflow with a broker, Postgres, orders a
 docs: setup ## build the documents as a site, .build/site/index.html; warnings are errors
 	$(PYTHON) -m sphinx -q -W --keep-going -b html -d .build/doctrees docs .build/site
 
-reference: setup ## write docs/commands.md anew, from what the commands say of themselves
+reference: setup ## write docs/commands.md from the help of the commands
 	$(PYTHON) scripts/command_reference.py
 
 COMPILE := uv pip compile --quiet --generate-hashes --no-annotate -p 3.11 --custom-compile-command "make constraints"

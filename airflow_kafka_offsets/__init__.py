@@ -15,7 +15,16 @@ __version__ = "0.1.0"
 _MODULES = {
     "airflow_kafka_offsets.core.instants": ("CommittedBy",),
     "airflow_kafka_offsets.core.offsets": ("parse_scope",),
+    "airflow_kafka_offsets.core.options": (
+        "Coordination",
+        "DeadLetters",
+        "Limits",
+        "Reading",
+        "Staging",
+        "StateTables",
+    ),
     "airflow_kafka_offsets.formats.avro_format": ("Avro",),
+    "airflow_kafka_offsets.formats.extra_columns": ("ExtraColumns",),
     "airflow_kafka_offsets.formats.header": ("Header",),
     "airflow_kafka_offsets.formats.json_format": ("Json",),
     "airflow_kafka_offsets.formats.json_schema_format": ("JsonSchema",),
@@ -45,9 +54,9 @@ _MODULES = {
     "airflow_kafka_offsets.sinks.delta.table": ("DeltaTable",),
     "airflow_kafka_offsets.sinks.function": ("FunctionSink",),
     "airflow_kafka_offsets.sinks.fan_out": ("Branch",),
-    "airflow_kafka_offsets.sinks.parquet.dataset": ("ParquetDataset",),
-    "airflow_kafka_offsets.sinks.parquet.reader": ("committed_files", "read_committed"),
+    "airflow_kafka_offsets.sinks.parquet.files": ("ParquetFiles",),
     "airflow_kafka_offsets.sinks.sql.table": ("SqlTable",),
+    "airflow_kafka_offsets.spark.properties": ("Spark",),
     "airflow_kafka_offsets.spark.session_launcher": ("SessionLauncher",),
     "airflow_kafka_offsets.transforms.arrow": ("ArrowTransform",),
     "airflow_kafka_offsets.transforms.sql": ("Sql",),
@@ -62,10 +71,17 @@ __all__ = ["__version__", *_EXPORTS]
 if TYPE_CHECKING:
     from airflow_kafka_offsets.core.instants import CommittedBy as CommittedBy
     from airflow_kafka_offsets.core.offsets import parse_scope as parse_scope
+    from airflow_kafka_offsets.core.options import Coordination as Coordination
+    from airflow_kafka_offsets.core.options import DeadLetters as DeadLetters
+    from airflow_kafka_offsets.core.options import Limits as Limits
+    from airflow_kafka_offsets.core.options import Reading as Reading
+    from airflow_kafka_offsets.core.options import Staging as Staging
+    from airflow_kafka_offsets.core.options import StateTables as StateTables
     from airflow_kafka_offsets.dead_letters.drop import drop_dead_letters as drop_dead_letters
     from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters as replay_dead_letters
     from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter as DeadLetterFilter
     from airflow_kafka_offsets.formats.avro_format import Avro as Avro
+    from airflow_kafka_offsets.formats.extra_columns import ExtraColumns as ExtraColumns
     from airflow_kafka_offsets.formats.header import Header as Header
     from airflow_kafka_offsets.formats.json_format import Json as Json
     from airflow_kafka_offsets.formats.json_schema_format import JsonSchema as JsonSchema
@@ -98,10 +114,9 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.fan_out import Branch as Branch
     from airflow_kafka_offsets.sinks.function import FunctionSink as FunctionSink
     from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable as IcebergTable
-    from airflow_kafka_offsets.sinks.parquet.dataset import ParquetDataset as ParquetDataset
-    from airflow_kafka_offsets.sinks.parquet.reader import committed_files as committed_files
-    from airflow_kafka_offsets.sinks.parquet.reader import read_committed as read_committed
+    from airflow_kafka_offsets.sinks.parquet.files import ParquetFiles as ParquetFiles
     from airflow_kafka_offsets.sinks.sql.table import SqlTable as SqlTable
+    from airflow_kafka_offsets.spark.properties import Spark as Spark
     from airflow_kafka_offsets.spark.session_launcher import SessionLauncher as SessionLauncher
     from airflow_kafka_offsets.transforms.arrow import ArrowTransform as ArrowTransform
     from airflow_kafka_offsets.transforms.sql import Sql as Sql

@@ -25,7 +25,7 @@
 
     * `NewSchemaError` (retriable): the same with "add", of a schema that was not known when the columns were planned
 
-  * `DeadLetterError`: a batch has more bad or refused records than `max_dead_letters` allows
+  * `DeadLetterError`: a batch has more bad or refused records than `DeadLetters.limit` allows
   * `TransformError`: the user's transform raised, or returned something that cannot be used
   * `FunctionError`: a function of `Callable` raised, ended its transaction, or returned something that cannot be used
   * `TargetError`: the target table does not fit the data
@@ -182,7 +182,7 @@ class NewSchemaError(NewFieldError):
 
 
 class DeadLetterError(KafkaOffsetsError):
-    """A batch has more bad records than `max_dead_letters` allows."""
+    """A batch has more bad records than `DeadLetters.limit` allows."""
 
 
 class TransformError(KafkaOffsetsError):

@@ -24,7 +24,7 @@ import psutil
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import Json, Pipeline, SessionLauncher, SqlTable, load
+from airflow_kafka_offsets import Json, Limits, Pipeline, SessionLauncher, SqlTable, load
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.loading.context import OnCommit
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
@@ -139,7 +139,7 @@ def batches(kafka: KafkaBroker, postgres: PostgresServer, options: argparse.Name
             engine,
             launcher,
             dataset.topic,
-            max_records=100,
+            limits=Limits(max_records=100),
             on_commit=lambda _: ends.append(time.monotonic()),
         )
     engine.dispose()

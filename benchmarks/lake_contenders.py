@@ -17,7 +17,6 @@ from pyarrow.dataset import dataset
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import StaticTable
 
-from airflow_kafka_offsets import committed_files
 from benchmarks.datasets import COLUMNS, Dataset
 from devstack.kafka import KafkaBroker
 from devstack.paths import REPOSITORY
@@ -155,8 +154,6 @@ def _files(name: str, task: Task) -> list[str]:
         found = StaticTable.from_metadata(f"file://{newest}").inspect.files()["file_path"].to_pylist()
     elif name.endswith("delta"):
         found = deltalake.DeltaTable(str(lake)).file_uris()
-    elif name == "parquet":
-        found = committed_files(f"file://{lake}")
     else:
         found = list(map(str, lake.glob("*.parquet")))
     return [path.removeprefix("file://") for path in found]
@@ -178,7 +175,7 @@ def _check(files: list[str], task: Task) -> None:
 CONTENDERS: Mapping[str, Contender] = {
     "this package, IcebergTable": package("iceberg"),
     "this package, DeltaTable": package("delta"),
-    "this package, ParquetDataset": package("parquet"),
+    "this package, ParquetFiles": package("parquet"),
     "this package, SqlTable (COPY)": package("table"),
     "availableNow, Iceberg's connector": available_now("iceberg"),
     "availableNow, Delta's connector": available_now("delta"),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import DeltaTable, IcebergTable, Json, ParquetDataset, Pipeline, SqlTable
+from airflow_kafka_offsets import DeltaTable, IcebergTable, Json, ParquetFiles, Pipeline, SqlTable, Staging
 from airflow_kafka_offsets import load as load_batches
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 from airflow_kafka_offsets.sinks.sink import Sink
@@ -31,8 +31,7 @@ def main() -> None:
         topics=(job["topic"],),
         value_format=Json(COLUMNS),
         sink=_sink(job["format"], job["directory"]),
-        staging_dir=f"{job['directory']}/staging",
-        slice_offsets=job["slice_offsets"],
+        staging=Staging(dir=f"{job['directory']}/staging", slice_offsets=job["slice_offsets"]),
     )
     launcher = SparkSubmitLauncher("spark_default", conf=job["conf"])
     began = time.monotonic()
@@ -52,7 +51,7 @@ def _sink(name: str, directory: str) -> Sink:
     if name == "delta":
         return DeltaTable(f"file://{directory}/lake")
     if name == "parquet":
-        return ParquetDataset(f"file://{directory}/lake")
+        return ParquetFiles(f"file://{directory}/lake")
     return SqlTable("orders")
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import pyarrow as pa
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import IcebergTable, Json, Pipeline, SqlTable, load
+from airflow_kafka_offsets import IcebergTable, Json, Pipeline, SqlTable, Staging, load
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.ledger.install import create_missing
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
@@ -187,8 +187,7 @@ def _committed_in(
         topics=(dataset.topic,),
         value_format=Json(COLUMNS),
         sink=sink,
-        staging_dir=str(directory / "staging"),
-        slice_offsets=slice_offsets,
+        staging=Staging(dir=str(directory / "staging"), slice_offsets=slice_offsets),
     )
     load(
         pipeline,

@@ -49,7 +49,7 @@ assets = [
                 name=f"watcher_{{number}}",
                 trigger=KafkaLagEventTrigger(
                     group_id=f"group_{{number}}",
-                    offsets_conn_id="warehouse",
+                    conn_id="warehouse",
                     min_lag={many},
                     max_delay=timedelta(days=365),
                     poll_interval=timedelta(seconds={interval}),

@@ -18,11 +18,11 @@ from airflow_kafka_offsets import (
     KafkaLagSensor,
     KafkaLagTrigger,
     LoadOptions,
-    ParquetDataset,
+    ParquetFiles,
     Pipeline,
 )
 from airflow_kafka_offsets.operators.shared_docs import complete_docs
-from airflow_kafka_offsets.sinks.lake.table_sink import FileTableSink
+from airflow_kafka_offsets.sinks.lake.directory_sink import DirectorySink
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"]
@@ -79,7 +79,7 @@ def _source_read(_: Sphinx, page: str, source: list[str]) -> None:
 _COMPLETED = {
     KafkaBatchOperator: (Pipeline, LoadOptions),
     KafkaLagSensor: (KafkaLagTrigger, KafkaLagEventTrigger),
-    FileTableSink: (DeltaTable, ParquetDataset),
+    DirectorySink: (DeltaTable, ParquetFiles),
 }
 
 

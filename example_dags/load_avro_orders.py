@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 
-from airflow_kafka_offsets import Avro, KafkaBatchOperator, SqlTable
+from airflow_kafka_offsets import Avro, DeadLetters, ExtraColumns, KafkaBatchOperator, SqlTable
 
 with DAG(
     dag_id="load_avro_orders",
@@ -25,8 +25,8 @@ with DAG(
         task_id="load_avro_orders",
         group_id="avro_orders_loader",
         topics=["avro_orders"],
-        key_format=Avro("customer_key STRING", registry_conn_id="registry"),
+        extra_columns=ExtraColumns(key_format=Avro("customer_key STRING", registry_conn_id="registry")),
         value_format=Avro("id BIGINT, customer STRING, amount DECIMAL(10,2)", registry_conn_id="registry"),
-        on_bad_record="dead_letter",
+        on_bad_record=DeadLetters(),
         sink=SqlTable("avro_orders", conn_id="warehouse"),
     )

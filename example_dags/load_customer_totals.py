@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 
-from airflow_kafka_offsets import FunctionSink, Json, KafkaBatchOperator, KafkaVerifyOperator
+from airflow_kafka_offsets import DeadLetters, FunctionSink, Json, KafkaBatchOperator, KafkaVerifyOperator
 
 with DAG(
     dag_id="load_customer_totals",
@@ -25,8 +25,7 @@ with DAG(
             "id BIGINT NOT NULL, customer STRING NOT NULL, amount DECIMAL(10,2) NOT NULL, created TIMESTAMP"
         ),
         sink=totals,
-        on_bad_record="dead_letter",
-        max_dead_letters=100,
+        on_bad_record=DeadLetters(limit=100),
     )
     verify = KafkaVerifyOperator(task_id="verify", group_id="customer_totals_loader", sink=totals)
     load >> verify

@@ -24,7 +24,7 @@ with DAG(
         task_id="enough",
         group_id="enough_orders_loader",
         topics=["orders"],
-        offsets_conn_id="warehouse",
+        conn_id="warehouse",
         min_lag=100_000,
         max_delay=timedelta(minutes=15),
         poke_interval=timedelta(seconds=30),

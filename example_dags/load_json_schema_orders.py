@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 
-from airflow_kafka_offsets import JsonSchema, KafkaBatchOperator, SqlTable
+from airflow_kafka_offsets import DeadLetters, JsonSchema, KafkaBatchOperator, SqlTable
 
 with DAG(
     dag_id="load_json_schema_orders",
@@ -26,6 +26,6 @@ with DAG(
         group_id="json_schema_orders_loader",
         topics=["json_schema_orders"],
         value_format=JsonSchema(registry_conn_id="registry"),
-        on_bad_record="dead_letter",
+        on_bad_record=DeadLetters(),
         sink=SqlTable("json_schema_orders", conn_id="warehouse"),
     )

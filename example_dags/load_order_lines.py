@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 
-from airflow_kafka_offsets import KafkaBatchOperator, KafkaVerifyOperator, SqlTable, Text
+from airflow_kafka_offsets import DeadLetters, ExtraColumns, KafkaBatchOperator, KafkaVerifyOperator, SqlTable, Text
 
 with DAG(
     dag_id="load_order_lines",
@@ -21,12 +21,10 @@ with DAG(
         task_id="load_lines",
         group_id="order_lines_loader",
         topics=["orders"],
-        key_format=Text("order_key"),
+        extra_columns=ExtraColumns(key_format=Text("order_key"), metadata={"written_at": "timestamp"}),
         value_format=Text("line"),
-        metadata_columns={"written_at": "timestamp"},
         sink=lines,
-        on_bad_record="dead_letter",
-        max_dead_letters=0.01,
+        on_bad_record=DeadLetters(limit=0.01),
     )
     verify = KafkaVerifyOperator(task_id="verify", group_id="order_lines_loader", sink=lines)
     load >> verify

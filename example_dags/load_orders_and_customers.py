@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 
-from airflow_kafka_offsets import Branch, Json, KafkaBatchOperator, KafkaVerifyOperator, Sql, SqlTable
+from airflow_kafka_offsets import Branch, DeadLetters, Json, KafkaBatchOperator, KafkaVerifyOperator, Sql, SqlTable
 
 with DAG(
     dag_id="load_orders_and_customers",
@@ -29,8 +29,7 @@ with DAG(
         topics=["orders"],
         value_format=Json("id BIGINT NOT NULL, customer STRING NOT NULL, amount DECIMAL(10,2), created TIMESTAMP"),
         sink=orders_and_customers,
-        on_bad_record="dead_letter",
-        max_dead_letters=100,
+        on_bad_record=DeadLetters(limit=100),
     )
     verify = KafkaVerifyOperator(task_id="verify", group_id="orders_and_customers_loader", sink=orders_and_customers)
     load >> verify

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 
-from airflow_kafka_offsets import DeltaTable, Json, KafkaBatchOperator, KafkaVerifyOperator
+from airflow_kafka_offsets import DeadLetters, DeltaTable, Json, KafkaBatchOperator, KafkaVerifyOperator
 
 with DAG(
     dag_id="load_orders_into_delta",
@@ -23,8 +23,7 @@ with DAG(
         topics=["orders"],
         value_format=Json("id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2), created TIMESTAMP"),
         sink=orders,
-        on_bad_record="dead_letter",
-        max_dead_letters=100,
+        on_bad_record=DeadLetters(limit=100),
     )
     verify = KafkaVerifyOperator(
         task_id="verify", group_id="orders_into_delta", sink=orders, kafka_conn_id="kafka_default"

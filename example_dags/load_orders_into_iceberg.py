@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 
-from airflow_kafka_offsets import IcebergTable, Json, KafkaBatchOperator, KafkaVerifyOperator
+from airflow_kafka_offsets import DeadLetters, IcebergTable, Json, KafkaBatchOperator, KafkaVerifyOperator, Staging
 
 with DAG(
     dag_id="load_orders_into_iceberg",
@@ -31,10 +31,9 @@ with DAG(
         topics=["orders"],
         value_format=Json("id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2), created TIMESTAMP"),
         sink=orders,
-        on_bad_record="dead_letter",
-        max_dead_letters=100,
+        on_bad_record=DeadLetters(limit=100),
         # on a cluster: a location that all machines reach, with what their environment says
-        staging_dir="s3://lake/staging",
+        staging=Staging(dir="s3://lake/staging"),
     )
     verify = KafkaVerifyOperator(
         task_id="verify", group_id="orders_into_iceberg", sink=orders, kafka_conn_id="kafka_default"

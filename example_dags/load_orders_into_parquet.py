@@ -1,4 +1,4 @@
-"""Load orders into Parquet files on S3, with a manifest for each batch."""
+"""Load orders into Parquet files on S3, under names that never change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 
-from airflow_kafka_offsets import Json, KafkaBatchOperator, KafkaVerifyOperator, ParquetDataset
+from airflow_kafka_offsets import DeadLetters, Json, KafkaBatchOperator, KafkaVerifyOperator, ParquetFiles
 
 with DAG(
     dag_id="load_orders_into_parquet",
@@ -16,15 +16,14 @@ with DAG(
     max_active_runs=1,
     tags=["kafka"],
 ):
-    orders = ParquetDataset("s3://lake/parquet/orders", conn_id="warehouse", storage_conn_id="lake")
+    orders = ParquetFiles("s3://lake/parquet/orders", conn_id="warehouse", storage_conn_id="lake")
     load = KafkaBatchOperator(
         task_id="load_orders",
         group_id="orders_into_parquet",
         topics=["orders"],
         value_format=Json("id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2), created TIMESTAMP"),
         sink=orders,
-        on_bad_record="dead_letter",
-        max_dead_letters=100,
+        on_bad_record=DeadLetters(limit=100),
     )
     verify = KafkaVerifyOperator(
         task_id="verify", group_id="orders_into_parquet", sink=orders, kafka_conn_id="kafka_default"

@@ -20,7 +20,7 @@ orders = Asset(
             trigger=KafkaLagEventTrigger(
                 group_id="lag_orders_loader",
                 topics=["orders"],
-                offsets_conn_id="warehouse",
+                conn_id="warehouse",
                 min_lag=1_000,
                 max_delay=timedelta(minutes=5),
                 min_headroom=timedelta(hours=1),

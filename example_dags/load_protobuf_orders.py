@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 
-from airflow_kafka_offsets import KafkaBatchOperator, Protobuf, SqlTable
+from airflow_kafka_offsets import DeadLetters, ExtraColumns, KafkaBatchOperator, Protobuf, SqlTable
 
 with DAG(
     dag_id="load_protobuf_orders",
@@ -25,10 +25,10 @@ with DAG(
         task_id="load_protobuf_orders",
         group_id="protobuf_orders_loader",
         topics=["protobuf_orders"],
-        key_format=Protobuf("customer_key STRING", registry_conn_id="registry"),
+        extra_columns=ExtraColumns(key_format=Protobuf("customer_key STRING", registry_conn_id="registry")),
         value_format=Protobuf(
             "id BIGINT, customer STRING, created TIMESTAMP, amount DOUBLE", registry_conn_id="registry"
         ),
-        on_bad_record="dead_letter",
+        on_bad_record=DeadLetters(),
         sink=SqlTable("protobuf_orders", conn_id="warehouse"),
     )

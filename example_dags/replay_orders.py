@@ -11,7 +11,7 @@ from datetime import datetime
 
 from airflow.sdk import DAG, Param
 
-from airflow_kafka_offsets import Json, KafkaReplayOperator, KafkaReplayPlanOperator, SqlTable
+from airflow_kafka_offsets import Json, KafkaReplayOperator, KafkaReplayPlanOperator, SqlTable, TimeBounds
 
 with DAG(
     dag_id="replay_orders",
@@ -28,8 +28,7 @@ with DAG(
         task_id="plan",
         group_id="orders_loader",
         topics=["orders"],
-        since="{{ params.since }}",
-        until="{{ params.until }}",
+        bounds=TimeBounds("{{ params.since }}", "{{ params.until }}"),
         parts=2,
     )
     KafkaReplayOperator.partial(
@@ -41,4 +40,4 @@ with DAG(
         replace=True,
         reason="{{ params.reason }}",
         max_active_tis_per_dag=2,
-    ).expand(offsets=plan.output)
+    ).expand(bounds=plan.output)

@@ -47,7 +47,7 @@ with DAG(
         group_id="orders_loader",
         scenario="{{ params.scenario }}",
         value="{{ params.value or '' }}",
-        offsets_conn_id="warehouse",
+        conn_id="warehouse",
         preview_only="{{ params.preview_only }}",
         reason="{{ params.reason }}",
         replace=SqlTable("orders", conn_id="warehouse"),

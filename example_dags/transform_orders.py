@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 
-from airflow_kafka_offsets import Json, KafkaBatchOperator, KafkaVerifyOperator, SqlTable
+from airflow_kafka_offsets import DeadLetters, Json, KafkaBatchOperator, KafkaVerifyOperator, SqlTable
 
 with DAG(
     dag_id="transform_orders",
@@ -27,8 +27,7 @@ with DAG(
         value_format=Json("id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2), created TIMESTAMP"),
         transform="order_transforms.large_orders",
         sink=large_orders,
-        on_bad_record="dead_letter",
-        max_dead_letters=100,
+        on_bad_record=DeadLetters(limit=100),
     )
     verify = KafkaVerifyOperator(task_id="verify", group_id="large_orders_loader", sink=large_orders)
     load >> verify

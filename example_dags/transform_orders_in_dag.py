@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG, task
 
-from airflow_kafka_offsets import Json, KafkaVerifyOperator, SqlTable
+from airflow_kafka_offsets import DeadLetters, Json, KafkaVerifyOperator, SqlTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,8 +30,7 @@ with DAG(
         topics=["orders"],
         value_format=Json("id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2), created TIMESTAMP"),
         sink=daily_orders,
-        on_bad_record="dead_letter",
-        max_dead_letters=100,
+        on_bad_record=DeadLetters(limit=100),
         modules=["order_transforms"],
     )
     def load_daily_orders(orders: DataFrame, loaded_for: str) -> DataFrame:

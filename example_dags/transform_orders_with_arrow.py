@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 
-from airflow_kafka_offsets import ArrowTransform, Json, KafkaBatchOperator, KafkaVerifyOperator, SqlTable
+from airflow_kafka_offsets import ArrowTransform, DeadLetters, Json, KafkaBatchOperator, KafkaVerifyOperator, SqlTable
 
 with DAG(
     dag_id="transform_orders_with_arrow",
@@ -24,8 +24,7 @@ with DAG(
         value_format=Json("id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2), created TIMESTAMP"),
         transform=ArrowTransform("order_transforms.with_tax"),
         sink=taxed_orders,
-        on_bad_record="dead_letter",
-        max_dead_letters=100,
+        on_bad_record=DeadLetters(limit=100),
     )
     verify = KafkaVerifyOperator(task_id="verify", group_id="taxed_orders_loader", sink=taxed_orders)
     load >> verify

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 
-from airflow_kafka_offsets import Json, KafkaBatchOperator, KafkaVerifyOperator, Sql, SqlTable
+from airflow_kafka_offsets import DeadLetters, Json, KafkaBatchOperator, KafkaVerifyOperator, Sql, SqlTable
 
 with DAG(
     dag_id="transform_orders_with_sql",
@@ -31,8 +31,7 @@ with DAG(
             "params.most }}"
         ),
         sink=small_orders,
-        on_bad_record="dead_letter",
-        max_dead_letters=100,
+        on_bad_record=DeadLetters(limit=100),
     )
     verify = KafkaVerifyOperator(task_id="verify", group_id="small_orders_loader", sink=small_orders)
     load >> verify

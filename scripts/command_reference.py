@@ -29,7 +29,7 @@ next action, and exit code 1, or 2 for a wrong option. `--output json` and `yaml
 durations in seconds; `table` and `plain` are for people. No command prints passwords.
 
 `--conn-id` is the connection of the database that a load writes into; it has the state tables. `--schema` and
-`--prefix` are `offsets_schema` and `offsets_prefix` of the operator.
+`--prefix` are `StateTables.schema` and `StateTables.prefix` of the operator.
 """
 
 _WITHOUT_AIRFLOW = """
@@ -67,7 +67,7 @@ def reference() -> str:
             _INTRODUCTION,
             "\n| command | |\n|---|---|\n",
             *(f"| [{name}](#{name.replace(' ', '-')}) | {summaries[name]} |\n" for name in parsers),
-            "\n## Shared options\n",
+            "\n## Shared options\n\n",
             *_shared_section(shared, parsers),
             *(part for name in parsers for part in _section(name, parsers, shared)),
             _WITHOUT_AIRFLOW,
@@ -142,14 +142,16 @@ def _shared_options(parsers: Parsers) -> Shared:
 
 
 def _shared_section(shared: Shared, parsers: Parsers) -> Iterator[str]:
-    groups = defaultdict(list)
-    for option, names in shared.items():
-        groups[names].append(option)
-    for names, options in sorted(groups.items(), key=lambda group: -len(group[0])):
-        others = [name for name in parsers if name not in names]
-        title = f"All commands but {_enumerated(others)}" if _is_common(names, parsers) else _enumerated(names)
-        yield f"\n{_filled(f'{title}:')}\n\n"
-        yield from _listed(options)
+    typed = [_long(option) for option, _ in shared]
+    for (option, text), names in sorted(shared.items(), key=lambda item: _long(item[0][0])):
+        commands = ""
+        if _is_common(names, parsers):
+            commands = f"; all commands but {_enumerated([name for name in parsers if name not in names])}"
+        elif typed.count(_long(option)) > 1:
+            commands = f"; {_enumerated(names)}"
+        elif len(groups := {name.split()[0] for name in names}) == 1:
+            commands = f"; `{groups.pop()}`"
+        yield _item(f"`{option}`: {text}{commands}")
 
 
 def _is_common(names: Sequence[str], parsers: Parsers) -> bool:

@@ -72,7 +72,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def _own_temporary_directory() -> Path:
     """Create the temporary directory of this process and its children, and return it.
 
-    Every load without a `staging_dir` looks at all directories in the one of its user, where other sessions leave
+    Every load without a `Staging.dir` looks at all directories in the one of its user, where other sessions leave
     theirs.
     """
     # What pytest keeps for whoever looks into a failure stays where it always is.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import fields
 from typing import Any, Protocol, cast, runtime_checkable
@@ -15,10 +15,12 @@ from airflow.sdk import XComArg
 from airflow.sdk.execution_time.context import ConnectionAccessor, VariableAccessor
 from jinja2 import UndefinedError
 
+from airflow_kafka_offsets.core.options import Reading
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.sink import Sink
+from airflow_kafka_offsets.spark.properties import Spark
 
 
 @runtime_checkable
@@ -28,10 +30,9 @@ class PipelineTask(Protocol):
     template_fields: Sequence[str]
     group_id: str
     sink: Sink
-    isolation_level: str
+    reading: Reading
     kafka_conn_id: str
-    spark_conn_id: str
-    spark_conf: Mapping[str, Any] | None
+    spark: Spark
 
     def pipeline(self) -> Pipeline:
         """Return the pipeline, of rendered parameters."""
@@ -82,7 +83,7 @@ def _find_dag(dag_id: str) -> tuple[Any, list[str]]:
 def _rendered(task: Any, only: Sequence[str] | None) -> PipelineTask:
     """Return a copy of a task whose parameters have no templates any more, as far as they are asked for."""
     # What `@task.kafka_batch` gives its function is a part of the transform.
-    of_pipeline = {field.name for field in fields(Pipeline)} | {"spark_conf", "op_args", "op_kwargs"}
+    of_pipeline = {field.name for field in fields(Pipeline)} | {"spark", "op_args", "op_kwargs"}
     rendered_names = of_pipeline if only is None else set(only)
     context = {
         "dag": task.dag,

@@ -10,7 +10,7 @@ LETTERS = Group(
     name="dead-letters",
     help="Look at dead letters, put them through the pipeline again, or drop them",
     description=wrapped(
-        "Records that a load dead-lettered (on_bad_record='dead_letter'): look at them, correct them, put them "
+        "Records that a load dead-lettered (on_bad_record=DeadLetters()): look at them, correct them, put them "
         "through the pipeline as it is now, or drop what they hold.",
     ),
     commands=(

@@ -55,7 +55,7 @@ def replay(args: Namespace) -> None:
             topics = topics_of(conn, ledger.tables, letters)
         replayed = []
         if topics:
-            pipeline, _, spark, connections = pipeline_of(args, topics, ledger.tables)
+            pipeline, _, spark, connections = pipeline_of(args, topics)
             launcher = None
             if pipeline.needs_spark_sql:
                 launcher = args.connections.launcher(*spark, name=f"dead-letters.{args.group}")

@@ -28,8 +28,8 @@ from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.hooks.connections import database_weakness, make_launcher
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.config import weaknesses
+from airflow_kafka_offsets.ledger.group_summaries import between_commits
 from airflow_kafka_offsets.ledger.group_table import tables_of_groups
-from airflow_kafka_offsets.ledger.overview import between_commits
 from airflow_kafka_offsets.ledger.rights import of_loads, of_moves
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 from airflow_kafka_offsets.sinks.target_names import existing_table
@@ -220,9 +220,9 @@ class CheckContext:
         if BaseHook.get_connection(self._args.spark_conn_id).conn_type == "spark_connect":
             self._master = f"sc://{self._connect_launcher().endpoint}"
             return f"Spark Connect, {self._master}"
-        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+        from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 
-        self._master = str(SparkSubmitHook(conn_id=self._args.spark_conn_id)._connection["master"])
+        self._master = SparkSubmitLauncher(self._args.spark_conn_id).master()
         return f"master {self._master}"
 
     @property

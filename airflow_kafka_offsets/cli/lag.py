@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from airflow_kafka_offsets.cli.command import cluster, command, database, scope, usage, whole_topics
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.log_identity import check_cluster
+from airflow_kafka_offsets.core.options import Limits
 from airflow_kafka_offsets.core.parameters import check
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, NoPositionError
@@ -161,13 +162,11 @@ def _options(args: Namespace) -> LoadOptions:
     from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
     from airflow_kafka_offsets.loading.pipeline import LoadOptions
 
-    given = {"group_id": args.group, "isolation_level": args.isolation_level, "slice_offsets": args.slice_offsets}
-    check(given | ({"topics": args.topics} if args.topics else {}), PIPELINE_RULES)
+    check({"group_id": args.group} | ({"topics": args.topics} if args.topics else {}), PIPELINE_RULES)
     options = LoadOptions(
         start=args.start,
         until=args.until,
-        max_records=args.max_records,
-        max_bytes=args.max_bytes,
+        limits=Limits(max_records=args.max_records, max_bytes=args.max_bytes),
         on_data_loss=args.on_data_loss,
     )
     options.check()

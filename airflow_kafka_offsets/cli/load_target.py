@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from airflow_kafka_offsets.cli.command import usage
+from airflow_kafka_offsets.core.options import Reading, Staging, StateTables
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.raw import Raw
-from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.fan_out import of_tables
 from airflow_kafka_offsets.sinks.sink import DatabaseTable, Sink
+from airflow_kafka_offsets.spark.properties import Spark
 
 _OF_TASK = ("table", "table_schema", "columns", "transform", "upsert_key", "staging_dir")
 
@@ -77,21 +78,20 @@ def target_of(args: Namespace, table: str | None) -> CommandTarget:
         assert table is not None  # see `check_target`
         upsert_key = tuple(getattr(args, "upsert_key", None) or ())
         sink = of_tables([DatabaseTable(table, args.table_schema, upsert_key)])
-        return CommandTarget(sink, Pipeline.isolation_level, {})
+        return CommandTarget(sink, Reading.isolation_level, {})
     from airflow_kafka_offsets.cli.dag_task import find_task
     from airflow_kafka_offsets.hooks.connections import sink_connections
 
     task = find_task(args.dag_id, args.task_id, only=("group_id", "sink"))
     _check_group(args, task.group_id)
-    return CommandTarget(task.sink, task.isolation_level, sink_connections(task.sink))
+    return CommandTarget(task.sink, task.reading.isolation_level, sink_connections(task.sink))
 
 
-def pipeline_of(args: Namespace, topics: Sequence[str], tables: Tables) -> CommandPipeline:
+def pipeline_of(args: Namespace, topics: Sequence[str]) -> CommandPipeline:
     """Return the pipeline.
 
     :param topics: of the records; where there are none, those of the task
     """
-    conf: Mapping[str, Any] | None
     connections: dict[str, dict[str, Any]]
     if args.dag_id is None:
         pipeline = Pipeline(
@@ -100,22 +100,26 @@ def pipeline_of(args: Namespace, topics: Sequence[str], tables: Tables) -> Comma
             value_format=Json(args.columns) if args.columns is not None else Raw(),
             sink=of_tables([DatabaseTable(args.table, args.table_schema, tuple(args.upsert_key or ()))]),
             transform=args.transform,
-            staging_dir=args.staging_dir,
-            tables=tables,
+            staging=Staging(dir=args.staging_dir),
+            state_tables=_state_tables(args),
         )
-        kafka_conn_id, spark_conn_id, conf, connections = "kafka_default", "spark_default", None, {}
+        kafka_conn_id, spark, connections = "kafka_default", Spark(), {}
     else:
         from airflow_kafka_offsets.cli.dag_task import find_task
         from airflow_kafka_offsets.hooks.connections import registry_config, sink_connections
 
         task = find_task(args.dag_id, args.task_id)
-        pipeline = replace(task.pipeline(), tables=tables)
+        pipeline = replace(task.pipeline(), state_tables=_state_tables(args))
         pipeline = replace(pipeline, topics=tuple(topics) or pipeline.topics)
         _check_group(args, pipeline.group_id)
-        kafka_conn_id, spark_conn_id, conf = task.kafka_conn_id, task.spark_conn_id, task.spark_conf
+        kafka_conn_id, spark = task.kafka_conn_id, task.spark
         connections = {conn_id: registry_config(conn_id) for conn_id in pipeline.conn_ids}
         connections |= sink_connections(pipeline.sink)
-    return CommandPipeline(pipeline, kafka_conn_id, (args.spark_conn_id or spark_conn_id, conf), connections)
+    return CommandPipeline(pipeline, kafka_conn_id, (args.spark_conn_id or spark.conn_id, spark.conf), connections)
+
+
+def _state_tables(args: Namespace) -> StateTables:
+    return StateTables(schema=args.schema, prefix=args.prefix)
 
 
 def _check_group(args: Namespace, group_id: str) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_kafka_offsets.core.text import short_duration
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -104,19 +106,11 @@ def _heading(key: str) -> str:
     return key.removesuffix("_seconds").replace("_", "-").upper()
 
 
-def _duration(value: timedelta) -> str:
-    """Format a duration for people: 45s, 3m 20s, 5h 0m, 12d 3h."""
-    whole = int(value.total_seconds())
-    units = ((whole // 86_400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s"))
-    first = next((index for index, (count, _) in enumerate(units) if count), 3)
-    return " ".join(f"{count}{unit}" for count, unit in units[first : first + 2])
-
-
 def _text(value: Any) -> str:
     if value is None or value == ():
         return "-"
     if isinstance(value, timedelta):
-        return _duration(value)
+        return short_duration(value)
     if isinstance(value, datetime):
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

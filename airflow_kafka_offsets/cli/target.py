@@ -10,8 +10,11 @@ from dataclasses import asdict, replace
 from airflow_kafka_offsets.cli.command import command, database, offset_bounds, usage, whole_topics
 from airflow_kafka_offsets.cli.load_target import check_target, pipeline_of, target_of
 from airflow_kafka_offsets.cli.output import note, show
+from airflow_kafka_offsets.core.options import DeadLetters, Limits
 from airflow_kafka_offsets.exceptions import ConfigurationError, VerificationError
 from airflow_kafka_offsets.ledger.batch_rows import current_user
+from airflow_kafka_offsets.loading.parameters import OnBadRecord
+from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.replaying.bounds import BatchBounds, Bounds, TimeBounds
 from airflow_kafka_offsets.replaying.replay import replay as replay_range
 from airflow_kafka_offsets.verification import verify as verification
@@ -25,11 +28,13 @@ def replay(args: Namespace) -> None:
     topics = whole_topics(args, "partitions are named with their offsets: --offsets TOPIC:PARTITION:START-END")
     _check_topics(args)
     with database(args) as ledger:
-        pipeline, kafka_conn_id, spark, connections = pipeline_of(args, topics, ledger.tables)
+        pipeline, kafka_conn_id, spark, connections = pipeline_of(args, topics)
         pipeline = replace(
             pipeline,
-            on_bad_record=args.on_bad_record or pipeline.on_bad_record,
-            isolation_level=args.isolation_level or pipeline.isolation_level,
+            on_bad_record=_on_bad_record(args, pipeline),
+            reading=pipeline.reading
+            if args.isolation_level is None
+            else replace(pipeline.reading, isolation_level=args.isolation_level),
         )
         result = replay_range(
             pipeline,
@@ -37,7 +42,7 @@ def replay(args: Namespace) -> None:
             kafka_config=args.connections.kafka_config(kafka_conn_id),
             engine=ledger.engine,
             launcher=args.connections.launcher(*spark, name=f"replay.{args.group}"),
-            max_records=args.max_records,
+            limits=Limits(max_records=args.max_records),
             on_data_loss=args.on_data_loss,
             replace=args.replace,
             reason=args.reason,
@@ -75,6 +80,12 @@ def verify(args: Namespace) -> None:
             with ledger.connect() as conn:
                 rows = sink.connect(ledger.engine, connections).rows(conn)
                 note(verification.describe_unchecked(rows.limit))
+
+
+def _on_bad_record(args: Namespace, pipeline: Pipeline) -> OnBadRecord:
+    if args.on_bad_record == "dead-letters":
+        return pipeline.dead_letters or DeadLetters()
+    return args.on_bad_record or pipeline.on_bad_record
 
 
 @usage()

@@ -77,7 +77,7 @@ WRITE = (
         "positions.mirror",
         "Commit the positions of a group to a consumer group in Kafka",
         "Commit the positions of a group to a consumer group in Kafka, for tools that show lag, and read them back. "
-        "No consumer may use that consumer group. A load with mirror_to does this after each commit.",
+        "No consumer may use that consumer group. A load with Coordination.mirror_to does this after each commit.",
         "mirror orders_loader --conn-id warehouse --to orders_loader",
         *shared.GROUP,
         shared.KAFKA_CONN_ID,
@@ -115,7 +115,7 @@ WRITE = (
         option(
             "--on-bad-record",
             f"fail on records that do not decode, or write them to dead_letters (default: {shared.OF_TASK} fail)",
-            choices=("fail", "dead_letter"),
+            choices=("fail", "dead-letters"),
         ),
         *shared.AUTHOR,
         shared.ISOLATION_LEVEL_OF_TASK,

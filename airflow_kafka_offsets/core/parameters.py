@@ -30,36 +30,41 @@ class Rule(NamedTuple):
     read: Callable[[str], Any] = str
 
 
-def check(given: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
+def check(given: Mapping[str, Any], rules: Mapping[str, Rule], *, group: str = "") -> None:
     """Refuse values of a wrong type, and those that can mean nothing.
 
     :param given: parameters by name; others than those that have a rule are not looked at
     :param rules: by the name of the parameter
+    :param group: the class that the parameters are fields of
     :raises ConfigurationError: says which parameter, what it must be, and which value was received
     """
     for name, rule in rules.items():
         if name in given and not rule.fits(given[name]):
-            raise ConfigurationError(f"{name} must be {rule.expected}; got {name}={given[name]!r}")
+            where = f"{group}.{name}" if group else name
+            raise ConfigurationError(f"{where} must be {rule.expected}; got {name}={given[name]!r}")
 
 
-def check_parsed(given: Mapping[str, Any], rules: Mapping[str, Rule], templated: Collection[str]) -> None:
+def check_parsed(
+    given: Mapping[str, Any], rules: Mapping[str, Rule], templated: Collection[str], *, group: str = ""
+) -> None:
     """Refuse the same when a DAG is parsed, but for what Airflow renders later, and templates that it would not render.
 
     :param given: parameters by name
     :param templated: the names of those that Airflow renders
+    :param group: the class that the parameters are fields of
     :raises ConfigurationError: says which parameter, and which value was received
     """
     for name in rules:
         if name not in given:
             continue
         for where, value in unrendered(name, given[name], is_rendered=name in templated):
+            field = f"{group}.{where}" if group else where
             raise ConfigurationError(
-                f"{where} is not templated, and {where}={value!r} would stay as it is; templated are "
+                f"{field} is not templated, and {where}={value!r} would stay as it is; templated are "
                 f"{', '.join(templated) or 'none'}"
             )
-    check(
-        {name: value for name, value in given.items() if name not in templated or not is_rendered_later(value)}, rules
-    )
+    known = {name: value for name, value in given.items() if name not in templated or not is_rendered_later(value)}
+    check(known, rules, group=group)
 
 
 def read_rendered(given: Mapping[str, Any], rules: Mapping[str, Rule]) -> dict[str, Any]:
@@ -87,6 +92,15 @@ def from_attributes(cls: type[T], source: object, **others: Any) -> T:
     )
 
 
+def assign(owner: object, given: Mapping[str, Any]) -> None:
+    """Assign the parameters of a constructor to attributes of the same names.
+
+    :param given: the local variables of the constructor, which has no others yet
+    """
+    for name in given.keys() - {"self", "kwargs", "__class__"}:
+        setattr(owner, name, given[name])
+
+
 def or_none(rule: Rule, meaning: str = "") -> Rule:
     """Return the rule that also allows None.
 
@@ -100,7 +114,7 @@ def or_none(rule: Rule, meaning: str = "") -> Rule:
     )
 
 
-def either(rule: Rule, other: Rule, meaning: str) -> Rule:
+def either(rule: Rule, other: Rule, meaning: str = "") -> Rule:
     """Return the rule that allows what either of two allows.
 
     :param meaning: of a value that the other one allows, for the error
@@ -158,6 +172,10 @@ MAX_RECORD_BYTES = 64 << 20
 of Spark.
 """
 
-FLAG = Rule("True or False", lambda value: isinstance(value, bool))
+FLAG = Rule(
+    "True or False",
+    lambda value: isinstance(value, bool),
+    lambda text: {"true": True, "false": False}.get(text.strip().lower(), text),
+)
 
 DURATION = Rule("a positive timedelta", lambda value: isinstance(value, timedelta) and value > timedelta(0))

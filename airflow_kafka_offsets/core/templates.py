@@ -37,8 +37,7 @@ class Templated:
             value = getattr(self, field.name)
             if field.name not in self.template_fields or not holds_template(value):
                 continue
-            rendered = _render(value, context)
-            changes[field.name] = _read_number(field.name, rendered) if type(field.default) is int else rendered
+            changes[field.name] = self._read(field, _render(value, context))
         return replace(cast("Any", self), **changes) if changes else self
 
     def serialize(self) -> dict[str, Any]:
@@ -47,6 +46,9 @@ class Templated:
         defaults = {field.name: _default(field) for field in _fields_of(self)}
         shown = {name: value for name, value in given.items() if value != defaults[name]}
         return {"type": type(self).__name__} | shown
+
+    def _read(self, field: Field[Any], rendered: Any) -> Any:
+        return _read_number(field.name, rendered) if type(field.default) is int else rendered
 
 
 def holds_template(value: Any) -> bool:

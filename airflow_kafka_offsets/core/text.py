@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 
 MAX_INT64 = 2**63 - 1
 """The largest offset, and the largest number of a batch: both are signed 64-bit integers."""
@@ -27,6 +28,14 @@ def shortened(text: str, most: int = MOST_QUOTED) -> str:
 def count(number: int, noun: str, plural: str = "") -> str:
     """Return a number of things: `1 topic`, `1,000 topics`."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def short_duration(value: timedelta) -> str:
+    """Return a duration in its two largest units: 45s, 3m 20s, 5h 0m, 12d 3h."""
+    whole = max(0, int(value.total_seconds()))
+    units = ((whole // 86_400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s"))
+    first = next((index for index, (amount, _) in enumerate(units) if amount), 3)
+    return " ".join(f"{amount}{unit}" for amount, unit in units[first : first + 2])
 
 
 def is_unsigned(value: object) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from airflow_kafka_offsets.core.options import DeadLetters
 from airflow_kafka_offsets.core.text import MAX_INT64, count, first_few
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.dead_letters.context import DeadLetterContext
@@ -83,7 +84,7 @@ def replay_dead_letters(
     Each batch with dead letters is replayed by a batch of its own, of kind `dead_letters`. Safe to run again at any
     time, and from two places at once: a later replay into the same target takes over from an earlier one, finishes the
     batch whose rows the target has already, and abandons any other. Loads may go on meanwhile. Records that were too
-    large to be kept are left out: raise `max_record_bytes`, and replay their offsets. So are dropped ones.
+    large to be kept are left out: raise `Reading.max_record_bytes`, and replay their offsets. So are dropped ones.
 
     :param letters: which ones
     :param pipeline: as it is now; its group is that of the dead letters
@@ -133,11 +134,8 @@ def _for_dead_letters(pipeline: Pipeline) -> Pipeline:
     """Return a pipeline in which a record that is bad still stays a dead letter, and no record is too large."""
     return replace(
         pipeline,
-        on_bad_record="dead_letter",
-        max_dead_letters=None,
-        max_record_bytes=MAX_INT64,
-        also_to_topic=None,
-        dead_letter_retention=None,
+        on_bad_record=DeadLetters(limit=None),
+        reading=replace(pipeline.reading, max_record_bytes=MAX_INT64),
     )
 
 
@@ -149,7 +147,7 @@ def _launcher(pipeline: Pipeline, launcher: Launcher | None) -> Launcher:
         raise ConfigurationError(
             f"Transform {pipeline.transform_name!r} needs a launcher, such as SessionLauncher(spark)"
         )
-    launcher.check(pipeline.staging_dir)
+    launcher.check(pipeline.staging.dir)
     return launcher
 
 
@@ -182,7 +180,7 @@ def _replay(context: DeadLetterContext, source_id: int, who: str, reason: str | 
         else:
             # It may have begun to be published before the target refused the last record.
             run_pending_cleanups(context.ledger, context.table, batch.group_id)
-            remove_attempt(batch.batch_id, staged.directory.uri, context.pipeline.staging_dir)
+            remove_attempt(batch.batch_id, staged.directory.uri, context.pipeline.staging.dir)
     still_bad = claim.records - done.records
     log.info("%s of batch %d %s bad still", count(still_bad, "record"), source_id, "is" if still_bad == 1 else "are")
     return Replayed(source_id, done.records, done.rows, still_bad, batch.batch_id)

@@ -6,8 +6,9 @@ What is compared are names of fields; the names of records, enums and fixed type
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Context, Decimal
 from typing import Any
 
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 
 from airflow_kafka_offsets.formats.avro_schema import Field, Type
 from airflow_kafka_offsets.formats.spark_ddl import spark_type
-from airflow_kafka_offsets.formats.wire_format import SchemaError, UnreadableError, relisted
+from airflow_kafka_offsets.formats.wire_format import MismatchError, SchemaError, UnreadableError, relisted
 from airflow_kafka_offsets.formats.years import OUT_OF_YEARS, out_of_years
 
 _INSTANT, _LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
@@ -41,11 +42,18 @@ _TYPES = {
 
 _EXACT = Context(prec=76)
 
+_PROMOTIONS = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+"""What Avro promotes the values of a type to."""
+
+_MEMBER = re.compile(r"member\d+", re.ASCII)
+
 _PROMOTED = {("int", "long"): pa.int64(), ("float", "double"): pa.float64()}
-
-
-class MismatchError(SchemaError):
-    """No value of a type can become the column."""
 
 
 def columns_of(kind: Type, column: str) -> pa.Schema:
@@ -131,11 +139,11 @@ def converted(array: pa.Array, kind: Type, declared: pa.DataType, reader: Type |
     :raises MismatchError: values of the type cannot become values of the column
     :raises UnreadableError: one of the values cannot
     """
+    if max(len(kind.branches), len(reader.branches) if reader is not None else 0) > 1:
+        return _of_branches(array, kind, declared, reader)
     if reader is not None and reader.kind == "union":
-        reader = reader.branches[0] if len(reader.branches) == 1 else None
+        reader = reader.branches[0] if reader.branches else None
     if kind.kind == "union":
-        if len(kind.branches) > 1:
-            return _of_branches(array, kind, declared, reader)
         kind = kind.branches[0] if kind.branches else Type("null")
     if kind.kind == "null":
         return pa.nulls(len(array), declared)
@@ -181,29 +189,62 @@ def _of_items(array: pa.Array, kind: Type, declared: pa.ListType, reader: Type |
 
 
 def _of_branches(array: pa.Array, kind: Type, declared: pa.DataType, reader: Type | None) -> pa.Array:
-    """Return the values of a union: its branches as the fields `member0`, `member1` …, or those that the column can
-    have.
+    """Return the values of a union, or of a type that the reader's schema has in a union.
+
+    They are the branches of the reader's union as the fields `member0`, `member1` …, or of those branches that the
+    column can have.
     """
-    members = [pc.struct_field(array, f"member{i}") for i in range(len(kind.branches))]
-    if pa.types.is_struct(declared) and all(field.name.startswith("member") for field in declared):
-        places = {f"member{i}": i for i in range(len(members))}
-        children = [
-            converted(members[places[field.name]], kind.branches[places[field.name]], field.type)
-            if field.name in places
-            else pa.nulls(len(array), field.type)
-            for field in declared
-        ]
-        return pa.StructArray.from_arrays(children, fields=list(declared), mask=array.is_null())
+    written = kind.branches
+    members = [pc.struct_field(array, f"member{i}") for i in range(len(written))] if len(written) > 1 else [array]
+    wanted = reader.branches if reader is not None else written
+    places = list(range(len(written))) if reader is None else [_branch_of(branch, wanted) for branch in written]
+    if pa.types.is_struct(declared) and all(_MEMBER.fullmatch(field.name) for field in declared):
+        return _members(array, list(zip(members, written, places, strict=True)), declared, wanted)
     found: list[pa.Array] = []
-    for member, branch in zip(members, kind.branches, strict=True):
+    for member, branch, place in zip(members, written, places, strict=True):
         try:
-            found.append(converted(member, branch, declared, reader))
+            found.append(converted(member, branch, declared, wanted[place] if place is not None else None))
         except MismatchError as error:
             if member.null_count < len(member):
                 raise UnreadableError(f"its branch of the union does not fit: {error}") from None
     if not found:
         raise MismatchError(f"no branch of the union can become {spark_type(declared)}")
     return pc.coalesce(*found)
+
+
+def _members(
+    array: pa.Array,
+    written: Sequence[tuple[pa.Array, Type, int | None]],
+    declared: pa.StructType,
+    wanted: Sequence[Type],
+) -> pa.Array:
+    """Return the values of a union as a struct, of which each value has one field that is not null.
+
+    :param written: the values of each branch that was written, its type, and its place in the reader's union
+    :param wanted: the branches of the reader's union
+    """
+    if any(place is None and values.null_count < len(values) for values, _, place in written):
+        raise UnreadableError("the reader's union does not have its branch")
+    children = []
+    for field in declared:
+        number = int(field.name.removeprefix("member"))
+        own = [
+            converted(values, kind, field.type, wanted[number]) for values, kind, place in written if place == number
+        ]
+        children.append(pc.coalesce(*own) if own else pa.nulls(len(array), field.type))
+    return pa.StructArray.from_arrays(children, fields=list(declared), mask=array.is_null())
+
+
+def _branch_of(branch: Type, wanted: Sequence[Type]) -> int | None:
+    """Return the place of a branch in another union, by Avro's rules: by its type and name, else by promotion."""
+    names = [(part.kind, part.name) for part in wanted]
+    if (branch.kind, branch.name) in names:
+        return names.index((branch.kind, branch.name))
+    short = [(kind, name.rpartition(".")[2]) for kind, name in names]
+    if (branch.kind, branch.name.rpartition(".")[2]) in short:
+        return short.index((branch.kind, branch.name.rpartition(".")[2]))
+    promoted = _PROMOTIONS.get(branch.kind, ())
+    return next((place for place, part in enumerate(wanted) if part.kind in promoted), None)
 
 
 def constant(declared: pa.DataType, part: Field | None, count: int) -> pa.Array:

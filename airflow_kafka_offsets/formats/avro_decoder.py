@@ -5,18 +5,17 @@ from __future__ import annotations
 import pyarrow as pa
 
 from airflow_kafka_offsets.formats.avro_columns import (
-    MismatchError,
     constant,
     converted,
     fields_with_values,
     sources,
 )
-from airflow_kafka_offsets.formats.avro_reader import UNKNOWN_BRANCH, AvroReader
+from airflow_kafka_offsets.formats.avro_reader import AvroReader
 from airflow_kafka_offsets.formats.avro_schema import Type, has_endless_lists
-from airflow_kafka_offsets.formats.wire_format import HalvingDecoder, SchemaError, UnreadableError
+from airflow_kafka_offsets.formats.wire_format import MismatchError, SchemaError, TwoReaders, UnreadableError
 
 
-class AvroDecoder(HalvingDecoder):
+class AvroDecoder(TwoReaders):
     """Decodes the values of one writer's schema.
 
     :param columns: the declared columns
@@ -59,24 +58,12 @@ class AvroDecoder(HalvingDecoder):
     def is_vectorized(self) -> bool:
         return self._reader.is_vectorized
 
-    def columns_of(self, values: pa.Array) -> list[pa.Array]:
-        return self._rows(self._read(values), len(values))
+    def read(self, values: pa.Array) -> list[pa.Array]:
+        return self._rows(self._reader.read(values), len(values))
 
-    def bad_among(self, values: pa.Array) -> dict[int, str]:
-        _, wrong = self._reader.read_each(values)
-        return {
-            place: reason
-            for place, reason in wrong.items()
-            if reason != UNKNOWN_BRANCH or not self._reader.is_vectorized
-        }
-
-    def _read(self, values: pa.Array) -> dict[str, pa.Array]:
-        if self._reader.is_vectorized:
-            return self._reader.read(values)
-        columns, wrong = self._reader.read_each(values)
-        if wrong:
-            raise UnreadableError(next(iter(wrong.values())))
-        return columns
+    def read_each(self, values: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
+        found, wrong = self._reader.read_each(values)
+        return self._rows(found, len(values) - len(wrong)), wrong
 
     def _rows(self, found: dict[str, pa.Array], count: int) -> list[pa.Array]:
         """Return the declared columns.

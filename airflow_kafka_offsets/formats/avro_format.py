@@ -224,4 +224,6 @@ def _log_way(what: str, kind: Type | None) -> None:
         return
     fields = [f"f{place}" for place, part in enumerate(kind.fields) if part.type.physical is not None]
     if not AvroReader(kind, fields if kind.kind == "record" else ["f0"]).is_vectorized:
-        log.info("%s is decoded record by record, which takes longer: it is recursive, or has unusual unions", what)
+        log.info(
+            "%s is decoded record by record, which takes longer: it is recursive, or has a union of several types", what
+        )

@@ -34,12 +34,6 @@ _SYNC = b"kafka-offsets..."
 _SHALLOW_BYTES = 2_000
 
 
-UNKNOWN_BRANCH = "it has a branch of a union that does not exist"
-"""What is wrong with a value that the vectorized reader may read: it takes any such branch of null and another type for
-the other.
-"""
-
-
 class AvroReader:
     """Reads values of a schema, as its `physical` type.
 
@@ -136,25 +130,24 @@ class AvroReader:
     def _in_file(self) -> list[str]:
         return [name for name, kind in self._columns.items() if kind.kind != "null"]
 
-    def _fields(self, *, wrapped_unions: bool) -> list[dict[str, Any]]:
-        wire = WireSchema(wrapped_unions=wrapped_unions)
+    @cached_property
+    def _fields(self) -> list[dict[str, Any]]:
         if self._kind.kind == "record":
-            return wire.fields(self._kind)
-        return [{"name": "f0", "type": wire.of(self._kind)}]
+            return WireSchema().fields(self._kind)
+        return [{"name": "f0", "type": WireSchema().of(self._kind)}]
 
     @cached_property
     def _parsed(self) -> Any:
         import fastavro
 
         if self._kind.kind == "record":
-            return fastavro.parse_schema(WireSchema(wrapped_unions=True).of(self._kind))
-        fields = self._fields(wrapped_unions=True)
-        return fastavro.parse_schema({"type": "record", "name": "value", "fields": fields})
+            return fastavro.parse_schema(WireSchema().of(self._kind))
+        return fastavro.parse_schema({"type": "record", "name": "value", "fields": self._fields})
 
     @cached_property
     def _head(self) -> bytes:
         marker = {"name": "marker", "type": {"type": "fixed", "name": "marker", "size": 8}}
-        fields = [*self._fields(wrapped_unions=False), marker]
+        fields = [*self._fields, marker]
         schema = json.dumps({"type": "record", "name": "value", "fields": fields}).encode()
         entries = _bytes(b"avro.schema") + _bytes(schema) + _bytes(b"avro.codec") + _bytes(b"null")
         return b"Obj\x01" + _long(2) + entries + _long(0) + _SYNC
@@ -170,7 +163,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, UnreadableError):
         return str(error)
     if isinstance(error, IndexError):
-        return UNKNOWN_BRANCH
+        return "it has a branch of a union that does not exist"
     if isinstance(error, RecursionError):
         return "it is nested too deep"
     return "it holds text that is not UTF-8" if isinstance(error, UnicodeDecodeError) else _NO_END
@@ -236,7 +229,7 @@ def _physical(array: pa.Array, kind: Type) -> pa.Array:
     if array.type == wanted:
         return array
     if kind.kind == "union":
-        return _members(array, kind) if len(kind.branches) > 1 else _physical(array, kind.branches[0])
+        return _physical(array, kind.branches[0])
     if kind.kind in ("array", "map"):
         items = array.flatten()
         if kind.kind == "map":
@@ -253,15 +246,3 @@ def _physical(array: pa.Array, kind: Type) -> pa.Array:
         ]
         return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null())
     return array.cast(wanted)
-
-
-def _members(array: pa.UnionArray, kind: Type) -> pa.Array:
-    """Return a union as a struct, of which each value has one field that is not null."""
-    members = []
-    for place, part in enumerate(kind.parts):
-        if part.kind != "null":
-            offsets = pc.if_else(pc.equal(array.type_codes, place), array.offsets, None)
-            members.append(_physical(array.field(place).take(offsets), part))
-    nulls = [place for place, part in enumerate(kind.parts) if part.kind == "null"]
-    mask = pc.is_in(array.type_codes, pa.array(nulls, pa.int8()))
-    return pa.StructArray.from_arrays(members, fields=list(cast("Any", kind.physical)), mask=mask)

@@ -238,13 +238,9 @@ def has_endless_lists(kind: Type) -> bool:
 
 
 def is_vectorized(kind: Type) -> bool:
-    """Return whether the vectorized reader should be able to read a type."""
-    if kind.kind == "recursive" or (kind.kind in ("record", "fixed") and kind.bytes == 0):
+    """Return whether the vectorized reader is certain of a type: it has no unions but with null, and no recursion."""
+    if kind.kind == "recursive" or (kind.kind in ("record", "fixed") and kind.bytes == 0) or len(kind.branches) > 1:
         return False
-    if kind.kind == "union" and len(kind.branches) > 1:
-        wires = [{"enum": "int", "map": "array"}.get(branch.kind, branch.kind) for branch in kind.branches]
-        if len(set(wires)) < len(wires) or {"record", "fixed"} & set(wires):
-            return False
     return all(is_vectorized(part) for part in _inner(kind) if part.kind != "null")
 
 
@@ -267,14 +263,11 @@ class WireSchema:
     """A schema of which values have the same bytes as of another one, and which every reader reads as `Type.physical`.
 
     Names are made up, enums are numbers, maps are arrays of entries, logical types and fields without bytes are left
-    out.
-
-    :param wrapped_unions: let a branch of a union be a record of one field, which has no bytes of its own: the value
-        then says which branch it is
+    out. A branch of a union of several types is a record of one field, which has no bytes of its own: the value then
+    says which branch it is.
     """
 
-    def __init__(self, *, wrapped_unions: bool) -> None:
-        self._wrapped_unions = wrapped_unions
+    def __init__(self) -> None:
         self._names = 0
         self._records: dict[str, str] = {}
 
@@ -311,7 +304,7 @@ class WireSchema:
 
     def _union(self, kind: Type) -> Any:
         branches = {place: self.of(part) for place, part in enumerate(kind.parts)}
-        if self._wrapped_unions and len(kind.branches) > 1:
+        if len(kind.branches) > 1:
             known = [place for place, part in enumerate(kind.parts) if part.kind != "null"]
             for number, place in enumerate(known):
                 branches[place] = self._record([{"name": f"member{number}", "type": branches[place]}])

@@ -48,12 +48,7 @@ def rows_of(columns: pa.Schema, children: Iterable[Child], found: Mapping[str, p
 def _child(child: Child, found: Mapping[str, pa.Array], count: int) -> pa.Array:
     if child.node is None:
         return pa.nulls(count, child.field.type)
-    node = child.node
-    if child.is_written:
-        return converted(node, found[node.name])
-    if node.field.is_repeated:
-        return pa.array([[]] * count, child.field.type)
-    return converted(node, pa.nulls(count, node.physical))
+    return converted(child.node, found[child.node.name])
 
 
 def converted(node: Node, array: pa.Array) -> pa.Array:

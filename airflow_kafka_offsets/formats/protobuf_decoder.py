@@ -5,16 +5,14 @@ from __future__ import annotations
 import pyarrow as pa
 
 from airflow_kafka_offsets.formats.protobuf_columns import rows_of
-from airflow_kafka_offsets.formats.protobuf_fields import MismatchError, children_of, written
+from airflow_kafka_offsets.formats.protobuf_fields import children_of, written
 from airflow_kafka_offsets.formats.protobuf_reader import ProtobufReader
 from airflow_kafka_offsets.formats.protobuf_schema import Message
-from airflow_kafka_offsets.formats.wire_format import FEW_VALUES, HalvingDecoder, SchemaError, UnreadableError
+from airflow_kafka_offsets.formats.wire_format import MismatchError, SchemaError, TwoReaders
 
 
-class ProtobufDecoder(HalvingDecoder):
+class ProtobufDecoder(TwoReaders):
     """Decodes the messages of one writer's schema.
-
-    A message is good if one of the two readers takes it: the quick one does not know all that may be in a message.
 
     :param message: that was written
     :param columns: the declared columns
@@ -41,30 +39,9 @@ class ProtobufDecoder(HalvingDecoder):
     def is_vectorized(self) -> bool:
         return self._reader.is_vectorized
 
-    def columns_of(self, values: pa.Array) -> list[pa.Array]:
-        return rows_of(self._columns, self._children, self._read(values), len(values))
+    def read(self, values: pa.Array) -> list[pa.Array]:
+        return rows_of(self._columns, self._children, self._reader.read(values), len(values))
 
-    def bad_among(self, values: pa.Array) -> dict[int, str]:
-        _, wrong = self._reader.read_each(values)
-        return {place: reason for place, reason in wrong.items() if not self._is_read_alone(values[place : place + 1])}
-
-    def _is_read_alone(self, value: pa.Array) -> bool:
-        if not self.is_vectorized:
-            return False
-        try:
-            self._reader.read(value)
-        except UnreadableError:
-            return False
-        return True
-
-    def _read(self, values: pa.Array) -> dict[str, pa.Array]:
-        if self.is_vectorized:
-            try:
-                return self._reader.read(values)
-            except UnreadableError:
-                if len(values) > FEW_VALUES:
-                    raise
-        columns, wrong = self._reader.read_each(values)
-        if wrong:
-            raise UnreadableError(next(iter(wrong.values())))
-        return columns
+    def read_each(self, values: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
+        found, wrong = self._reader.read_each(values)
+        return rows_of(self._columns, self._children, found, len(values) - len(wrong)), wrong

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from airflow_kafka_offsets.formats.protobuf_schema import Message
 from airflow_kafka_offsets.formats.spark_ddl import spark_type
-from airflow_kafka_offsets.formats.wire_format import SchemaError
+from airflow_kafka_offsets.formats.wire_format import MismatchError, SchemaError
 
 # The types of fields, by their numbers in descriptor.proto.
 GROUP, MESSAGE, BYTES, ENUM, INT32 = 10, 11, 12, 14, 5
@@ -49,20 +49,14 @@ _WRAPPERS = {
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
 
-class MismatchError(SchemaError):
-    """No value of a field can become the column."""
-
-
 class Child(NamedTuple):
     """A field of a column that is a struct, or a column itself.
 
     :param node: where it comes from; None where its message has no such field
-    :param is_written: whether the writer's message has the field; if not, it has its default
     """
 
     field: pa.Field
     node: Node | None
-    is_written: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +113,7 @@ def written(children: Iterable[Child]) -> Iterator[Node]:
     """Yield the fields that are read of a message, each once."""
     seen: set[str] = set()
     for child in children:
-        if child.node is not None and child.is_written and child.node.name not in seen:
+        if child.node is not None and child.node.name not in seen:
             seen.add(child.node.name)
             yield child.node
 
@@ -204,20 +198,23 @@ def children_of(fields: Iterable[pa.Field], message: Message, reader: Message | 
             own = message.fields_by_number.get(wanted.number)
         else:
             own = message.fields_by_name.get(column.name)
-        source = own if own is not None else wanted
         try:
-            node = node_of(source, column.type, wanted) if source is not None else None
+            node = _node_of(own, column.type, wanted) if own is not None or wanted is not None else None
         except MismatchError as error:
             raise MismatchError(f"field {column.name!r}: {error}") from None
-        found.append(Child(column, node, own is not None))
+        found.append(Child(column, node))
     return tuple(found)
 
 
-def node_of(field: Any, declared: pa.DataType, reader: Any) -> Node:
+def _node_of(own: Any, declared: pa.DataType, wanted: Any) -> Node:
     """Return what is read of a field for a column.
 
-    :param reader: the field in the reader's schema, if there is one
+    Of the same type, it is read as the reader's schema has it: with its label, its presence and the names of its enum.
+
+    :param own: the field in the writer's schema, if it has one
+    :param wanted: the field in the reader's schema, if it has one
     """
+    field = wanted if own is None or (wanted is not None and wanted.type == own.type) else own
     if field.is_repeated:
         if not pa.types.is_list(declared):
             raise MismatchError(
@@ -229,9 +226,10 @@ def node_of(field: Any, declared: pa.DataType, reader: Any) -> Node:
         return Node(field, "scalar", declared)
     message = field.message_type
     shape, natural = _WELL_KNOWN.get(message.full_name, ("", None))
-    inner = reader.message_type if reader is not None and is_message(reader) else None
+    inner = wanted.message_type if wanted is not None and is_message(wanted) else None
+    written_as = own.message_type if own is not None else message
     if is_map(field):
-        return _entry(field, declared, inner)
+        return _entry(field, declared, written_as, inner)
     if declared == natural or (shape == "duration" and pa.types.is_decimal(declared)):
         parts = () if shape == "json" else _parts(message)
         return Node(field, shape, declared, parts)
@@ -240,35 +238,31 @@ def node_of(field: Any, declared: pa.DataType, reader: Any) -> Node:
     if message.full_name in _WRAPPERS and not pa.types.is_struct(declared):
         value = message.fields_by_name["value"]
         _check_scalar(value, declared)
-        return Node(
-            field, "wrapper", declared, (Child(pa.field("value", declared), Node(value, "scalar", declared), True),)
-        )
+        return Node(field, "wrapper", declared, (Child(pa.field("value", declared), Node(value, "scalar", declared)),))
     if not pa.types.is_struct(declared):
         raise MismatchError(
             f"it was written as the message {message.full_name}, which cannot become {spark_type(declared)}"
         )
-    return Node(field, "struct", declared, children_of(declared, message, inner))
+    return Node(field, "struct", declared, children_of(declared, written_as, inner))
 
 
 def _parts(message: Message) -> tuple[Child, ...]:
     """Return the fields of a timestamp or a duration."""
     kinds = {"seconds": pa.int64(), "nanos": pa.int32()}
     return tuple(
-        Child(pa.field(name, kind), Node(message.fields_by_name[name], "scalar", kind), True)
-        for name, kind in kinds.items()
+        Child(pa.field(name, kind), Node(message.fields_by_name[name], "scalar", kind)) for name, kind in kinds.items()
     )
 
 
-def _entry(field: Any, declared: pa.DataType, reader: Message | None) -> Node:
+def _entry(field: Any, declared: pa.DataType, message: Message, reader: Message | None) -> Node:
     if not pa.types.is_struct(declared) or declared.num_fields != 2:
         raise MismatchError(
             f"it is a map, and the column is {spark_type(pa.list_(declared))}: declare ARRAY<STRUCT<key: …, value: …>>"
         )
     parts = []
-    for place, name in enumerate(("key", "value")):
+    for column, name in zip(declared, ("key", "value"), strict=True):
         wanted = reader.fields_by_name.get(name) if reader is not None else None
-        column = declared.field(place)
-        parts.append(Child(column, node_of(field.message_type.fields_by_name[name], column.type, wanted), True))
+        parts.append(Child(column, _node_of(message.fields_by_name.get(name), column.type, wanted)))
     return Node(field, "entry", declared, tuple(parts))
 
 

@@ -36,6 +36,10 @@ from airflow_kafka_offsets.formats.wire_format import UnreadableError
 # The quick reader has a table of all numbers up to the largest one, for each message and batch.
 _LARGEST_NUMBER = 100_000
 
+# The quick reader calls itself for groups in groups, also for those that it skips, and dies where the stack ends. A
+# group takes a byte at least, and 80 bytes of the stack: a value of so few bytes cannot go too deep.
+_SHALLOW_BYTES = 2_000
+
 _NO_MESSAGE = "it is no message of its schema"
 
 
@@ -69,6 +73,7 @@ class ProtobufReader:
         :param values: binary, without nulls
         :raises UnreadableError: the quick reader does not take one of them
         """
+        self._check_depth(values)
         try:
             found = self._handler.array_to_record_batch(values)
         except BaseException as error:
@@ -81,6 +86,19 @@ class ProtobufReader:
         for path, members in self._oneofs:
             _check_single(_at(found, path), members)
         return {name: _nullable(found.column(name), kind) for name, kind in self._kinds.items()}
+
+    def _check_depth(self, values: pa.Array) -> None:
+        """Check that the deciding reader, which has a limit of depth, takes all values that could go too deep."""
+        from google.protobuf.message import DecodeError
+
+        lengths = pc.binary_length(values)
+        if (pc.max(lengths).as_py() or 0) <= _SHALLOW_BYTES:
+            return
+        try:
+            for value in values.filter(pc.greater(lengths, _SHALLOW_BYTES)).to_pylist():
+                self._class.FromString(value)
+        except DecodeError:
+            raise UnreadableError(_NO_MESSAGE) from None
 
     def read_each(self, values: pa.Array) -> tuple[dict[str, pa.Array], dict[int, str]]:
         """Return the fields of the readable ones among values, and for each other one what is wrong with it."""

@@ -4,17 +4,23 @@ format.
 The records of each prefix are decoded together, and put back in the order of the records. A batch that cannot be
 decoded is halved until the bad records are alone. What is between the prefix and the columns is for the decoder of each
 format.
+
+Avro and Protobuf have two readers each. The one of the format's own library decides what is right. The quick one reads
+many values at once, and only of schemas and values of which it is certain.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_kafka_offsets.core.bisection import Run, split_at_failures
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.formats.new_fields import new_field_error
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, OnNewField
@@ -22,12 +28,16 @@ from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, OnNe
 MAGIC, WIRE_PREFIX = b"\0", 5
 """In Confluent's wire format, the byte before the id of a schema, and the length of both."""
 
-FEW_VALUES = 64
-"""So many values are read one by one, which takes as long as a few passes of a quick reader."""
+# So many values are read one by one, which takes as long as a few passes of a quick reader.
+_FEW_VALUES = 64
 
 
 class SchemaError(ValueError):
     """A text is no schema, or one that cannot be used, or there is none; the message says why."""
+
+
+class MismatchError(SchemaError):
+    """No value of a type can become the column."""
 
 
 class UnreadableError(Exception):
@@ -133,15 +143,13 @@ class PrefixedDecoder:
                 yield from decoder.parts(own, own_indexes)
 
     def _groups(self, values: pa.Array, indexes: pa.Array, length: int) -> Iterator[tuple[bytes, pa.Array, pa.Array]]:
+        """Yield each prefix, with its values and their indexes.
+
+        :param length: the number of bytes by which the values are told apart; some prefixes may be longer
+        """
         heads = pc.binary_slice(values, 0, length).dictionary_encode()
-        if len(heads.dictionary) > 1:
-            order = pc.sort_indices(heads.indices)
-            values, indexes = values.take(order), indexes.take(order)
-        counts = {count["values"]: count["counts"] for count in pc.value_counts(heads.indices).to_pylist()}
-        first = 0
-        for number, head in enumerate(heads.dictionary.to_pylist()):
-            own, own_indexes = values.slice(first, counts[number]), indexes.slice(first, counts[number])
-            first += counts[number]
+        for head, places in zip(heads.dictionary.to_pylist(), _places(heads), strict=True):
+            own, own_indexes = (values, indexes) if places is None else (values.take(places), indexes.take(places))
             needed = self._prefix_length(head)
             if needed > length and len(head) == length:
                 yield from self._groups(own, own_indexes, needed)
@@ -180,10 +188,20 @@ class PrefixedDecoder:
         return pa.RecordBatch.from_arrays(columns, schema=self._columns)
 
 
-class HalvingDecoder(ABC):
-    """Decodes the values of one writer's schema all at once, and finds those that cannot be.
+def _places(heads: pa.DictionaryArray) -> list[pa.Array | None]:
+    """Return the places of each item of a dictionary; None for all places."""
+    if len(heads.dictionary) == 1:
+        return [None]
+    order = pc.sort_indices(heads.indices)
+    # A dictionary has its items in the order of their first places, and so have the counts.
+    counts = pc.value_counts(heads.indices).field("counts").to_pylist()
+    return [order.slice(end - count, count) for count, end in zip(counts, accumulate(counts), strict=True)]
 
-    A value is bad only if it cannot be decoded alone, so that no record depends on its neighbours.
+
+class TwoReaders(ABC):
+    """Decodes the values of one writer's schema.
+
+    A value is good if the deciding reader takes it, or the quick one alone: so no record depends on its neighbours.
     """
 
     @property
@@ -194,43 +212,52 @@ class HalvingDecoder(ABC):
     @property
     @abstractmethod
     def is_vectorized(self) -> bool:
-        """Whether values are read all at once."""
+        """Whether the quick reader is certain of the schema."""
 
     @abstractmethod
-    def columns_of(self, values: pa.Array) -> list[pa.Array]:
-        """Return the columns of values.
+    def read(self, values: pa.Array) -> list[pa.Array]:
+        """Return the columns of values, by the quick reader.
 
-        :raises UnreadableError: with the reason, which is a value's own only if there is one
+        :raises UnreadableError: it is not certain of one of them, or one does not fit its column
         """
 
     @abstractmethod
-    def bad_among(self, values: pa.Array) -> dict[int, str]:
-        """Return the places of values that cannot be read, and why not; values that only `columns_of` can tell may be
-        left out.
+    def read_each(self, values: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
+        """Return the columns of the values that the deciding reader takes, and the places of others, with reasons.
+
+        :raises UnreadableError: a value does not fit its column
         """
 
-    def parts(self, values: pa.Array, indexes: pa.Array, *, sifted: bool = False) -> Iterator[Part | BadRecord]:
-        """Decode values in as few parts as the bad ones among them allow.
+    def parts(self, values: pa.Array, indexes: pa.Array) -> Iterator[Part | BadRecord]:
+        """Decode values in as few parts as the bad ones among them allow; see `SchemaDecoder`."""
 
-        :param indexes: those of the records in their batch
-        :param sifted: whether the values that cannot be read are removed, but for those that only trying can tell
-        """
-        if not len(values):
-            return
-        try:
-            yield Part(indexes, self.columns_of(values))
-        except UnreadableError as error:
-            if len(values) == 1:
-                yield BadRecord(indexes[0].as_py(), str(error))
-            elif not sifted and (len(values) <= FEW_VALUES or not self.is_vectorized):
-                bad = self.bad_among(values)
-                yield from (BadRecord(indexes[place].as_py(), reason) for place, reason in bad.items())
-                good = pa.array([place not in bad for place in range(len(values))], pa.bool_())
-                yield from self.parts(values.filter(good), indexes.filter(good), sifted=True)
+        def decode(first: int, end: int) -> list[Part | BadRecord]:
+            return self._parts(values[first:end], indexes[first:end])
+
+        for found in split_at_failures(0, len(values), decode, UnreadableError):
+            if isinstance(found, Run):
+                yield from found.result
             else:
-                half = len(values) // 2
-                for start, end in ((0, half), (half, len(values))):
-                    yield from self.parts(values[start:end], indexes[start:end], sifted=sifted)
+                yield BadRecord(indexes[found.position].as_py(), str(found.error))
+
+    def _parts(self, values: pa.Array, indexes: pa.Array) -> list[Part | BadRecord]:
+        if self.is_vectorized:
+            try:
+                return [Part(indexes, self.read(values))]
+            except UnreadableError:
+                if len(values) > _FEW_VALUES:
+                    raise
+        columns, wrong = self.read_each(values)
+        good = pa.array([place not in wrong for place in range(len(values))], pa.bool_())
+        alone = [self._part_alone(values, indexes, place, reason) for place, reason in wrong.items()]
+        return [Part(indexes.filter(good), columns), *alone]
+
+    def _part_alone(self, values: pa.Array, indexes: pa.Array, place: int, reason: str) -> Part | BadRecord:
+        """Return what becomes of a value that the deciding reader does not take."""
+        if self.is_vectorized:
+            with suppress(UnreadableError):
+                return Part(indexes[place : place + 1], self.read(values[place : place + 1]))
+        return BadRecord(indexes[place].as_py(), reason)
 
 
 def relisted(array: pa.Array, items: pa.Array, kind: pa.DataType) -> pa.Array:

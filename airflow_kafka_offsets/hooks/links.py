@@ -77,12 +77,10 @@ def page_url(operator: Any, page: str, **parameters: Any) -> str:
     from airflow.sdk.configuration import conf
 
     sink = getattr(operator, "sink", None)
-    conn_id = sink.conn_id if sink is not None else getattr(operator, "offsets_conn_id", None)
-    conn_id = conn_id or getattr(operator, "conn_id", None)
+    conn_id = sink.conn_id if sink is not None else getattr(operator, "conn_id", None)
     if conn_id is None:
         return ""
     query = {"conn_id": conn_id, "group": operator.group_id}
-    query |= {"schema": operator.offsets_schema} if operator.offsets_schema else {}
-    query |= {"prefix": operator.offsets_prefix} if operator.offsets_prefix else {}
+    query |= {name: value for name, value in vars(operator.state_tables).items() if value}
     base = conf.get("api", "base_url", fallback="") or ""
     return f"{base.rstrip('/')}/{PAGES}/{page}?{urlencode(query | parameters)}"

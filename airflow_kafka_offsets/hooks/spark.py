@@ -26,7 +26,7 @@ from airflow_kafka_offsets.hooks.spark_log import CollapsedLog
 from airflow_kafka_offsets.spark import daemon
 from airflow_kafka_offsets.spark.display import Bar, is_watched
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.main import java_options, spark_need
+from airflow_kafka_offsets.spark.main import java_options
 from airflow_kafka_offsets.spark.properties import REDACTION, read_defaults, split_secrets, weakness
 
 log = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class SparkSubmitLauncher:
         self.last_batch: int | None = None
         """The batch that was last given to Spark."""
         self._application: SparkApplication | None = None
-        self._need: tuple[bool, bool] | None = None
+        self._with_sql = False
         self._is_staging = self._is_cancelled = False
 
     def check(self, staging_dir: str | None) -> None:
@@ -139,7 +139,7 @@ class SparkSubmitLauncher:
             )
         if not staging_dir and not _is_local(master):
             raise ConfigurationError(
-                f"Connection {connection.conn_id!r} leads to the cluster {master}: set staging_dir to a location that "
+                f"Connection {connection.conn_id!r} leads to the cluster {master}: set Staging.dir to a location that "
                 "the workers and Spark's executors share (s3://…, gs://…, hdfs://…, or a shared file system)"
             )
         if problem := self._weakness(hook):
@@ -150,6 +150,10 @@ class SparkSubmitLauncher:
                 "'airflow-kafka-offsets[spark]' on the worker, or add your Spark distribution's bin directory"
             )
         check_java()
+
+    def master(self) -> str:
+        """Return the master that the connection names."""
+        return str(self._make_hook().resolved["master"])
 
     def weakness(self) -> str | None:
         """Return what the connection's cluster lacks to protect Kafka's credentials; None where it lacks nothing."""
@@ -190,8 +194,8 @@ class SparkSubmitLauncher:
         return application is None or application.close() is None
 
     def _stage(self, job: StageJob) -> None:
-        need = spark_need(job)
-        if self._need != need:
+        with_sql = job.dataframe_transform is not None
+        if self._with_sql != with_sql:
             self.close()
         if self._application is not None:
             try:
@@ -202,10 +206,10 @@ class SparkSubmitLauncher:
                     "The Spark application ended after the batch before, and batch %d starts another", job.batch_id
                 )
                 self._end()
-        self._need = need
+        self._with_sql = with_sql
         hook = self._make_hook()
         home = spark_home(hook.resolved["spark_binary"])
-        options = class_options(home, {**_spark_defaults(), **self._conf}, with_sql=need[0])
+        options = class_options(home, {**_spark_defaults(), **self._conf}, with_sql=with_sql)
         self._application = SparkApplication(
             lambda package, path: self._make_hook(py_files=package, application_args=[path]),
             submit_environment() | java_options(job, os.environ, options),

@@ -63,7 +63,7 @@ class SparkConnectLauncher:
         builder = self._builder()
         if not staging_dir and not is_this_machine(_host(builder)):
             raise ConfigurationError(
-                f"Connection {self._conn_id!r} leads to the Spark Connect server {builder.endpoint}: set staging_dir "
+                f"Connection {self._conn_id!r} leads to the Spark Connect server {builder.endpoint}: set Staging.dir "
                 "to a location that this worker and Spark's executors share (s3://…, gs://…, hdfs://…, or a shared "
                 "file system)"
             )
@@ -110,7 +110,7 @@ class SparkConnectLauncher:
             self._wait_for(builder)
             self._session = self._new_session(builder)
             # It has what the launcher calls, and PySpark does not declare it as a session.
-            self._launcher = SessionLauncher(cast("Any", self._session), shared=False)
+            self._launcher = SessionLauncher(cast("Any", self._session))
         return self._launcher
 
     def _builder(self) -> DefaultChannelBuilder:
@@ -172,7 +172,7 @@ class SparkConnectLauncher:
             condition = str(error.getCondition())
             if condition.startswith("CANNOT_MODIFY"):
                 raise ConfigurationError(
-                    f"spark_conf[{name!r}] is no property of a session: set it where the Spark Connect server "
+                    f"Spark.conf[{name!r}] is no property of a session: set it where the Spark Connect server "
                     f"{builder.endpoint} is started"
                 ) from None
             refused = re.search(r"StatusCode\.(UNAUTHENTICATED|PERMISSION_DENIED)\s+details = \"(.*)\"", str(error))
@@ -228,7 +228,7 @@ def _weakness(builder: DefaultChannelBuilder) -> str | None:
         return None
     return (
         f"What this worker and the Spark Connect server {builder.endpoint} send to each other is unprotected, the code "
-        "of tasks and secrets of spark_conf among it: set use_ssl in the connection, and put TLS before the server"
+        "of tasks and secrets of Spark.conf among it: set use_ssl in the connection, and put TLS before the server"
     )
 
 

@@ -29,7 +29,8 @@ from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 T = TypeVar("T")
 
 _NO_TABLES = (
-    "the state tables do not exist: nothing was loaded yet, or offsets_schema or offsets_prefix is not that of the load"
+    "the state tables do not exist: nothing was loaded yet, or StateTables has another schema or prefix than that of "
+    "the load"
 )
 
 

@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.core.options import StateTables
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.exceptions import DatabaseUnavailableError
 from airflow_kafka_offsets.kafka.cluster import Cluster
@@ -42,15 +43,14 @@ _LONGEST_PAUSE_SECONDS = 300.0
 _RESULTS_AT_ONCE = 10
 
 
-class StateTables(NamedTuple):
-    """Where the state tables are.
+class StateDatabase(NamedTuple):
+    """State tables, and the database that they are in.
 
     :param conn_id: names the database for `open_engine`
     """
 
     conn_id: str
-    schema: str | None = None
-    prefix: str = ""
+    state_tables: StateTables = StateTables()
 
 
 class PollResult(NamedTuple, Generic[T]):
@@ -86,7 +86,7 @@ class _Database:
     alone.
     """
 
-    tables: StateTables
+    tables: StateDatabase
     open_engine: Callable[[str], Engine]
     engine: Engine | None = None
     reading: Future[dict[str, GroupState]] | None = None
@@ -113,13 +113,13 @@ class _Database:
         self.thread.shutdown(wait=False)
 
     def _read(self, group_ids: set[str]) -> dict[str, GroupState]:
-        conn_id, schema, prefix = self.tables
+        conn_id, state_tables = self.tables
         try:
             if self.engine is None:
                 self.engine = self.open_engine(conn_id)
             failed = f"The database of connection {conn_id!r} could not be read"
             with translated_errors(failed, ""), self.engine.connect() as conn:
-                return group_states(conn, Tables.of(schema, prefix), group_ids)
+                return group_states(conn, Tables.of(state_tables.schema, state_tables.prefix), group_ids)
         except Exception:
             # The connection may be edited before the next poll.
             self._close_engine()
@@ -173,14 +173,14 @@ class SharedPoll:
     ended: Callable[[], object]
     polled: Callable[[int, float], None]
     _watchers: set[_Watcher] = field(default_factory=set, init=False)
-    _databases: dict[StateTables, _Database] = field(default_factory=dict, init=False)
+    _databases: dict[StateDatabase, _Database] = field(default_factory=dict, init=False)
     _joined: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _task: asyncio.Task[None] | None = field(default=None, init=False)
     _polling: ThreadPoolExecutor = field(default_factory=_thread, init=False)
     _polls: LagPolls | None = field(default=None, init=False)
 
     async def results(
-        self, tables: StateTables, question: LagQuestion, judge: Callable[[LagReport], T], interval: float
+        self, tables: StateDatabase, question: LagQuestion, judge: Callable[[LagReport], T], interval: float
     ) -> AsyncGenerator[PollResult[T] | Exception]:
         """Generate the result of each poll, or the error that it met, without end. Errors make the pauses longer.
 

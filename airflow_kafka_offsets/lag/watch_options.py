@@ -6,21 +6,12 @@ Who polls, and how, is not in here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from airflow_kafka_offsets.core.parameters import (
-    DURATION,
-    FLAG,
-    NAME,
-    TEXT,
-    Rule,
-    are_texts,
-    check_parsed,
-    one_of,
-    or_none,
-)
+from airflow_kafka_offsets.core.options import ISOLATION_LEVEL, IsolationLevel, StateTables, group_of
+from airflow_kafka_offsets.core.parameters import DURATION, FLAG, NAME, Rule, are_texts, check_parsed
 from airflow_kafka_offsets.lag.thresholds import Thresholds
 
 if TYPE_CHECKING:
@@ -32,16 +23,15 @@ if TYPE_CHECKING:
 LAG_RULES = {
     "group_id": NAME,
     "topics": Rule("a text or a list of texts", lambda value: isinstance(value, str) or are_texts(value)),
-    "offsets_conn_id": NAME,
+    "conn_id": NAME,
     "per_partition": FLAG,
     "allow_incomplete": FLAG,
     "poll_interval": DURATION,
     "rearm_after": DURATION,
     # What else it must be depends on the time of the poll.
     "start": Rule("a word, an instant or a duration", lambda value: value is not None),
-    "isolation_level": one_of("read_committed", "read_uncommitted"),
-    "offsets_schema": or_none(TEXT),
-    "offsets_prefix": TEXT,
+    "isolation_level": ISOLATION_LEVEL,
+    "state_tables": group_of(StateTables),
     "kafka_conn_id": NAME,
 }
 
@@ -65,8 +55,8 @@ class Judgement(NamedTuple):
 class LagWatch(Thresholds):
     """A group whose lag is watched. Connections are named, and read by the process that polls.
 
-    As for `KafkaLagSensor`: `group_id`, `topics`, `offsets_conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`,
-    `require`, `per_partition`, `allow_incomplete`, `start`, `isolation_level`, `offsets_schema`, `offsets_prefix`,
+    As for `KafkaLagSensor`: `group_id`, `topics`, `conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`,
+    `require`, `per_partition`, `allow_incomplete`, `start`, `isolation_level`, `state_tables`,
     `kafka_conn_id`.
 
     :param poll_interval: from one poll to the next
@@ -76,27 +66,27 @@ class LagWatch(Thresholds):
     templated: ClassVar[Sequence[str]] = (
         "group_id",
         "topics",
-        "offsets_conn_id",
+        "conn_id",
         "min_lag",
         "max_lag",
         "min_headroom",
         "start",
-        "offsets_schema",
-        "offsets_prefix",
+        "state_tables",
         "kafka_conn_id",
     )
 
     group_id: str
     topics: str | Sequence[str] = ()
-    offsets_conn_id: str
+    conn_id: str
     poll_interval: timedelta = timedelta(seconds=60)
     start: Start = "earliest"
-    isolation_level: str = "read_committed"
-    offsets_schema: str | None = None
-    offsets_prefix: str = ""
+    isolation_level: IsolationLevel = "read_committed"
+    state_tables: StateTables = StateTables()
     kafka_conn_id: str = "kafka_default"
 
     def __post_init__(self) -> None:
+        if isinstance(self.state_tables, dict):  # as `as_kwargs` has it
+            self.state_tables = StateTables(**self.state_tables)
         check_parsed({field.name: getattr(self, field.name) for field in fields(self)}, LAG_RULES, self.templated)
         super().__post_init__()
 
@@ -105,6 +95,7 @@ class LagWatch(Thresholds):
         start = self.start
         return {field.name: getattr(self, field.name) for field in fields(self)} | {
             "topics": [self.topics] if isinstance(self.topics, str) else list(self.topics),
+            "state_tables": asdict(self.state_tables),
             "start": start if isinstance(start, (str, datetime, timedelta)) else _COMMITTED_BY + start.group_id,
         }
 

@@ -135,7 +135,7 @@ def drop_expired(conn: Connection, tables: Tables, group_id: str, retention: tim
         return 0
     places = {f"of_{name}": letters.c[name] for name in ("batch_id", "topic", "partition", "offset_value")}
     of_letter = [column == sa.bindparam(name, type_=column.type) for name, column in places.items()]
-    decision = f"dropped at {format_instant(now)}: older than dead_letter_retention, {retention}"
+    decision = f"dropped at {format_instant(now)}: older than DeadLetters.retention, {retention}"
     conn.execute(
         letters.update().where(*of_letter).values(**EMPTY, error=decision),
         [dict(zip(places, row, strict=True)) for row in expired],

@@ -144,7 +144,8 @@ def _missing_schema(tables: Tables, dialect: Dialect) -> str:
     schema = tables.metadata.schema
     if schema is None:
         return (
-            "No schema of the user's search_path exists: name one with --schema (offsets_schema), or create one of them"
+            "No schema of the user's search_path exists: name one with --schema (StateTables.schema), or create one of "
+            "them"
         )
     return f"CREATE SCHEMA {dialect.identifier_preparer.quote(schema)}, and grant CREATE on the schema"
 

@@ -1,20 +1,14 @@
-"""Groups and the history of batches as rows for users: the command line prints them. Reads only."""
+"""The history of batches as rows for users: the command line and pages show them. Reads only."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.history import OPEN_STATES, REWIND_KINDS
-from airflow_kafka_offsets.core.text import first_few
-from airflow_kafka_offsets.database.transactions import database_now
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.groups import cluster_of
-from airflow_kafka_offsets.ledger.install import check_installed
 from airflow_kafka_offsets.ledger.tables import Tables
 
 Row = dict[str, Any]
@@ -33,85 +27,6 @@ _RANGE_COLUMNS = (
 _GAP_COLUMNS = ("topic", "partition", "start_offset", "end_offset", "cause", "decision")
 _REPLACED_COLUMNS = ("topic", "partition", "replaced_batch_id", "row_count", "dead_letters")
 _SCHEMA_COLUMNS = ("of", "schema_id", "type", "schema")
-
-
-def groups(conn: Connection, tables: Tables) -> list[Row]:
-    """Return every group: its cluster and generation, its last commit, its open batch, what is between two commits, and
-    the holder of its lease.
-
-    A lease that has expired by the database's clock is left out.
-
-    :raises ConfigurationError: there are no state tables
-    :raises LedgerError: they are of another version
-    """
-    check_installed(conn, tables)
-    groups, offsets, batches = tables.consumer_groups.c, tables.consumed_offsets.c, tables.offset_batches.c
-    partitions = (
-        sa.select(sa.func.count()).where(offsets.consumer_group == groups.group_id).correlate(tables.consumer_groups)
-    )
-    last = (
-        sa.select(batches.consumer_group, sa.func.max(batches.batch_id).label("batch_id"))
-        .where(batches.state == "committed")
-        .group_by(batches.consumer_group)
-        .subquery()
-    )
-    committed, open_load = tables.offset_batches.alias(), tables.offset_batches.alias()
-    still_open = sa.and_(
-        open_load.c.consumer_group == groups.group_id, open_load.c.kind == "load", open_load.c.state.in_(OPEN_STATES)
-    )
-    held = groups.lease_expires_at > database_now(conn)
-    query = (
-        sa.select(
-            groups.group_id.label("group"),
-            groups.cluster_id,
-            groups.generation,
-            partitions.scalar_subquery().label("partitions"),
-            committed.c.batch_id.label("last_batch"),
-            committed.c.committed_at,
-            open_load.c.batch_id.label("open_batch"),
-            open_load.c.state.label("open_state"),
-            sa.case((held, groups.lease_owner)).label("held_by"),
-            sa.case((held, groups.lease_expires_at)).label("held_until"),
-        )
-        .select_from(tables.consumer_groups)
-        .outerjoin(last, last.c.consumer_group == groups.group_id)
-        .outerjoin(committed, committed.c.batch_id == last.c.batch_id)
-        .outerjoin(open_load, still_open)
-        .order_by(groups.group_id)
-    )
-    between = between_commits(conn, tables)
-    return [
-        row
-        | {"between_commits": first_few(f"{batch.state} {batch.batch_id}" for batch in between[row["group"]]) or None}
-        for row in _rows(conn, query)
-    ]
-
-
-class BetweenCommits(NamedTuple):
-    """A batch whose target, which commits elsewhere, may be ahead of the state tables, or behind; see
-    `ledger.publications`.
-
-    :param state: `staged` (or `planned` again), `abandoned`, or the kind of a rewind
-    :param since: when it began to be published, or was executed
-    """
-
-    batch_id: int
-    state: str
-    target: str
-    since: datetime
-
-
-def between_commits(conn: Connection, tables: Tables) -> dict[str, list[BetweenCommits]]:
-    """Return what is between two commits, by group, in the order of the batches."""
-    batches = tables.offset_batches.c
-    state = sa.case((batches.kind.in_(REWIND_KINDS), batches.kind), else_=batches.state)
-    found: dict[str, list[BetweenCommits]] = defaultdict(list)
-    query = sa.select(batches.consumer_group, batches.batch_id, state, batches.target_table, batches.publish_started_at)
-    for group_id, *batch in conn.execute(
-        query.where(batches.publish_started_at.is_not(None)).order_by(batches.batch_id)
-    ):
-        found[group_id].append(BetweenCommits(*batch))
-    return found
 
 
 def batches(conn: Connection, tables: Tables, group_id: str, limit: int) -> list[Row]:

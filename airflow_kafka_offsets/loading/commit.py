@@ -33,7 +33,7 @@ from airflow_kafka_offsets.loading.refused import with_refused
 from airflow_kafka_offsets.loading.stage import StagedBatch, stage
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
 from airflow_kafka_offsets.sinks.table import Target
-from airflow_kafka_offsets.staging.dead_letters import dead_letters, most_of, too_many
+from airflow_kafka_offsets.staging.dead_letters import dead_letters, too_many
 from airflow_kafka_offsets.staging.refused import RefusedRecords
 from airflow_kafka_offsets.staging.rows import StagedRows
 
@@ -70,7 +70,7 @@ def stage_and_commit(
     except StagedFileError as damaged:
         raise StagedFileError(
             f"Files of batch {batch.batch_id} were damaged twice, and nothing of it was committed: {damaged}. Find out "
-            "what changes or removes files in staging_dir, and run the task again: it stages the batch again"
+            "what changes or removes files in the staging directory, and run the task again: it stages the batch again"
         ) from damaged
 
 
@@ -108,13 +108,13 @@ def commit(context: BatchContext, claim: Claim, batch: Batch, staged: StagedBatc
         f"{written.rows / max(seconds, 0.001):,.0f}",
         first_few(batch.ranges),
     )
-    remove_attempt(batch.batch_id, staged.directory.uri, pipeline.staging_dir)
+    remove_attempt(batch.batch_id, staged.directory.uri, pipeline.staging.dir)
     _report(context, claim, batch, written, timedelta(seconds=time.monotonic() - began))
     return LoadResult((batch.batch_id,), written.records, written.rows, letters)
 
 
 def _refuse_too_many(pipeline: Pipeline, batch: Batch, staged: StagedBatch) -> None:
-    most = most_of(pipeline.max_dead_letters, staged.records)
+    most = pipeline.most_dead_letters(staged.records)
     if most is not None and staged.dead_letters > most:
         first = next(dead_letters(staged.directory, staged.manifest)).slice(0, 1).to_pylist()[0]
         cause = f"{staged.dead_letters:,} of {staged.records:,} records of batch {batch.batch_id} cannot be decoded"
@@ -131,7 +131,7 @@ def _write(
         # First, as it may lock the target: a lock that others of this transaction hold could not be made a stronger
         # one.
         _add_columns(conn, tables, batch.batch_id, pipeline, target, staged)
-        context.checks.refuse_unknown_rows(conn, batch.batch_id)
+        context.checks.refuse_unknown_rows(conn, publication.output)
         if context.replace:
             replace_output(conn, tables, batch.group_id, batch.batch_id, pipeline.sink.name, target.remove, batch.span)
         claim.write_dead_letters(conn, batch, dead_letters(staged.directory, staged.manifest))
@@ -140,10 +140,11 @@ def _write(
         # At the end: a text that is new to the database is locked from here to COMMIT.
         store_schemas(conn, tables, batch.batch_id, staged.manifest.schemas)
         note_outputs(conn, tables, batch.batch_id, target)
-        if pipeline.dead_letter_retention is not None:
-            drop_expired(conn, tables, batch.group_id, pipeline.dead_letter_retention)
+        kept = pipeline.dead_letters
+        if kept is not None and kept.retention is not None:
+            drop_expired(conn, tables, batch.group_id, kept.retention)
         reads = claim.written_reads(with_refused(staged.reads, rows.refused.reasons))
-        return Written(count, reads, _described(pipeline, target), pipeline.also_to_topic)
+        return Written(count, reads, _described(pipeline, target), None if kept is None else kept.topic)
 
 
 def bad_records(context: BatchContext, batch: Batch, staged: StagedBatch) -> Iterator[pa.RecordBatch]:
@@ -210,9 +211,9 @@ def _write_rows(conn: Connection, pipeline: Pipeline, target: Target, staged: St
 def _staged_rows(pipeline: Pipeline, staged: StagedBatch) -> StagedRows:
     """Return staged rows, with the records whose rows Spark's tasks could not write into final files."""
     refused = RefusedRecords(
-        pipeline.on_bad_record == "dead_letter",
+        pipeline.dead_letters is not None,
         undecoded=staged.dead_letters,
-        max_dead_letters=most_of(pipeline.max_dead_letters, staged.records),
+        max_dead_letters=pipeline.most_dead_letters(staged.records),
     )
     rows = StagedRows(staged.directory, staged.manifest, refused)
     rows.refuse_staged()

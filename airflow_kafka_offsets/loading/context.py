@@ -166,7 +166,7 @@ class LoadContext(BatchContext):
 
     def slices(self, batch: Batch, directory: StagingDirectory) -> Sequence[Slice]:
         """Return the slices that Spark reads of a batch."""
-        return split(batch.ranges, self.pipeline.slice_offsets, writes_files=self.pipeline.sink.writes_files)
+        return split(batch.ranges, self.pipeline.staging.slice_offsets, writes_files=self.pipeline.sink.writes_files)
 
     def check_logs(self, batch: Batch) -> None:
         """Check that no topic of a batch is another one by now, and that no log was truncated before its ranges."""
@@ -193,11 +193,11 @@ class LoadContext(BatchContext):
 
         :param columns: what `Pipeline.check` returned
         """
-        cluster = Cluster(kafka_config, isolation_level=pipeline.isolation_level)
+        cluster = Cluster(kafka_config, isolation_level=pipeline.reading.isolation_level)
         cluster_id = cluster.cluster_id()
         ledger = Ledger(engine, pipeline.tables)
         create_missing(ledger)
-        if pipeline.dead_letter_retention is not None:
+        if pipeline.dead_letters is not None and pipeline.dead_letters.retention is not None:
             with ledger.connect() as conn:
                 check_rights(conn, ledger.tables.dead_letters, ("UPDATE",), "drop old dead letters of table {table!r}")
         others = {"launcher": launcher, "on_commit": on_commit, "replace": replace, "kafka_config": kafka_config}

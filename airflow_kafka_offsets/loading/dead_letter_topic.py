@@ -35,10 +35,11 @@ def send_dead_letters(context: LoadContext) -> None:
     Errors are logged: what was loaded is committed, and the next run sends what is left. A topic that cannot be
     written, such as one of an earlier name, keeps back only its own letters.
     """
-    if context.pipeline.also_to_topic is None:
+    dead_letters = context.pipeline.dead_letters
+    if dead_letters is None or dead_letters.topic is None:
         return
     unsent: dict[str, list[int]] = defaultdict(list)
-    with _logged_errors(context, context.pipeline.also_to_topic), context.ledger.connect() as conn:
+    with _logged_errors(context, dead_letters.topic), context.ledger.connect() as conn:
         for batch_id, topic in unsent_batches(conn, context.ledger.tables, context.pipeline.group_id):
             unsent[topic].append(batch_id)
     for topic, batch_ids in unsent.items():

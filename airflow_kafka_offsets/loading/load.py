@@ -72,7 +72,7 @@ def load(
         pipeline = pipeline.prepared(connections or {}, engine)
         columns = pipeline.check()
         options.check()
-        launcher.check(pipeline.staging_dir)
+        launcher.check(pipeline.staging.dir)
         context = LoadContext.prepare(
             pipeline,
             columns,
@@ -83,14 +83,14 @@ def load(
             connections=connections,
         )
         clean_up(context.ledger, pipeline)
-        remove_leftovers(context.ledger, context.table, pipeline.group_id, pipeline.staging_retention)
+        remove_leftovers(context.ledger, context.table, pipeline.group_id, pipeline.staging.retention)
         run = run or TaskRun.of_this_process()
         with hold_group(context.ledger, pipeline.group_id, options, run, context.cluster_id) as claim:
             return _load_batches(context, claim, options)
 
 
 def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> LoadResult:
-    started, budget = time.monotonic(), options.time_budget
+    started, budget = time.monotonic(), options.limits.time_budget
 
     def has_time() -> bool:
         return budget is None or time.monotonic() - started < budget.total_seconds()
@@ -109,7 +109,9 @@ def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> L
             else:
                 if not result.batches:
                     # Mirrors positions that were stored without a batch, or that an earlier load could not mirror.
-                    mirror_after_commit(context.cluster, options.mirror_to, context.ledger, context.pipeline)
+                    mirror_after_commit(
+                        context.cluster, options.coordination.mirror_to, context.ledger, context.pipeline
+                    )
                 return result
             try:
                 if staging is not None:
@@ -120,7 +122,7 @@ def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> L
                     raise
                 continue
             send_dead_letters(context)
-            mirror_after_commit(context.cluster, options.mirror_to, context.ledger, context.pipeline)
+            mirror_after_commit(context.cluster, options.coordination.mirror_to, context.ledger, context.pipeline)
             # What is planned ahead is loaded, too: no run ends with an open batch for lack of time.
             if not has_time() and open_batch(context.ledger, claim.group_id) is None:
                 complete = not decide_for_claim(context, claim, options).ranges
@@ -137,16 +139,16 @@ def hold_group(
 
     Where another run holds the group, `on_busy` decides whether to wait.
 
-    :raises GroupBusyError: another run holds the group, and `on_busy` is "fail"
+    :raises GroupBusyError: another run holds the group, and `on_busy` is not "wait"
     :raises FencedError: a later attempt took over the group within the block, also where that caused another error
     """
     next_log = time.monotonic()
     while True:
         try:
-            claim = claim_group(ledger, group_id, run, cluster_id=cluster_id, lease=options.lease)
+            claim = claim_group(ledger, group_id, run, cluster_id=cluster_id, lease=options.coordination.lease)
             break
         except GroupBusyError as busy:
-            if options.on_busy == "fail":
+            if options.coordination.on_busy != "wait":
                 raise
             if time.monotonic() >= next_log:
                 log.info("%s. Waiting for it", busy)

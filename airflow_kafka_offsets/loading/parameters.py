@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-from airflow_kafka_offsets.core.parameters import (
-    COUNT,
-    DURATION,
-    FLAG,
-    NAME,
-    SHARE,
-    TEXT,
-    Rule,
-    either,
-    is_name,
-    one_of,
-    or_none,
+from airflow_kafka_offsets.core.options import (
+    Coordination,
+    DeadLetters,
+    Limits,
+    Reading,
+    Staging,
+    StateTables,
+    group_of,
 )
+from airflow_kafka_offsets.core.parameters import FLAG, NAME, Rule, either, is_name, one_of, or_none
 from airflow_kafka_offsets.core.planning import OnDataLoss
-from airflow_kafka_offsets.formats.header import are_metadata_columns
-from airflow_kafka_offsets.formats.record_format import OnNewField, RecordFormat
+from airflow_kafka_offsets.formats.extra_columns import FORMAT, ExtraColumns
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.transforms.transform import Transform
 
-OnBadRecord = Literal["fail", "dead_letter"]
-
-OnBusy = Literal["wait", "fail"]
+OnBadRecord = Literal["fail"] | DeadLetters
 
 
 def _are_topics(value: Any) -> bool:
@@ -37,21 +31,11 @@ def _are_topics(value: Any) -> bool:
 # A class has the members of its instances.
 SINK = Rule("a sink, such as SqlTable(…)", lambda value: isinstance(value, Sink) and not isinstance(value, type))
 
-
-def _is_format(value: Any) -> bool:
-    return isinstance(value, RecordFormat) and not isinstance(value, type)
-
-
-_FORMAT = Rule("a format, such as Json(…) or Raw(…)", _is_format)
-
 PIPELINE_RULES = {
     "group_id": NAME,
     "topics": Rule("a list of different topic names", _are_topics),
-    "value_format": _FORMAT,
-    "key_format": or_none(_FORMAT),
-    "metadata_columns": or_none(
-        Rule("a dictionary of column names, with 'timestamp' or Header(…)", are_metadata_columns)
-    ),
+    "value_format": FORMAT,
+    "extra_columns": group_of(ExtraColumns),
     "sink": SINK,
     "transform": or_none(
         Rule(
@@ -59,25 +43,14 @@ PIPELINE_RULES = {
             lambda value: isinstance(value, str | Transform) and not isinstance(value, type),
         )
     ),
-    "max_records": or_none(COUNT, " for no limit"),
-    "max_bytes": or_none(COUNT, " for no limit"),
-    "time_budget": or_none(DURATION, " for no limit"),
+    "limits": group_of(Limits),
     "on_data_loss": one_of(*get_args(OnDataLoss)),
-    "on_new_field": one_of(*get_args(OnNewField)),
-    "on_bad_record": one_of(*get_args(OnBadRecord)),
-    "max_dead_letters": or_none(either(COUNT, SHARE, " for a share of the batch"), " for any number"),
-    "also_to_topic": or_none(Rule("the name of a topic", is_name)),
-    "dead_letter_retention": or_none(DURATION, " to keep them for ever"),
-    "max_record_bytes": COUNT,
-    "isolation_level": one_of("read_committed", "read_uncommitted"),
-    "slice_offsets": COUNT,
-    "staging_dir": or_none(TEXT),
-    "staging_retention": DURATION,
-    "on_busy": one_of(*get_args(OnBusy)),
-    "lease": DURATION,
-    "idle_timeout": DURATION,
-    "mirror_to": or_none(Rule("the name of a consumer group", is_name)),
+    "on_bad_record": either(Rule("'fail'", lambda value: value == "fail"), group_of(DeadLetters)),
+    "coordination": group_of(Coordination),
+    "reading": group_of(Reading),
+    "staging": group_of(Staging),
+    "state_tables": group_of(StateTables),
     # A string, such as a template that was not rendered, would count as true, and rows would be removed.
     "replace": FLAG,
-    "all_records": FLAG,
 }
+"""The rules of the parameters that are not fields of a group; those of a group are in its class."""

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import cast
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core import planning
 from airflow_kafka_offsets.core.instants import Start, check_start, check_until
-from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES, check
-from airflow_kafka_offsets.core.uris import holds_credentials
+from airflow_kafka_offsets.core.options import (
+    Coordination,
+    DeadLetters,
+    Limits,
+    Reading,
+    Staging,
+    StateTables,
+    check_rendered,
+)
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats.header import MetadataColumns
+from airflow_kafka_offsets.formats.extra_columns import ExtraColumns
 from airflow_kafka_offsets.formats.new_fields import with_fields
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema, with_stored
 from airflow_kafka_offsets.formats.record_format import (
     FORMATS,
     ConnectedFormat,
     Connections,
-    OnNewField,
     RecordFormat,
     SchemaFormat,
 )
@@ -32,7 +37,7 @@ from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.formats.whole_record import whole_record
 from airflow_kafka_offsets.ledger.tables import NAME_LENGTH, Tables
-from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES, OnBadRecord, OnBusy
+from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES, OnBadRecord
 from airflow_kafka_offsets.sinks.fan_out import as_sink, transform_of
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.transforms.fan_out import FanOutTransform
@@ -44,42 +49,52 @@ class Pipeline:
     """How the records of topics become rows, and where the rows are written: for `load` and `replay` alike.
 
     Plain data: `check` says whether it can work. As for `KafkaBatchOperator`: `group_id`, `topics`, `value_format`,
-    `key_format`, `metadata_columns`, `sink`, `transform`, `on_new_field`, `on_bad_record`, `max_dead_letters`,
-    `also_to_topic`, `dead_letter_retention`, `max_record_bytes`, `isolation_level`, `slice_offsets`, `staging_dir`,
-    `staging_retention`, `idle_timeout`. The connection of the sink is not used: its database is that of the engine. A
-    list of sinks becomes a `FanOut`, whose transforms are the transform.
-
-    :param tables: where the state tables are
+    `extra_columns`, `sink`, `transform`, `on_bad_record`, `reading`, `staging`, `state_tables`. The connection of the
+    sink is not used: its database is that of the engine. A list of sinks becomes a `FanOut`, whose transforms are the
+    transform.
     """
 
     group_id: str
     topics: tuple[str, ...]
     value_format: RecordFormat
     sink: Sink
-    key_format: RecordFormat | None = None
-    metadata_columns: MetadataColumns | None = None
+    extra_columns: ExtraColumns = ExtraColumns()
     transform: str | Transform | None = None
-    on_new_field: OnNewField = "ignore"
     on_bad_record: OnBadRecord = "fail"
-    max_dead_letters: int | float | None = 1000
-    also_to_topic: str | None = None
-    dead_letter_retention: timedelta | None = None
-    max_record_bytes: int = MAX_RECORD_BYTES
-    isolation_level: str = "read_committed"
-    slice_offsets: int = 250_000
-    staging_dir: str | None = None
-    staging_retention: timedelta = timedelta(days=7)
-    idle_timeout: timedelta = timedelta(seconds=120)
-    tables: Tables = field(default_factory=Tables.of)
+    reading: Reading = Reading()
+    staging: Staging = Staging()
+    state_tables: StateTables = StateTables()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sink", as_sink(self.sink))
         object.__setattr__(self, "transform", transform_of(self.sink, self.transform))
 
     @property
+    def tables(self) -> Tables:
+        """The state tables."""
+        return Tables.of(self.state_tables.schema, self.state_tables.prefix)
+
+    @property
+    def dead_letters(self) -> DeadLetters | None:
+        """What happens to dead letters; None where a bad record fails the batch."""
+        return None if isinstance(self.on_bad_record, str) else self.on_bad_record
+
+    def most_dead_letters(self, records: int) -> int | None:
+        """Return how many dead letters a batch may have; None for any number.
+
+        :param records: of the batch
+        """
+        return None if self.dead_letters is None else self.dead_letters.most_of(records)
+
+    @property
+    def key_format(self) -> RecordFormat | None:
+        """How a key becomes columns; None where it is no column."""
+        return self.extra_columns.key_format
+
+    @property
     def record_format(self) -> RecordFormat:
         """How a record becomes the columns of a row: key, value and metadata."""
-        return whole_record(self.value_format, self.key_format, self.metadata_columns)
+        return whole_record(self.value_format, self.key_format, self.extra_columns.metadata)
 
     @property
     def conn_ids(self) -> tuple[str, ...]:
@@ -98,14 +113,15 @@ class Pipeline:
         :raises ConfigurationError: a parameter is wrong, or something is missing
         :raises TransformError: the transform cannot be imported, or does not return what it has to
         """
-        check(vars(self), PIPELINE_RULES)
+        check_rendered(vars(self), PIPELINE_RULES)
         return self._with_formats(connections, engine)
 
     def _with_formats(self, connections: Connections, engine: Engine) -> Pipeline:
         formats = [record_format for record_format in (self.value_format, self.key_format) if record_format is not None]
-        if self.on_new_field != "ignore" and not any(isinstance(each, SchemaFormat) for each in formats):
+        on_new_field = self.extra_columns.on_new_field
+        if on_new_field != "ignore" and not any(isinstance(each, SchemaFormat) for each in formats):
             raise ConfigurationError(
-                f"on_new_field={self.on_new_field!r} needs a format whose records have schemas, such as Avro(…): what "
+                f"on_new_field={on_new_field!r} needs a format whose records have schemas, such as Avro(…): what "
                 f"{type(self.value_format).__name__}(…) does not declare has no type"
             )
         connected = self._connected
@@ -117,7 +133,7 @@ class Pipeline:
             )
             for part, record_format in (("value", self.value_format), ("key", self.key_format))
         )
-        pipeline = replace(self, value_format=cast("RecordFormat", value), key_format=key)
+        pipeline = self._with(cast("RecordFormat", value), key)
         transform = as_transform(self.transform)
         if transform is None:
             return pipeline
@@ -126,7 +142,7 @@ class Pipeline:
     @property
     def adds_columns(self) -> bool:
         """Whether a commit adds the columns that the target lacks."""
-        return self.on_new_field == "add"
+        return self.extra_columns.on_new_field == "add"
 
     @property
     def transform_name(self) -> str | None:
@@ -162,11 +178,12 @@ class Pipeline:
     ) -> RecordFormat | None:
         if not isinstance(record_format, SchemaFormat):
             return record_format
-        if self.on_new_field == "ignore" and record_format.columns_from == "schema":
+        on_new_field = self.extra_columns.on_new_field
+        if on_new_field == "ignore" and record_format.columns_from == "schema":
             return record_format
         return with_fields(
             record_format,
-            self.on_new_field,
+            on_new_field,
             self.sink.name,
             lambda: self.sink.connect(engine, connections).prepare(None).known,
         )
@@ -176,11 +193,13 @@ class Pipeline:
         still does.
         """
         key = self.key_format
-        return replace(
-            self,
-            value_format=with_stored(self.value_format, "value", stored),
-            key_format=None if key is None else with_stored(key, "key", stored),
+        return self._with(
+            with_stored(self.value_format, "value", stored), None if key is None else with_stored(key, "key", stored)
         )
+
+    def _with(self, value_format: RecordFormat, key_format: RecordFormat | None) -> Pipeline:
+        extra_columns = replace(self.extra_columns, key_format=key_format)
+        return replace(self, value_format=value_format, extra_columns=extra_columns)
 
     def check(self) -> pa.Schema:
         """Check the parameters, before any server is asked and Spark is launched.
@@ -188,26 +207,17 @@ class Pipeline:
         :return: the columns of a decoded row
         :raises ConfigurationError: a parameter is wrong; the message shows the value
         """
-        check(vars(self), PIPELINE_RULES)
+        check_rendered(vars(self), PIPELINE_RULES)
         if len(self.group_id) > NAME_LENGTH or "\0" in self.group_id:
             raise ConfigurationError(
                 f"group_id must have at most {NAME_LENGTH} characters, and no NUL among them; got "
                 f"{len(self.group_id)}, which begin with {self.group_id[:40]!r}"
             )
-        if not isinstance(self.tables, Tables):
-            raise ConfigurationError(f"tables must be Tables(…); got tables={self.tables!r}")
-        if self.also_to_topic in self.topics:
+        if self.dead_letters is not None and self.dead_letters.topic in self.topics:
             raise ConfigurationError(
-                "also_to_topic must be none of the topics that are loaded, since each dead letter would become "
-                f"another one; got also_to_topic={self.also_to_topic!r}"
+                "DeadLetters.topic must not be one of the topics that are loaded, since each dead letter would become "
+                f"another one; got topic={self.dead_letters.topic!r}"
             )
-        staging_dir = self.staging_dir or "/"
-        if holds_credentials(staging_dir):
-            raise ConfigurationError(
-                "staging_dir must not hold credentials: they would be stored in the history of batches"
-            )
-        if not urlsplit(staging_dir).scheme and not staging_dir.startswith("/"):
-            raise ConfigurationError(f"staging_dir must be an absolute path or a URI; got staging_dir={staging_dir!r}")
         for record_format in filter(None, (self.value_format, self.key_format)):
             if record_format.kind not in FORMATS:
                 raise ConfigurationError(
@@ -223,10 +233,11 @@ class Pipeline:
 
         :param columns: those of a decoded row
         """
-        decoding = [self.record_format.fingerprint(), spark_ddl(columns), self.isolation_level]
+        decoding = [self.record_format.fingerprint(), spark_ddl(columns), self.reading.isolation_level]
         transform = as_transform(self.transform)
         code = [transform.kind, transform.fingerprint()] if transform is not None else []
-        parts = [*decoding, *code, self.on_bad_record, self.max_record_bytes, self.on_new_field]
+        bad_records = [self.dead_letters is not None, self.reading.max_record_bytes]
+        parts = [*decoding, *code, *bad_records, self.extra_columns.on_new_field]
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
@@ -234,27 +245,20 @@ class Pipeline:
 class LoadOptions:
     """Where a load begins, how far it goes, and what it does about other runs. A replay has none of these options.
 
-    As for `KafkaBatchOperator`: `start`, `until`, `max_records`, `max_bytes`, `time_budget`, `on_data_loss`, `lease`,
-    `mirror_to`.
-
-    :param on_busy: what to do while another run holds the group: `wait` or `fail`
+    As for `KafkaBatchOperator`: `start`, `until`, `limits`, `on_data_loss`, `coordination`.
     """
 
     start: Start = "earliest"
     until: str | datetime | None = None
-    max_records: int | None = None
-    max_bytes: int | None = None
-    time_budget: timedelta | None = None
+    limits: Limits = Limits()
     on_data_loss: planning.OnDataLoss = "fail"
-    on_busy: OnBusy = "wait"
-    lease: timedelta = timedelta(seconds=60)
-    mirror_to: str | None = None
+    coordination: Coordination = Coordination()
 
     def check(self) -> None:
         """Check the options, before any server is asked and Spark is launched.
 
         :raises ConfigurationError: an option is wrong; the message shows the value
         """
-        check(vars(self), PIPELINE_RULES)
+        check_rendered(vars(self), PIPELINE_RULES)
         check_start(self.start)
         check_until(self.until)

@@ -95,7 +95,7 @@ def plan_after(context: LoadContext, claim: Claim, options: LoadOptions, batch: 
     begins = decided.initial or any(range_.how not in ("stored", "skipped-gap") for range_ in decided.ranges)
     if begins or not decided.ranges:
         return None
-    if options.max_bytes is not None:
+    if options.limits.max_bytes is not None:
         # The open batch may be the first of its topics that is measured.
         measured = bytes_per_offset(ledger, claim.group_id)
         if any(range_.topic not in measured for range_ in decided.ranges):
@@ -172,9 +172,9 @@ def decide_now(
         extend_to_positions(cluster, logs, positions, start),
         start=start,
         on_data_loss=options.on_data_loss,
-        max_records=options.max_records,
-        max_bytes=options.max_bytes,
-        bytes_per_offset=bytes_per_offset(ledger, group_id) if options.max_bytes else None,
+        max_records=options.limits.max_records,
+        max_bytes=options.limits.max_bytes,
+        bytes_per_offset=bytes_per_offset(ledger, group_id) if options.limits.max_bytes else None,
         targets=targets,
     )
 
@@ -231,7 +231,7 @@ def abandon_if_expired(context: LoadContext, claim: Claim, options: LoadOptions,
         return False
     log.warning("Batch %d of group %r is abandoned: %s", batch.batch_id, batch.group_id, EXPIRED)
     for batch_id, staging_uri in abandon(claim, batch, EXPIRED).items():
-        remove_attempt(batch_id, staging_uri, pipeline.staging_dir)
+        remove_attempt(batch_id, staging_uri, pipeline.staging.dir)
     return True
 
 

@@ -68,7 +68,7 @@ def _records(
     pipeline: Pipeline, cluster: Cluster, kafka_config: Mapping[str, Any], batch: Batch, wanted: Mapping[Record, str]
 ) -> Iterator[tuple[Slice, pa.RecordBatch]]:
     """Yield what Kafka has of wanted records, and of some between them."""
-    config = consumer_config(kafka_config, pipeline.group_id, pipeline.isolation_level)
+    config = consumer_config(kafka_config, pipeline.group_id, pipeline.reading.isolation_level)
     topics = {record.topic for record in wanted}
     with suppress(*_GONE):
         logs = cluster.logs(sorted(topics))
@@ -79,7 +79,7 @@ def _records(
             if slice_.end > beginning:
                 kept = replace(slice_, start=max(slice_.start, beginning))
                 with suppress(*_GONE):  # since the logs were looked at
-                    idle_timeout = pipeline.idle_timeout.total_seconds()
+                    idle_timeout = pipeline.reading.idle_timeout.total_seconds()
                     for records in read(kept, config, with_headers=True, idle_timeout=idle_timeout):
                         yield kept, records
 

@@ -36,7 +36,6 @@ from airflow_kafka_offsets.loading.context import BatchContext
 from airflow_kafka_offsets.loading.staging_area import create_directory, remove_attempt
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
 from airflow_kafka_offsets.spark.main import failure
-from airflow_kafka_offsets.staging.dead_letters import most_of
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead
 from airflow_kafka_offsets.transforms.transform import as_transform
@@ -104,11 +103,11 @@ def stage(context: BatchContext, claim: Claim, batch: Batch) -> StagedBatch:
 
 def begin_attempt(context: BatchContext, claim: Claim, batch: Batch) -> Attempt:
     """Write down that a batch is staged in a new directory, and remove that of an earlier attempt."""
-    pipeline = context.pipeline
+    pipeline, output = context.pipeline, context.publication(batch, claim.kind).output
     with context.ledger.connect() as conn:
         # It saves a Spark application whose result could not be committed.
-        context.checks.refuse_unknown_rows(conn, batch.batch_id)
-    directory = create_directory(batch.batch_id, pipeline.staging_dir)
+        context.checks.refuse_unknown_rows(conn, output)
+    directory = create_directory(batch.batch_id, pipeline.staging.dir)
     try:
         job = make_job(context, claim.kind, batch, directory)
         earlier_uri = begin_staging(
@@ -117,14 +116,14 @@ def begin_attempt(context: BatchContext, claim: Claim, batch: Batch) -> Attempt:
     except BaseException:
         # No batch names it: a later attempt may have taken over.
         try:
-            remove_attempt(batch.batch_id, directory.uri, pipeline.staging_dir)
+            remove_attempt(batch.batch_id, directory.uri, pipeline.staging.dir)
         except Exception:
             # The error that is being raised says more.
             log.warning("The staging directory %s could not be removed", directory.uri, exc_info=True)
         raise
     if earlier_uri is not None:
         # An earlier attempt was killed while it staged, or its files cannot be used.
-        remove_attempt(batch.batch_id, earlier_uri, pipeline.staging_dir)
+        remove_attempt(batch.batch_id, earlier_uri, pipeline.staging.dir)
     return Attempt(job, batch, directory)
 
 
@@ -147,7 +146,7 @@ def make_job(context: BatchContext, kind: str, batch: Batch, directory: StagingD
         StageJob,
         pipeline,
         batch_id=batch.batch_id,
-        tasks=assign(slices, pipeline.slice_offsets, writes_files=pipeline.sink.writes_files),
+        tasks=assign(slices, pipeline.staging.slice_offsets, writes_files=pipeline.sink.writes_files),
         kafka_config=context.kafka_config,
         columns=columns,
         transform=as_transform(pipeline.transform),
@@ -158,9 +157,12 @@ def make_job(context: BatchContext, kind: str, batch: Batch, directory: StagingD
         # A transform may be in the folder of the DAG file, which is only on this process's path.
         python_path=tuple(filter(None, sys.path)) if pipeline.needs_path else (),
         span_ms=batch.span.milliseconds if batch.span is not None else None,
-        idle_timeout=pipeline.idle_timeout.total_seconds(),
+        idle_timeout=pipeline.reading.idle_timeout.total_seconds(),
         # There are no more records than offsets; the commit knows how many there are.
-        max_dead_letters=most_of(pipeline.max_dead_letters, batch.offsets),
+        max_dead_letters=pipeline.most_dead_letters(batch.offsets),
+        has_dead_letters=pipeline.dead_letters is not None,
+        isolation_level=pipeline.reading.isolation_level,
+        max_record_bytes=pipeline.reading.max_record_bytes,
         records_are_staged=context.records_are_staged,
         progress_interval=StageJob.progress_interval,
         connections={**context.connections, STORAGE: context.table.storage_options()},

@@ -1,4 +1,4 @@
-"""The directories below `staging_dir`: create one for each attempt, and remove those that no batch needs any more.
+"""The directories below `Staging.dir`: create one for each attempt, and remove those that no batch needs any more.
 
 What is in a directory is the concern of the package `staging`.
 """
@@ -42,7 +42,7 @@ def staging_root(staging_dir: str | None) -> StagingDirectory:
     status = directory.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o022 or directory.is_symlink():
         raise ConfigurationError(
-            f"The staging directory {directory} belongs to another user, or others may write to it; set staging_dir"
+            f"The staging directory {directory} belongs to another user, or others may write to it; set Staging.dir"
         )
     return StagingDirectory(str(directory))
 
@@ -66,7 +66,7 @@ def remove_attempt(batch_id: int, uri: str, staging_dir: str | None) -> None:
     if _batch_of(root, uri) != batch_id:
         log.warning(
             "The staging directory %s of batch %d is left as it is: it is not a directory of this batch in %s, where "
-            "this load stages. A load with its staging_dir removes it after staging_retention",
+            "this load stages. A load with its staging directory removes it after Staging.retention",
             uri,
             batch_id,
             root.uri,
@@ -84,7 +84,7 @@ def clean_up(ledger: Ledger, pipeline: Pipeline) -> None:
 
     :param pipeline: says where batches are staged, and from which age of its newest file on a directory is old
     """
-    directories = _directories(staging_root(pipeline.staging_dir))
+    directories = _directories(staging_root(pipeline.staging.dir))
     if not directories:
         return
     batches = ledger.tables.offset_batches.c
@@ -98,7 +98,7 @@ def clean_up(ledger: Ledger, pipeline: Pipeline) -> None:
         state = states.get(directory.uri)
         if state in UNFINISHED_STATES:
             continue
-        if state is not None or now - _last_written(directory, now) >= pipeline.staging_retention:
+        if state is not None or now - _last_written(directory, now) >= pipeline.staging.retention:
             log.info(
                 "Removing the staging directory %s: %s", directory.uri, state or "no batch names it, and it is old"
             )

@@ -13,13 +13,13 @@ import pyarrow as pa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.ledger.tables import Ledger
-from airflow_kafka_offsets.sinks.table import Table
+from airflow_kafka_offsets.sinks.table import Output, Table
 
 
 @dataclass
 class TargetChecks:
-    """The checks of a load, or of a replay. What commits elsewhere may be set back by others at any time: it is checked
-    for each batch.
+    """The checks of a load, or of a replay. A target that commits externally may be set back by others at any time:
+    it is checked for each batch.
     """
 
     ledger: Ledger
@@ -28,16 +28,17 @@ class TargetChecks:
     _known_after: int | None = field(default=None, init=False)
     _prepared: pa.Schema | None = field(default=None, init=False)
 
-    def refuse_unknown_rows(self, conn: Connection, batch_id: int) -> None:
+    def refuse_unknown_rows(self, conn: Connection, output: Output) -> None:
         """Raise if the target holds rows of a batch that the state tables do not know; see `Table.refuse_unknown_rows`.
 
-        :param batch_id: the batch that is about to be written
+        :param output: of the batch that is about to be written
         :raises OlderLedgerError: there are such rows
         """
+        batch_id = output.batch_id
         # Batches of a load are numbered upwards. A number that comes again is of state tables that somebody restored
         # within the load.
         if self._known_after is None or batch_id <= self._known_after or self._may_change:
-            self.table.refuse_unknown_rows(conn, self.ledger.tables.offset_batches, batch_id)
+            self.table.refuse_unknown_rows(conn, self.ledger.tables.offset_batches, output)
             self._known_after = batch_id - 1
 
     def note_committed(self, batch_id: int) -> None:

@@ -12,22 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator, BaseOperatorLink
 from jinja2 import UndefinedError
 
-from airflow_kafka_offsets.core.parameters import (
-    FLAG,
-    NAME,
-    TEXT,
-    Rule,
-    check_parsed,
-    from_attributes,
-    one_of,
-    or_none,
-    read_rendered,
-)
+from airflow_kafka_offsets.core.options import ISOLATION_LEVEL, StateTables, group_of
+from airflow_kafka_offsets.core.parameters import FLAG, NAME, Rule, assign, check_parsed, from_attributes, read_rendered
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks.links import GroupLink, RewindLink
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.operators.retry_policy import KafkaOffsetsRetryPolicy
+from airflow_kafka_offsets.sinks.fan_out import as_sink
 from airflow_kafka_offsets.sinks.sink import Sink
+from airflow_kafka_offsets.spark.properties import Spark
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -47,13 +40,10 @@ NO_INTERVAL = (
 )
 
 RULES = PIPELINE_RULES | {
-    "on_busy": one_of("wait", "skip", "fail"),
-    "offsets_schema": or_none(TEXT),
-    "offsets_prefix": TEXT,
-    "conn_id": or_none(NAME),
-    "offsets_conn_id": NAME,
+    "conn_id": NAME,
     "kafka_conn_id": NAME,
-    "spark_conn_id": NAME,
+    "spark": group_of(Spark),
+    "isolation_level": ISOLATION_LEVEL,
     "abandon_open_batch": FLAG,
     "new_group": FLAG,
     "new_cluster": FLAG,
@@ -64,23 +54,40 @@ RULES = PIPELINE_RULES | {
 class GroupOperator(BaseOperator):
     """An operator for a group, with state tables in a SQL database and records in Kafka.
 
-    A subclass assigns its parameters to attributes of the same names, among them those below, and then calls
-    `check_parameters`. What Airflow renders is checked once it is rendered, everything else when the DAG is parsed. The
-    default of `retry_policy` is `KafkaOffsetsRetryPolicy`.
+    The constructor of a subclass calls `take` with its parameters, among them those below. What Airflow renders is
+    checked once it is rendered, everything else when the DAG is parsed. The default of `retry_policy` is
+    `KafkaOffsetsRetryPolicy`.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = RULES
     operator_extra_links: Collection[BaseOperatorLink] = (GroupLink(), RewindLink())
 
+    # Where the page Rendered Templates shows more than text.
+    template_fields_renderers: ClassVar[dict[str, str]] = dict.fromkeys(
+        (
+            *("sink", "value_format", "extra_columns", "on_bad_record", "limits", "coordination", "reading", "staging"),
+            *("state_tables", "spark", "bounds", "replace"),
+        ),
+        "json",
+    )
+
     group_id: str
-    isolation_level: str
-    offsets_schema: str | None
-    offsets_prefix: str
+    kafka_conn_id: Any
+    state_tables: StateTables
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if self.retry_policy is None:
             self.retry_policy = KafkaOffsetsRetryPolicy()
+
+    def take(self, given: Mapping[str, Any]) -> None:
+        """Assign parameters to attributes, and check them, but for templates.
+
+        :param given: the local variables of the constructor
+        :raises ConfigurationError: a parameter cannot work; names it and the value received
+        """
+        assign(self, {**given, "sink": as_sink(given["sink"])} if "sink" in given else given)
+        self.check_parameters()
 
     def check_parameters(self) -> None:
         """Check the parameters, but for templates.
@@ -136,14 +143,14 @@ class GroupOperator(BaseOperator):
     def kafka_offsets_state(self) -> str:
         """Return the names of the connections, the schema, the prefix and the tables, as JSON: no secrets."""
         sink = getattr(self, "sink", None)
-        conn_id = sink.conn_id if sink is not None else getattr(self, "offsets_conn_id", None)
+        conn_id = sink.conn_id if sink is not None else getattr(self, "conn_id", None)
         kafka_conn_id = getattr(self, "kafka_conn_id", None)
         # As text: Airflow reads a dictionary of a task as one of its own types.
         return json.dumps(
             {
                 "conn_id": conn_id,
-                "schema": self.offsets_schema,
-                "prefix": self.offsets_prefix,
+                "schema": self.state_tables.schema,
+                "prefix": self.state_tables.prefix,
                 "kafka_conn_id": kafka_conn_id,
                 "tables": [table._asdict() for table in sink.tables] if sink is not None else [],
             }
@@ -155,7 +162,7 @@ class GroupOperator(BaseOperator):
         # Imported here, as in the other methods, because DAG files are parsed every few seconds.
         from airflow_kafka_offsets.ledger.tables import Tables
 
-        return Tables.of(self.offsets_schema, self.offsets_prefix)
+        return Tables.of(self.state_tables.schema, self.state_tables.prefix)
 
     def database(self, conn_id: str | None) -> AbstractContextManager[Engine]:
         """Open the database of a connection, and close it after the block."""

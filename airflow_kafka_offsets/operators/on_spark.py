@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, BaseOperatorLink
 
@@ -16,7 +16,7 @@ from airflow_kafka_offsets.operators.assets import alias_of, announce, topic_uri
 from airflow_kafka_offsets.operators.base import GroupOperator, task_run, topics_of
 from airflow_kafka_offsets.sinks.fan_out import transform_of
 from airflow_kafka_offsets.sinks.sink import Sink
-from airflow_kafka_offsets.spark.properties import refuse_literal_secrets
+from airflow_kafka_offsets.spark.properties import Spark, refuse_literal_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.loading.context import LoadResult
     from airflow_kafka_offsets.loading.pipeline import Pipeline
     from airflow_kafka_offsets.spark.job import Launcher
+    from airflow_kafka_offsets.transforms.transform import Transform
 
 _STOPPED = (
     "Airflow stopped this task, and the task stopped Spark. What is committed stays; a retry, or the next run, "
@@ -47,37 +48,22 @@ class PipelineOperator(GroupOperator):
         "topics",
         "sink",
         "value_format",
-        "key_format",
-        "metadata_columns",
+        "extra_columns",
         "transform",
-        "max_records",
-        "max_dead_letters",
-        "also_to_topic",
-        "max_record_bytes",
-        "staging_dir",
-        "spark_conf",
-        "slice_offsets",
-        "offsets_schema",
-        "offsets_prefix",
+        "limits",
+        "on_bad_record",
+        "reading",
+        "staging",
+        "state_tables",
         "kafka_conn_id",
-        "spark_conn_id",
+        "spark",
     )
-    # Where the page Rendered Templates shows more than text.
-    template_fields_renderers: ClassVar[dict[str, str]] = {
-        "sink": "json",
-        "value_format": "json",
-        "key_format": "json",
-        "metadata_columns": "json",
-        "spark_conf": "json",
-    }
 
     topics: Sequence[str]
     sink: Sink
-    staging_dir: str | None
-    also_to_topic: str | None
-    spark_conf: dict[str, Any] | None
+    transform: str | Transform | None
     kafka_conn_id: str
-    spark_conn_id: str
+    spark: Spark
     assets: bool
     _kind = "load"
     _done: dict[str, Any] | None = None
@@ -87,7 +73,7 @@ class PipelineOperator(GroupOperator):
     def check_parameters(self) -> None:
         super().check_parameters()
         transform_of(self.sink, getattr(self, "transform", None))
-        refuse_literal_secrets(self.spark_conf)
+        refuse_literal_secrets(self.spark.conf)
         if self.assets:
             self.outlets = [*self.outlets, alias_of(self.group_id, self.task_id)]
 
@@ -108,13 +94,7 @@ class PipelineOperator(GroupOperator):
         """Return the pipeline, of rendered parameters."""
         from airflow_kafka_offsets.loading.pipeline import Pipeline
 
-        return from_attributes(
-            Pipeline,
-            self,
-            topics=topics_of(self.topics),
-            # A template may render to an empty text.
-            staging_dir=self.staging_dir or None,
-        )
+        return from_attributes(Pipeline, self, topics=topics_of(self.topics))
 
     def run_on_spark(
         self, context: Context, work: Callable[..., LoadResult], *arguments: Any, **options: Any
@@ -137,7 +117,7 @@ class PipelineOperator(GroupOperator):
         from airflow_kafka_offsets.operators.outcome import outcome
 
         run = task_run(context)
-        self._launcher = make_launcher(self.spark_conn_id, conf=self.spark_conf, name=f"{run.dag_id}.{run.task_id}")
+        self._launcher = make_launcher(self.spark.conn_id, conf=self.spark.conf, name=f"{run.dag_id}.{run.task_id}")
         config = kafka_config(self.kafka_conn_id)
         pipeline = self.pipeline()
         connections = {conn_id: registry_config(conn_id) for conn_id in pipeline.conn_ids} | sink_connections(self.sink)

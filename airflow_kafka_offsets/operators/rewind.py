@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperatorLink
 
-from airflow_kafka_offsets.core.parameters import Rule, or_none
+from airflow_kafka_offsets.core.options import IsolationLevel, StateTables
+from airflow_kafka_offsets.core.parameters import FLAG, Rule, or_none
 from airflow_kafka_offsets.hooks.links import BatchLink, GroupLink, RewindLink
 from airflow_kafka_offsets.loading.parameters import SINK
 from airflow_kafka_offsets.operators.base import RULES, GroupOperator, task_run
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_kafka_offsets.sinks.fan_out import Sinks
+    from airflow_kafka_offsets.sinks.sink import Sink
 
 
 @complete_docs(KafkaBatchOperator)
@@ -31,7 +33,7 @@ class KafkaRewindOperator(GroupOperator):
     another scenario, value or scope, or with other rows to replace, it is another rewind. An error that no retry can
     help, such as an unknown partition or an open batch, fails the task at once.
 
-    As for `KafkaBatchOperator`: `offsets_schema`, `offsets_prefix`, `kafka_conn_id`.
+    As for `KafkaBatchOperator`: `state_tables`, `kafka_conn_id`.
 
     :param group_id: the group whose positions are moved (templated)
     :param scenario: where the positions move to, named as `kafka-consumer-groups --reset-offsets` names it:
@@ -41,7 +43,7 @@ class KafkaRewindOperator(GroupOperator):
         batch, or name of the group (templated)
     :param scope: `topic` or `topic:0,1`, several of them; empty, or nothing but empty text, is all topics of the group
         (templated)
-    :param offsets_conn_id: connection of the database that holds the positions (templated)
+    :param conn_id: connection of the database that holds the positions (templated)
     :param preview_only: only preview (a dry run); text such as `{{ params.preview_only }}` is read as true or false
         (templated)
     :param reason: for the history (templated)
@@ -62,16 +64,26 @@ class KafkaRewindOperator(GroupOperator):
         "scenario",
         "value",
         "scope",
-        "offsets_conn_id",
+        "conn_id",
         "preview_only",
         "reason",
         "replace",
-        "offsets_schema",
-        "offsets_prefix",
+        "state_tables",
         "kafka_conn_id",
     )
     operator_extra_links: Collection[BaseOperatorLink] = (GroupLink(), BatchLink(), RewindLink())
-    rules: ClassVar[Mapping[str, Rule]] = RULES | {"replace": or_none(SINK)}
+    rules: ClassVar[Mapping[str, Rule]] = RULES | {"preview_only": FLAG, "replace": or_none(SINK)}
+    scenario: str
+    value: Any
+    scope: str | Sequence[str]
+    conn_id: str
+    preview_only: bool | str
+    reason: str | None
+    replace: Sink | None
+    abandon_open_batch: bool
+    new_group: bool
+    new_cluster: bool
+    isolation_level: IsolationLevel
     _done: dict[str, Any] | None = None
 
     def __init__(
@@ -81,36 +93,20 @@ class KafkaRewindOperator(GroupOperator):
         scenario: str,
         value: Any = None,
         scope: str | Sequence[str] = (),
-        offsets_conn_id: str,
+        conn_id: str,
         preview_only: bool | str = False,
         reason: str | None = None,
         replace: Sinks | None = None,
         abandon_open_batch: bool = False,
         new_group: bool = False,
         new_cluster: bool = False,
-        isolation_level: str = "read_committed",
-        offsets_schema: str | None = None,
-        offsets_prefix: str = "",
+        isolation_level: IsolationLevel = "read_committed",
+        state_tables: StateTables = StateTables(),
         kafka_conn_id: str = "kafka_default",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.group_id = group_id
-        self.scenario = scenario
-        self.value = value
-        self.scope = scope
-        self.offsets_conn_id = offsets_conn_id
-        self.preview_only = preview_only
-        self.reason = reason
-        self.replace = as_sink(replace)
-        self.abandon_open_batch = abandon_open_batch
-        self.new_group = new_group
-        self.new_cluster = new_cluster
-        self.isolation_level = isolation_level
-        self.offsets_schema = offsets_schema
-        self.offsets_prefix = offsets_prefix
-        self.kafka_conn_id = kafka_conn_id
-        self.check_parameters()
+        self.take(locals() | {"replace": as_sink(replace)})
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Rewind, or preview it.
@@ -138,7 +134,7 @@ class KafkaRewindOperator(GroupOperator):
             self.group_id,
             kafka_conn_id=self.kafka_conn_id,
             replace=self.replace,
-            conn_id=self.offsets_conn_id,
+            conn_id=self.conn_id,
             done=self._done,
         )
 
@@ -156,7 +152,6 @@ class KafkaRewindOperator(GroupOperator):
         from airflow_kafka_offsets.rewinding.previewing import preview_rewind
         from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
-        preview_only = _as_bool("preview_only", self.preview_only)
         # A template without a value renders to nothing.
         value = None if self.value == "" else self.value
         scenario = Scenario.of(self.scenario, value, group_id=self.group_id)
@@ -165,7 +160,7 @@ class KafkaRewindOperator(GroupOperator):
         run = task_run(context)
         config = kafka_config(self.kafka_conn_id)
         with (
-            self.database(self.offsets_conn_id) as engine,
+            self.database(self.conn_id) as engine,
             translated_errors(f"Group {self.group_id!r} was not rewound", "Run the task again."),
         ):
             ledger = Ledger(engine, self.tables)
@@ -189,7 +184,7 @@ class KafkaRewindOperator(GroupOperator):
                 self.log.info("%s", partition)
             if self.replace is not None:
                 preview.refuse_replace()
-            if preview_only:
+            if self.preview_only:
                 return preview.as_dict() | {"executed": False} | asdict(RewindResult(None))
             result = execute_rewind(
                 preview,
@@ -203,13 +198,3 @@ class KafkaRewindOperator(GroupOperator):
                 connections=sink_connections(self.replace) if self.replace is not None else None,
             )
         return preview.as_dict() | {"executed": True} | asdict(result)
-
-
-def _as_bool(name: str, value: bool | str) -> bool:
-    """Return a parameter as a boolean; a template renders it to text."""
-    from airflow_kafka_offsets.exceptions import ConfigurationError
-
-    text = str(value).strip().lower()
-    if text not in ("true", "false"):
-        raise ConfigurationError(f"{name} must be true or false; got {name}={value!r}")
-    return text == "true"

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 _DESCRIBED = re.compile(r"^:param (\w+):.*(?:\n[ ]{4}.*)*", re.MULTILINE)
 
-_REFERRED = re.compile(r"\s*As for `(\w+)`: ((?:`\w+`(?:,\s+|))+|every parameter but `\w+`)\.")
+_REFERRED = re.compile(r"\s*As for `(\w+)`:\s+((?:`\w+`(?:,\s+|))+|every parameter but `\w+`)\.")
 
 
 def complete_docs(*others: type) -> Callable[[T], T]:

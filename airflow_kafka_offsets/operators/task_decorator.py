@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, wraps
 from inspect import Parameter
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, cast, overload
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
@@ -18,20 +18,13 @@ from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
 from airflow_kafka_offsets.operators.shared_docs import complete_docs
 
 if TYPE_CHECKING:
-    from datetime import datetime, timedelta
-
     from airflow.sdk import Context
     from airflow.sdk.bases.decorator import TaskDecorator
 
-    from airflow_kafka_offsets.core.instants import Start
-    from airflow_kafka_offsets.core.planning import OnDataLoss
-    from airflow_kafka_offsets.formats.header import MetadataColumns
-    from airflow_kafka_offsets.formats.record_format import OnNewField, RecordFormat
-    from airflow_kafka_offsets.loading.parameters import OnBadRecord
     from airflow_kafka_offsets.loading.pipeline import Pipeline
-    from airflow_kafka_offsets.sinks.fan_out import Sinks
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def _signature_of(operator: type) -> Callable[[T], T]:
@@ -92,51 +85,20 @@ class KafkaBatchTask(DecoratedOperator, KafkaBatchOperator):
         return replace(super().pipeline(), transform=transform)
 
 
-@overload
-def kafka_batch_task(python_callable: Callable[..., Any], /) -> TaskDecorator: ...
+class _Decorate(Protocol[P]):
+    @overload
+    def __call__(self, python_callable: Callable[..., Any], /) -> TaskDecorator: ...
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> TaskDecorator: ...
 
 
-# Each may be among the `default_args` of the DAG, so none is required here.
-@overload
-def kafka_batch_task(
-    *,
-    group_id: str = ...,
-    topics: Sequence[str] = ...,
-    value_format: RecordFormat = ...,
-    sink: Sinks = ...,
-    key_format: RecordFormat | None = ...,
-    metadata_columns: MetadataColumns | None = ...,
-    on_new_field: OnNewField = ...,
-    start: Start = ...,
-    until: str | datetime | None = ...,
-    max_records: int | str | None = ...,
-    max_bytes: int | str | None = ...,
-    time_budget: timedelta | None = ...,
-    on_data_loss: OnDataLoss = ...,
-    on_bad_record: OnBadRecord = ...,
-    max_dead_letters: int | float | str | None = ...,
-    also_to_topic: str | None = ...,
-    dead_letter_retention: timedelta | None = ...,
-    max_record_bytes: int | str = ...,
-    on_busy: Literal["wait", "skip", "fail"] = ...,
-    isolation_level: str = ...,
-    staging_dir: str | None = ...,
-    spark_conf: dict[str, Any] | None = ...,
-    slice_offsets: int | str = ...,
-    staging_retention: timedelta = ...,
-    idle_timeout: timedelta = ...,
-    lease: timedelta = ...,
-    mirror_to: str | None = ...,
-    offsets_schema: str | None = ...,
-    offsets_prefix: str = ...,
-    kafka_conn_id: str = ...,
-    spark_conn_id: str = ...,
-    assets: bool = ...,
-    modules: Sequence[str] = ...,
-    **kwargs: Any,
-) -> TaskDecorator: ...
+def _typed_as(operator: Callable[P, object]) -> Callable[[Callable[..., TaskDecorator]], _Decorate[P]]:
+    """Return a decorator that gives a function the parameters of an operator, for editors and type checkers."""
+    return lambda function: cast("_Decorate[P]", function)
 
 
+@_typed_as(KafkaBatchOperator)
 @complete_docs(KafkaBatchTask)
 @_signature_of(KafkaBatchTask)
 def kafka_batch_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:

@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_kafka_offsets.core.options import IsolationLevel, StateTables
 from airflow_kafka_offsets.core.parameters import NAME, Rule, or_none
 from airflow_kafka_offsets.operators.base import RULES, GroupOperator
 from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
 from airflow_kafka_offsets.operators.shared_docs import complete_docs
-from airflow_kafka_offsets.sinks.fan_out import as_sink
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
     from airflow_kafka_offsets.sinks.fan_out import Sinks
+    from airflow_kafka_offsets.sinks.sink import Sink
 
 
 @complete_docs(KafkaBatchOperator)
@@ -27,7 +28,7 @@ class KafkaVerifyOperator(GroupOperator):
     Reads only, in one snapshot of the database; loads may run meanwhile. Where something is wrong, the task fails at
     once with an error that names the first violation.
 
-    As for `KafkaBatchOperator`: `offsets_schema`, `offsets_prefix`.
+    As for `KafkaBatchOperator`: `state_tables`.
 
     :param group_id: the group to verify (templated)
     :param sink: the target that the group loads into; its database holds the positions. Where it has no column
@@ -39,8 +40,10 @@ class KafkaVerifyOperator(GroupOperator):
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
     """
 
-    template_fields: Sequence[str] = ("group_id", "sink", "kafka_conn_id", "offsets_schema", "offsets_prefix")
+    template_fields: Sequence[str] = ("group_id", "sink", "kafka_conn_id", "state_tables")
     rules: ClassVar[Mapping[str, Rule]] = RULES | {"kafka_conn_id": or_none(NAME)}
+    sink: Sink
+    isolation_level: IsolationLevel
     _done: dict[str, Any] | None = None
 
     def __init__(
@@ -49,19 +52,12 @@ class KafkaVerifyOperator(GroupOperator):
         group_id: str,
         sink: Sinks,
         kafka_conn_id: str | None = None,
-        isolation_level: str = "read_committed",
-        offsets_schema: str | None = None,
-        offsets_prefix: str = "",
+        isolation_level: IsolationLevel = "read_committed",
+        state_tables: StateTables = StateTables(),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.group_id = group_id
-        self.sink = as_sink(sink)
-        self.kafka_conn_id = kafka_conn_id
-        self.isolation_level = isolation_level
-        self.offsets_schema = offsets_schema
-        self.offsets_prefix = offsets_prefix
-        self.check_parameters()
+        self.take(locals())
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Verify.

@@ -10,7 +10,6 @@ there is no app.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -30,7 +29,7 @@ from fastapi import Depends, HTTPException, status
 
 from airflow_kafka_offsets.ledger.group_summaries import GroupSummary
 from airflow_kafka_offsets.plugin.problems import Problem
-from airflow_kafka_offsets.plugin.sources import Source
+from airflow_kafka_offsets.plugin.sources import Discovery, Source
 
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
@@ -83,32 +82,32 @@ class Caller:
             )
         return self._teams[conn_id]
 
-    def sees_source(self, source: Source, dag_ids: Iterable[str], *, is_configured: bool) -> bool:
+    def sees_source(self, source: Source, discovery: Discovery) -> bool:
         """Return whether the user may know of state tables: the configuration names them, or a DAG that the user may
         read.
         """
-        named = is_configured or not self.readable_dags.isdisjoint(dag_ids)
+        named = discovery.is_configured or not self.readable_dags.isdisjoint(discovery.dag_ids)
         return self.shares_team(source.conn_id) and (named or self.reads_connection(source.conn_id))
 
     def sees_group(self, source: Source, group: GroupSummary) -> bool:
         """Return whether the user may see a group."""
         if not self.shares_team(source.conn_id):
             return False
-        return any(dag_id in self.readable_dags for dag_id in group.dag_ids) or self.reads_connection(source.conn_id)
+        return bool(self._readable(group)) or self.reads_connection(source.conn_id)
 
     def sees_records(self, source: Source, group: GroupSummary) -> bool:
         """Return whether the user may see what dead letters of a group hold."""
         if not self.shares_team(source.conn_id):
             return False
-        dags = [dag_id for dag_id in group.dag_ids if dag_id in self.readable_dags]
-        return any(self.may_dag("GET", dag_id, DagAccessEntity.XCOM) for dag_id in dags) or self.reads_connection(
-            source.conn_id
-        )
+        reads_xcoms = any(self.may_dag("GET", dag_id, DagAccessEntity.XCOM) for dag_id in self._readable(group))
+        return reads_xcoms or self.reads_connection(source.conn_id)
 
     def edits_group(self, source: Source, group: GroupSummary) -> bool:
         """Return whether the user may edit a DAG that loads a group: what its state may be changed by needs that."""
-        dags = [dag_id for dag_id in group.dag_ids if dag_id in self.readable_dags]
-        return self.shares_team(source.conn_id) and any(self.may_dag("PUT", dag_id) for dag_id in dags)
+        return self.shares_team(source.conn_id) and any(self.may_dag("PUT", dag_id) for dag_id in self._readable(group))
+
+    def _readable(self, group: GroupSummary) -> set[str]:
+        return self.readable_dags.intersection(group.dag_ids)
 
     def text(self, problem: Problem) -> str:
         """Return what the user may know of a problem."""

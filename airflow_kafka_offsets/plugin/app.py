@@ -17,7 +17,7 @@ from airflow_kafka_offsets.plugin.access import LOGIN
 from airflow_kafka_offsets.plugin.readings import Connections, Readings
 from airflow_kafka_offsets.plugin.rendering import HEADERS
 from airflow_kafka_offsets.plugin.serialized_dags import SerializedDags
-from airflow_kafka_offsets.plugin.sources import Origin, Source, configured
+from airflow_kafka_offsets.plugin.sources import Discovery, Source, configured
 from airflow_kafka_offsets.plugin.verifications import Verifications
 
 ROUTERS = (pages.router, group_pages.router, rewind_pages.router, verify_pages.router)
@@ -59,6 +59,6 @@ def _readings() -> Readings:
     return Readings(connections, configured_sources, SerializedDags().registered)
 
 
-def configured_sources() -> dict[Source, Origin]:
+def configured_sources() -> dict[Source, Discovery]:
     """Return the state tables that `[kafka_offsets] conn_ids` names."""
     return configured(conf.get("kafka_offsets", "conn_ids", fallback="") or "")

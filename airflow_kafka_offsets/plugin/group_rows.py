@@ -62,9 +62,7 @@ class GroupRow:
             -(delay or timedelta(0)),
             -(self.report.lag if self.report is not None else 0),
             self.group.group_id,
-            self.source.conn_id,
-            self.source.schema or "",
-            self.source.prefix,
+            *self.source.order(),
         )
 
 

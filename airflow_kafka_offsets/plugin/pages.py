@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.plugin.access import READS_DAG, Caller, CallerDep, not_found
-from airflow_kafka_offsets.plugin.group_rows import GroupRow, Level, group_row, in_order
+from airflow_kafka_offsets.plugin.group_rows import GroupRow, Level, in_order
 from airflow_kafka_offsets.plugin.readings import Readings, SourceLook
 from airflow_kafka_offsets.plugin.rendering import STATIC, page, static_file
 from airflow_kafka_offsets.plugin.sources import Registered, Source
@@ -128,44 +128,27 @@ def overview(readings: Readings, caller: Caller, dag_id: str | None = None) -> O
     except ConfigurationError as error:
         return Overview(problem=str(error))
     named = readings.dags(deadline).get(dag_id, Registered()) if dag_id is not None else Registered()
-    seen = {
-        source: origin
-        for source, origin in sources.items()
-        if caller.sees_source(source, origin.dag_ids, is_configured=origin.is_configured)
-    }
+    seen = {source: discovery for source, discovery in sources.items() if caller.sees_source(source, discovery)}
     rows: list[GroupRow] = []
     cards: list[SourceCard] = []
-    notes: dict[tuple[Source, str], str] = {}
     looks = readings.look(seen, _GROUPS_SECONDS)
     for look in looks:
-        mine = [
-            row
-            for row in _rows(look, caller)
-            if dag_id is None
-            or dag_id in row.group.dag_ids
-            or (row.group.group_id in named.groups and look.source in named.kafka_conn_ids)
-        ]
+        mine = _rows(look, caller)
+        if dag_id is not None:
+            mine = [row for row in mine if dag_id in row.group.dag_ids or named.loads(*row.key)]
         rows += mine
-        notes |= {row.key: caller.text(row.lag_problem) for row in mine if row.lag_problem is not None}
         card = _card(look, mine, caller)
-        if mine or look.origin.is_configured or card.problems:
+        if mine or look.discovery.is_configured or card.problems:
             cards.append(card)
+    notes = {row.key: caller.text(row.lag_problem) for row in rows if row.lag_problem is not None}
     is_first = not readings.has_dags or any(look.stored.value is None or look.lags.value is None for look in looks)
     now = {look.source: look.stored.value.now for look in looks if look.stored.value is not None}
     return Overview(in_order(rows), cards, notes, now, refresh=_SOON_SECONDS if is_first else _REFRESH_SECONDS)
 
 
 def _rows(look: SourceLook, caller: Caller) -> list[GroupRow]:
-    if look.stored.value is None:
-        return []
-    lags = look.lags.value
-    rows = []
-    for group in look.stored.value.groups or ():
-        if caller.sees_group(look.source, group):
-            report = lags.reports.get(group.group_id) if lags is not None else None
-            lag_problem = lags.problems.get(group.group_id) if lags is not None else None
-            rows.append(group_row(look.source, group, report, lag_problem))
-    return rows
+    groups = look.stored.value.groups if look.stored.value is not None else None
+    return [look.row(group) for group in groups or () if caller.sees_group(look.source, group)]
 
 
 def _card(look: SourceLook, rows: Sequence[GroupRow], caller: Caller) -> SourceCard:

@@ -21,8 +21,9 @@ from airflow_kafka_offsets.ledger.group_summaries import GroupSummary, group_sum
 from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.plugin.background import BackgroundCache, BoundedExecutor, CachedReading
+from airflow_kafka_offsets.plugin.group_rows import GroupRow, group_row
 from airflow_kafka_offsets.plugin.problems import Problem, problem
-from airflow_kafka_offsets.plugin.sources import Origin, Registered, Source, merged
+from airflow_kafka_offsets.plugin.sources import Discovery, Registered, Source, merged
 
 T = TypeVar("T")
 
@@ -48,8 +49,13 @@ class Stored:
 class Lags:
     """The lag of the groups of state tables, and why that of others is not known."""
 
-    reports: Mapping[str, LagReport]
-    problems: Mapping[str, Problem]
+    reports: dict[str, LagReport]
+    problems: dict[str, Problem]
+
+    def add(self, others: Lags) -> None:
+        """Add the lag of other groups."""
+        self.reports.update(others.reports)
+        self.problems.update(others.problems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +69,31 @@ class Connections:
     cluster: Callable[[str], Cluster]
     kafka_config: Callable[[str], Mapping[str, Any]]
 
+    @contextmanager
+    def ledger(self, source: Source) -> Iterator[Ledger]:
+        """Open state tables, and close their database after the block."""
+        with self.database(source.conn_id) as engine:
+            yield Ledger(engine, source.tables)
+
 
 @dataclass(frozen=True, slots=True)
 class SourceLook:
     """What is known of state tables at a request."""
 
     source: Source
-    origin: Origin
+    discovery: Discovery
     stored: CachedReading[Stored]
     lags: CachedReading[Lags]
 
     @property
     def problem(self) -> Problem | None:
         """Return why the groups are not known, or not anew."""
-        if self.stored.error is not None:
-            return problem(self.stored.error, self.source.conn_id)
-        return None
+        return None if self.stored.error is None else problem(self.stored.error, self.source.conn_id)
+
+    def row(self, group: GroupSummary) -> GroupRow:
+        """Return the row of a group, with its lag if it is known."""
+        lags = self.lags.value or Lags({}, {})
+        return group_row(self.source, group, lags.reports.get(group.group_id), lags.problems.get(group.group_id))
 
 
 @dataclass(eq=False)
@@ -96,7 +111,7 @@ class Readings:
     """
 
     connections: Connections
-    configured: Callable[[], dict[Source, Origin]]
+    configured: Callable[[], dict[Source, Discovery]]
     registered: Callable[[], dict[str, Registered]]
     _dags: BackgroundCache[dict[str, Registered]] = field(init=False)
     _limits: dict[str, BoundedExecutor] = field(default_factory=dict, init=False)
@@ -115,14 +130,14 @@ class Readings:
         """Return whether the DAGs have been read once."""
         return self._dags.look(0.0).value is not None
 
-    def sources(self, deadline: float) -> dict[Source, Origin]:
+    def sources(self, deadline: float) -> dict[Source, Discovery]:
         """Return the state tables that are known at the deadline."""
         return merged(self.configured(), self.dags(deadline))
 
-    def look(self, sources: Mapping[Source, Origin], seconds: float) -> list[SourceLook]:
+    def look(self, sources: Mapping[Source, Discovery], seconds: float) -> list[SourceLook]:
         """Return what is known of state tables, after so many seconds at most, however many there are."""
         deadline = time.monotonic() + seconds
-        readings = {source: self._reading(source, origin) for source, origin in sources.items()}
+        readings = {source: self._reading(source, known.kafka_conn_ids) for source, known in sources.items()}
         for reading in readings.values():
             reading.stored.start()
             reading.lags.start()
@@ -139,7 +154,7 @@ class Readings:
         """
 
         def connected() -> T:
-            with self.ledger(source) as ledger, ledger.connect() as conn:
+            with self.connections.ledger(source) as ledger, ledger.connect() as conn:
                 return work(conn, ledger.tables)
 
         return self._limits.setdefault(source.conn_id, BoundedExecutor(_AT_ONCE)).run(connected, seconds)
@@ -152,19 +167,12 @@ class Readings:
         """
 
         def connected() -> T:
-            with self.ledger(source) as ledger:
+            with self.connections.ledger(source) as ledger:
                 return work(ledger)
 
         return self._long.setdefault(source.conn_id, BoundedExecutor(_AT_ONCE)).run(connected, seconds)
 
-    @contextmanager
-    def ledger(self, source: Source) -> Iterator[Ledger]:
-        """Open state tables, and close their database after the block."""
-        with self.connections.database(source.conn_id) as engine:
-            yield Ledger(engine, Tables.of(source.schema, source.prefix))
-
-    def _reading(self, source: Source, origin: Origin) -> _Reading:
-        kafka = origin.kafka_conn_ids
+    def _reading(self, source: Source, kafka: frozenset[str]) -> _Reading:
         if (source, kafka) not in self._readings:
             self._readings[source, kafka] = _Reading(
                 BackgroundCache(lambda: read_stored(self.connections, source), STORED_SECONDS),
@@ -175,28 +183,23 @@ class Readings:
 
 def read_stored(connections: Connections, source: Source) -> Stored:
     """Read the groups of state tables."""
-    with connections.database(source.conn_id) as engine:
-        tables = Tables.of(source.schema, source.prefix)
-        with Ledger(engine, tables).connect() as conn:
-            if installed_version(conn, tables) is None:
-                return Stored(None, None)
-            now, groups = group_summaries(conn, tables)
+    with connections.ledger(source) as ledger, ledger.connect() as conn:
+        if installed_version(conn, ledger.tables) is None:
+            return Stored(None, None)
+        now, groups = group_summaries(conn, ledger.tables)
     return Stored(now, tuple(groups))
 
 
 def measure(connections: Connections, source: Source, kafka_conn_ids: list[str]) -> Lags:
     """Measure the lag of every group, each at the cluster that its positions belong to."""
-    with connections.database(source.conn_id) as engine:
-        tables = Tables.of(source.schema, source.prefix)
-        with Ledger(engine, tables).connect() as conn:
-            if installed_version(conn, tables) is None:
-                return Lags({}, {})
-            group_ids = [group.group_id for group in group_summaries(conn, tables)[1]]
-            states = group_states(conn, tables, group_ids)
+    with connections.ledger(source) as ledger, ledger.connect() as conn:
+        if installed_version(conn, ledger.tables) is None:
+            return Lags({}, {})
+        group_ids = [group.group_id for group in group_summaries(conn, ledger.tables)[1]]
+        states = group_states(conn, ledger.tables, group_ids)
     # A group without positions has no lag yet.
     left = {group_id: state for group_id, state in states.items() if state.stored}
-    reports: dict[str, LagReport] = {}
-    problems: dict[str, Problem] = {}
+    found = Lags({}, {})
     failed: list[Problem] = []
     for conn_id in kafka_conn_ids:
         try:
@@ -207,31 +210,22 @@ def measure(connections: Connections, source: Source, kafka_conn_ids: list[str])
             continue
         mine = {group_id: state for group_id, state in left.items() if state.cluster_id in (cluster_id, None)}
         left = {group_id: state for group_id, state in left.items() if group_id not in mine}
-        _measure(cluster, conn_id, mine, reports, problems)
-    unknown = _no_cluster(kafka_conn_ids)
-    return Lags(reports, problems | dict.fromkeys(left, failed[0] if failed else unknown))
+        found.add(_measure(cluster, conn_id, mine))
+    unknown = Problem(
+        f"No connection leads to the Kafka cluster of this group: {', '.join(kafka_conn_ids)} lead to others. Name it "
+        "in [kafka_offsets] conn_ids"
+    )
+    found.problems.update(dict.fromkeys(left, failed[0] if failed else unknown))
+    return found
 
 
-def _measure(
-    cluster: Cluster,
-    conn_id: str,
-    states: Mapping[str, GroupState],
-    reports: dict[str, LagReport],
-    problems: dict[str, Problem],
-) -> None:
+def _measure(cluster: Cluster, conn_id: str, states: Mapping[str, GroupState]) -> Lags:
     questions = [(LagQuestion(group_id, times=True), state) for group_id, state in states.items()]
     try:
-        for group_id, answer in zip(states, LagPolls(cluster).reports(questions), strict=True):
-            if isinstance(answer, Exception):
-                problems[group_id] = problem(answer, conn_id)
-            else:
-                reports[group_id] = answer
+        answers = dict(zip(states, LagPolls(cluster).reports(questions), strict=True))
     except KafkaOffsetsError as error:
-        problems.update(dict.fromkeys(states, problem(error, conn_id)))
-
-
-def _no_cluster(kafka_conn_ids: list[str]) -> Problem:
-    return Problem(
-        f"No connection leads to the Kafka cluster of this group: {', '.join(kafka_conn_ids)} "
-        "lead to others. Name it in [kafka_offsets] conn_ids"
+        return Lags({}, dict.fromkeys(states, problem(error, conn_id)))
+    return Lags(
+        {group_id: answer for group_id, answer in answers.items() if isinstance(answer, LagReport)},
+        {group_id: problem(answer, conn_id) for group_id, answer in answers.items() if isinstance(answer, Exception)},
     )

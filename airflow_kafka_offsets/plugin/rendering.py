@@ -17,7 +17,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from airflow_kafka_offsets import __version__
-from airflow_kafka_offsets.core.text import count
+from airflow_kafka_offsets.core.text import count, short_duration
 from airflow_kafka_offsets.dead_letters.page import Excerpt
 from airflow_kafka_offsets.plugin.group_rows import share_level
 from airflow_kafka_offsets.plugin.sources import Source
@@ -52,13 +52,8 @@ def number(value: float | None) -> str:
 
 
 def duration(value: timedelta | None) -> str:
-    """Write a duration with its two largest units: 45s, 3m 20s, 5h 0m, 12d 3h."""
-    if value is None:
-        return "–"
-    whole = max(0, int(value.total_seconds()))
-    units = ((whole // 86_400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s"))
-    first = next((index for index, (amount, _) in enumerate(units) if amount), 3)
-    return " ".join(f"{amount}{unit}" for amount, unit in units[first : first + 2])
+    """Write a duration with its two largest units."""
+    return "–" if value is None else short_duration(value)
 
 
 def instant(value: datetime | None) -> str:

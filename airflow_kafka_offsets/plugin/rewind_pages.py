@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import Annotated, Any, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
 
-from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response, status
-from fastapi.responses import RedirectResponse
+from fastapi import APIRouter, Depends, HTTPException, Query, Response, status
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.datastructures import FormData
 
@@ -27,15 +26,12 @@ from airflow_kafka_offsets.exceptions import (
     PlanningError,
     UnknownTopicError,
 )
+from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.plugin import rewind_work as work
-from airflow_kafka_offsets.plugin.access import Caller, CallerDep
 from airflow_kafka_offsets.plugin.background import TooSlowError
-from airflow_kafka_offsets.plugin.forms import FROM_THIS_SITE, FormDep, field, issue, redeem
-from airflow_kafka_offsets.plugin.group_pages import Found, NamedGroup, NamedGroupDep, find_group, rewinds_are_on
-from airflow_kafka_offsets.plugin.pages import ReadingsDep
+from airflow_kafka_offsets.plugin.forms import FROM_THIS_SITE, FormDep, field
+from airflow_kafka_offsets.plugin.group_request import Found, GroupRequest, GroupRequestDep, rewinds_are_on
 from airflow_kafka_offsets.plugin.problems import Problem, problem
-from airflow_kafka_offsets.plugin.readings import Readings
-from airflow_kafka_offsets.plugin.rendering import Links, page
 from airflow_kafka_offsets.plugin.shell_commands import replace_command
 from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS
 
@@ -66,7 +62,9 @@ _OFFERED = (
 assert {name for name, _, _ in _OFFERED} == {*SCENARIOS}
 
 _READABLE = (ConfigurationError, PlanningError, UnknownTopicError, LedgerError)
-"""Errors whose texts have groups, topics and offsets, and no hosts."""
+"""Errors whose texts have groups, topics and offsets, and no hosts, but for those of outages."""
+
+_OUTAGES = (CommitUnknownError, DatabaseUnavailableError, KafkaUnavailableError)
 
 
 def _switched_on() -> None:
@@ -82,193 +80,135 @@ router = APIRouter(dependencies=[Depends(_switched_on)])
 
 @router.get("/rewind")
 def rewind_form(
-    request: Request,
-    caller: CallerDep,
-    readings: ReadingsDep,
-    named: NamedGroupDep,
+    request: GroupRequestDep,
     scenario: Annotated[str, Query(max_length=20)] = "",
     value: Annotated[str, Query(max_length=250)] = "",
 ) -> Response:
     """Return the form of a rewind."""
-    found = _found(readings, caller, named)
-    return _form_page(request, readings, caller, named, found, work.RewindForm(scenario, value))
+    return _form_page(request, _found(request), work.RewindForm(scenario, value))
 
 
 @router.post("/rewind/preview", dependencies=[FROM_THIS_SITE])
-def preview_page(
-    request: Request, caller: CallerDep, readings: ReadingsDep, named: NamedGroupDep, form: FormDep
-) -> Response:
+def preview_page(request: GroupRequestDep, sent: FormDep) -> Response:
     """Return what a rewind would do, or the form again with what is wrong. Nothing is changed."""
-    found = _found(readings, caller, named)
-    redeem(field(form, "ticket"), "preview", caller, named.source, named.group_id)
-    wish = _wish(form)
-    kafka_conn_ids = _kafka_conn_ids(readings, named)
-    outcome = _attempt(
-        lambda: readings.run_long(
-            named.source,
-            lambda ledger: work.preview_wish(
-                ledger, readings, caller, named.source, found.summary, kafka_conn_ids, wish
-            ),
-            _PREVIEW_SECONDS,
-        ),
-        caller,
-        named,
-    )
-    if isinstance(outcome, _Refused):
-        return _form_page(request, readings, caller, named, found, wish, outcome)
-    preview, command = outcome.preview, None
-    blocked = preview.open_batch is not None and not wish.abandon
-    ticket = issue("execute", caller, named.source, named.group_id, work.ticket_content(outcome, wish))
-    if not outcome.target.tables and preview.offsets_reread and not preview.moves_cluster:
-        command = replace_command(
-            named.source, named.group_id, outcome.target, wish, outcome.kafka_conn_id, preview.open_batch
-        )
+    found, form = _found(request), _form(sent)
+    request.redeem(sent, "preview")
+    estimate = _attempt(request, lambda ledger: work.estimate(ledger, request, found.summary, form), _PREVIEW_SECONDS)
+    if isinstance(estimate, _Refused):
+        return _form_page(request, found, form, estimate)
+    preview = estimate.preview
     partitions = [each for each in preview.partitions if each.changes or each.note or each.offsets_reread]
-    return page(
-        request,
+    return request.page(
         "rewind_preview.html",
-        named=named,
-        cost=outcome,
+        estimate=estimate,
         preview=preview,
-        command=command,
+        command=replace_command(request.source, request.group_id, estimate, form) if estimate.leaves_rows else None,
         partitions=partitions[:_PARTITIONS],
         left_out=max(0, len(partitions) - _PARTITIONS),
         unchanged=len(preview.partitions) - len(partitions),
-        wish=wish,
-        blocked=blocked,
-        ticket=ticket,
+        form=form,
+        blocked=preview.open_batch is not None and not form.abandon,
+        ticket=request.issue("execute", work.ticket_content(estimate, form)),
     )
 
 
 @router.post("/rewind/execute", dependencies=[FROM_THIS_SITE])
-def execute(
-    request: Request, caller: CallerDep, readings: ReadingsDep, named: NamedGroupDep, form: FormDep
-) -> Response:
+def execute(request: GroupRequestDep, sent: FormDep) -> Response:
     """Execute a preview, as it was shown or not at all, and lead to its row in the history."""
-    _found(readings, caller, named)
-    number, content = redeem(field(form, "ticket"), "execute", caller, named.source, named.group_id)
-    reason, who = field(form, "reason"), str(caller.user.get_name())
+    _found(request)
+    number, content = request.redeem(sent, "execute")
+    reason, who = field(sent, "reason"), str(request.caller.user.get_name())
     if not reason:
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "A rewind needs a reason. Nothing was changed")
-    outcome = _attempt(
-        lambda: readings.run_long(
-            named.source, lambda ledger: work.execute(ledger, content, number, who, reason), _EXECUTE_SECONDS
-        ),
-        caller,
-        named,
-    )
-    if isinstance(outcome, _Refused):
-        return page(request, "rewind_refused.html", outcome.status, named=named, text=outcome.text)
-    log.info("%s has rewound group %r of %s: %s", who, named.group_id, named.source, outcome)
-    links = Links(request)
-    if outcome.batch_id is None:
-        return RedirectResponse(links.page("group", named.source, named.group_id), status.HTTP_303_SEE_OTHER)
-    url = links.page("batch", named.source, named.group_id, batch=outcome.batch_id)
-    return RedirectResponse(url, status.HTTP_303_SEE_OTHER)
+    result = _attempt(request, lambda ledger: work.execute(ledger, content, number, who, reason), _EXECUTE_SECONDS)
+    if isinstance(result, _Refused):
+        return request.page("rewind_refused.html", result.status, text=result.text)
+    log.info("%s has rewound group %r of %s: %s", who, request.group_id, request.source, result)
+    if result.batch_id is None:
+        return request.redirect("group")
+    return request.redirect("batch", batch=result.batch_id)
 
 
+@dataclass(frozen=True, slots=True)
 class _Refused:
     """Why nothing was done.
 
     :param text: what the user may know
     """
 
-    def __init__(self, status_code: int, text: str) -> None:
-        self.status = status_code
-        self.text = text
+    status: int
+    text: str
 
 
-def _attempt(do: Callable[[], T], caller: Caller, named: NamedGroup) -> T | _Refused:
+def _attempt(request: GroupRequest, do: Callable[[Ledger], T], seconds: float) -> T | _Refused:
+    """Return what longer work with the state tables returns, or why it was refused."""
     try:
-        return do()
-    except CommitUnknownError as error:
-        what = (
-            "Whether the positions were moved is not known: the rewind is in the history of the group as a whole, "
-            "or not at all"
-        )
-        return _Refused(
-            status.HTTP_503_SERVICE_UNAVAILABLE, caller.text(Problem(what, str(error), named.source.conn_id))
-        )
-    except DatabaseUnavailableError as error:
-        what = "The database could not do it. Nothing was changed"
-        return _Refused(
-            status.HTTP_503_SERVICE_UNAVAILABLE, caller.text(Problem(what, str(error), named.source.conn_id))
-        )
-    except _READABLE as error:
-        return _Refused(status.HTTP_409_CONFLICT, str(error))
+        return request.readings.run_long(request.source, do, seconds)
     except TooSlowError:
         return _Refused(
             status.HTTP_504_GATEWAY_TIMEOUT,
             "This takes long, and goes on. If it is executed, the rewind will be in the history of the group, as a "
             "whole or not at all.",
         )
-    except KafkaUnavailableError as error:
-        return _Refused(status.HTTP_503_SERVICE_UNAVAILABLE, caller.text(_no_kafka(error, named)))
     except (KafkaOffsetsError, SQLAlchemyError) as error:
-        return _Refused(status.HTTP_503_SERVICE_UNAVAILABLE, caller.text(problem(error, named.source.conn_id)))
+        if isinstance(error, _READABLE) and not isinstance(error, _OUTAGES):
+            return _Refused(status.HTTP_409_CONFLICT, str(error))
+        return _Refused(status.HTTP_503_SERVICE_UNAVAILABLE, request.caller.text(_problem(error, request)))
 
 
-def _no_kafka(error: KafkaUnavailableError, named: NamedGroup) -> Problem:
-    # Which of the connections it was is in the text, which may name hosts.
-    return Problem("The Kafka cluster does not answer, or refuses", shortened(str(error)), named.source.conn_id)
+def _problem(error: Exception, request: GroupRequest) -> Problem:
+    match error:
+        case CommitUnknownError():
+            what = (
+                "Whether the positions were moved is not known: the rewind is in the history of the group as a whole, "
+                "or not at all"
+            )
+        case DatabaseUnavailableError():
+            what = "The database could not do it. Nothing was changed"
+        case KafkaUnavailableError():
+            # Which of the connections it was is in the text, which may name hosts.
+            what = "The Kafka cluster does not answer, or refuses"
+        case _:
+            return problem(error, request.source.conn_id)
+    return Problem(what, shortened(str(error)), request.source.conn_id)
 
 
-def _found(readings: Readings, caller: Caller, named: NamedGroup) -> Found[work.FormState]:
+def _found(request: GroupRequest) -> Found[work.FormState]:
     """Return the group, if the user may edit it.
 
     :raises HTTPException: 404 where the user may not see it, 403 where they may not edit it
     """
-    found = find_group(
-        readings,
-        caller,
-        named,
-        lambda conn, tables: work.before(conn, tables, readings, named.source, named.group_id),
-    )
-    if not caller.edits_group(named.source, found.summary):
-        raise HTTPException(
-            status.HTTP_403_FORBIDDEN, "Who moves the positions of a group needs the right to edit a DAG that loads it"
-        )
+    found = request.find(lambda conn, tables: work.form_state(conn, tables, request))
+    request.check_edits(found, "Who moves the positions of a group")
     return found
 
 
-def _kafka_conn_ids(readings: Readings, named: NamedGroup) -> frozenset[str]:
-    return readings.sources(0.0)[named.source].kafka_conn_ids
-
-
-def _wish(form: FormData) -> work.RewindForm:
-    scenario = field(form, "scenario")
+def _form(sent: FormData) -> work.RewindForm:
+    scenario = field(sent, "scenario")
     return work.RewindForm(
         scenario,
-        field(form, f"value-{scenario}"),
-        field(form, "scope"),
-        field(form, "kafka_conn_id"),
-        field(form, "isolation_level") or work.ISOLATION_LEVELS[0],
-        replace=bool(field(form, "replace")),
-        abandon=bool(field(form, "abandon")),
-        new_cluster=bool(field(form, "new_cluster")),
+        field(sent, f"value-{scenario}"),
+        field(sent, "scope"),
+        field(sent, "kafka_conn_id"),
+        field(sent, "isolation_level") or work.ISOLATION_LEVELS[0],
+        replace=bool(field(sent, "replace")),
+        abandon=bool(field(sent, "abandon")),
+        new_cluster=bool(field(sent, "new_cluster")),
     )
 
 
 def _form_page(
-    request: Request,
-    readings: Readings,
-    caller: Caller,
-    named: NamedGroup,
-    found: Found[work.FormState],
-    wish: work.RewindForm,
-    refused: _Refused | None = None,
+    request: GroupRequest, found: Found[work.FormState], form: work.RewindForm, refused: _Refused | None = None
 ) -> Response:
-    values: dict[str, Any] = {
-        "named": named,
-        "group": found.summary,
-        "before": found.more,
-        "offered": _OFFERED,
-        "wish": asdict(wish),
-        "kafka_conn_ids": sorted(
-            conn_id for conn_id in _kafka_conn_ids(readings, named) if caller.shares_team(conn_id)
-        ),
-        "isolation_levels": work.ISOLATION_LEVELS,
-        "refused": refused.text if refused is not None else None,
-        "ticket": issue("preview", caller, named.source, named.group_id),
-    }
-    return page(request, "rewind.html", refused.status if refused is not None else 200, **values)
+    return request.page(
+        "rewind.html",
+        refused.status if refused is not None else 200,
+        group=found.summary,
+        state=found.more,
+        offered=_OFFERED,
+        form=form,
+        kafka_conn_ids=work.kafka_conn_ids(request),
+        isolation_levels=work.ISOLATION_LEVELS,
+        refused=refused.text if refused is not None else None,
+        ticket=request.issue("preview"),
+    )

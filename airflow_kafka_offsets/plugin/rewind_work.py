@@ -16,10 +16,9 @@ from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.group_summaries import GroupSummary, group_summaries
 from airflow_kafka_offsets.ledger.replaced_output import count_output
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.plugin.access import Caller
-from airflow_kafka_offsets.plugin.group_targets import GroupTarget, group_target
-from airflow_kafka_offsets.plugin.readings import Readings
-from airflow_kafka_offsets.plugin.sources import Source, tables_of
+from airflow_kafka_offsets.plugin.group_request import GroupRequest
+from airflow_kafka_offsets.plugin.group_targets import GroupTarget
+from airflow_kafka_offsets.plugin.sources import tables_of
 from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind
 from airflow_kafka_offsets.rewinding.history import state_before_last_rewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
@@ -94,48 +93,50 @@ class RewindEstimate:
         """Return whether there is nothing to execute."""
         return not (self.preview.replacing if self.tables else self.preview.changed)
 
+    @property
+    def leaves_rows(self) -> bool:
+        """Return whether rows of offsets that will be read again stay in the target."""
+        return bool(not self.target.tables and self.preview.offsets_reread and not self.preview.moves_cluster)
 
-def before(conn: Connection, tables: Tables, readings: Readings, source: Source, group_id: str) -> FormState:
+
+def form_state(conn: Connection, tables: Tables, request: GroupRequest) -> FormState:
     """Return what the form shows."""
     try:
-        state_before_last_rewind(Ledger(conn.engine, tables), group_id, {})
+        state_before_last_rewind(Ledger(conn.engine, tables), request.group_id, {})
         undo = None
     except KafkaOffsetsError as error:
         undo = str(error)
-    return FormState(group_target(conn, tables, source, group_id, readings.dags(0.0)), undo)
+    return FormState(request.target(conn, tables), undo)
 
 
-def preview_wish(
-    ledger: Ledger,
-    readings: Readings,
-    caller: Caller,
-    source: Source,
-    group: GroupSummary,
-    kafka_conn_ids: frozenset[str],
-    wish: RewindForm,
-) -> RewindEstimate:
+def kafka_conn_ids(request: GroupRequest) -> list[str]:
+    """Return the connections of Kafka that the group may be loaded through, and that the user may use."""
+    known = request.readings.sources(0.0)[request.source].kafka_conn_ids
+    return sorted(conn_id for conn_id in known if request.caller.shares_team(conn_id))
+
+
+def estimate(ledger: Ledger, request: GroupRequest, group: GroupSummary, form: RewindForm) -> RewindEstimate:
     """Return the preview of what a form asks for. Nothing is written.
 
-    :param kafka_conn_ids: the connections that the group may be loaded through
     :raises KafkaOffsetsError: see `preview_rewind`
     """
-    scenario, scope = wish.parsed(group.group_id)
+    scenario, scope = form.parsed(group.group_id)
     if scenario.name == "to-group":
-        _check_other_group(ledger, caller, source, str(scenario.value))
-    kafka_conn_id = _kafka_conn_id(readings, caller, group, kafka_conn_ids, wish)
+        _check_other_group(ledger, request, str(scenario.value))
+    kafka_conn_id = _kafka_conn_id(request, group, form)
     preview = preview_rewind(
         group.group_id,
         scenario,
         engine=ledger.engine,
-        kafka_config=readings.connections.kafka_config(kafka_conn_id),
+        kafka_config=request.readings.connections.kafka_config(kafka_conn_id),
         tables=ledger.tables,
         scope=scope,
-        isolation_level=wish.isolation_level,
-        new_cluster=wish.new_cluster,
+        isolation_level=form.isolation_level,
+        new_cluster=form.new_cluster,
     )
     with ledger.connect() as conn:
-        target = group_target(conn, ledger.tables, source, group.group_id, readings.dags(0.0))
-        if not wish.replace:
+        target = request.target(conn, ledger.tables)
+        if not form.replace:
             return RewindEstimate(preview, target, kafka_conn_id)
         preview.refuse_replace()
         if not target.tables:
@@ -147,16 +148,10 @@ def preview_wish(
         def count_rows(replaced: ReplacedOffsets) -> int:
             return sum(count_replaced(conn, table, replaced) for table in target.tables)
 
-        moves = [move for move in preview.replacing if move.reread is not None]
-        rows, letters = count_output(
-            conn,
-            ledger.tables,
-            group.group_id,
-            of_tables(target.tables).name,
-            {move.topic_partition: move.reread for move in moves if move.reread is not None},
-            {move.topic_partition: move.new.topic_id for move in moves if move.new is not None},
-            count_rows,
-        )
+        reread = {move.topic_partition: move.reread for move in preview.replacing if move.reread is not None}
+        topic_ids = {move.topic_partition: move.new.topic_id for move in preview.replacing if move.new is not None}
+        name = of_tables(target.tables).name
+        rows, letters = count_output(conn, ledger.tables, group.group_id, name, reread, topic_ids, count_rows)
     return RewindEstimate(preview, target, kafka_conn_id, rows, letters, target.tables)
 
 
@@ -181,43 +176,40 @@ def execute(ledger: Ledger, content: Mapping[str, Any], number: str, who: str, r
     )
 
 
-def ticket_content(cost: RewindEstimate, wish: RewindForm) -> dict[str, Any]:
+def ticket_content(estimate: RewindEstimate, form: RewindForm) -> dict[str, Any]:
     """Return what the ticket of a preview holds."""
     return {
-        "preview": cost.preview.as_dict(),
-        "tables": [[table.table, table.schema, table.upsert_key] for table in cost.tables],
-        "abandon": wish.abandon,
+        "preview": estimate.preview.as_dict(),
+        "tables": [table._asdict() for table in estimate.tables],
+        "abandon": form.abandon,
     }
 
 
-def _check_other_group(ledger: Ledger, caller: Caller, source: Source, group_id: str) -> None:
+def _check_other_group(ledger: Ledger, request: GroupRequest, group_id: str) -> None:
     """Raise if the user may not see the group whose positions are copied, as if there were none."""
     with ledger.connect() as conn:
         _, groups = group_summaries(conn, ledger.tables, [group_id])
-    if not groups or not caller.sees_group(source, groups[0]):
-        raise NoPositionError(f"There is no group {group_id!r} in {source}, or you may not see it")
+    if not groups or not request.caller.sees_group(request.source, groups[0]):
+        raise NoPositionError(f"There is no group {group_id!r} in {request.source}, or you may not see it")
 
 
-def _kafka_conn_id(
-    readings: Readings, caller: Caller, group: GroupSummary, kafka_conn_ids: frozenset[str], wish: RewindForm
-) -> str:
+def _kafka_conn_id(request: GroupRequest, group: GroupSummary, form: RewindForm) -> str:
     """Return the connection that the form names, or the one that leads to the group's cluster."""
-    allowed = sorted(conn_id for conn_id in kafka_conn_ids if caller.shares_team(conn_id))
-    if wish.kafka_conn_id:
-        if wish.kafka_conn_id not in allowed:
-            raise ConfigurationError(f"The group is not loaded through connection {wish.kafka_conn_id!r}")
-        return wish.kafka_conn_id
-    if len(allowed) > 1:
-        for conn_id in allowed:
-            try:
-                if readings.connections.cluster(conn_id).cluster_id() == group.cluster_id:
-                    return conn_id
-            except KafkaOffsetsError:
-                # Another one may lead there; the message below names those that do not.
-                continue
-    if len(allowed) != 1:
-        raise ConfigurationError(
-            f"No connection leads to the Kafka cluster of the group ({', '.join(allowed) or 'none is yours to use'}): "
-            "choose one"
-        )
-    return allowed[0]
+    allowed = kafka_conn_ids(request)
+    if form.kafka_conn_id:
+        if form.kafka_conn_id not in allowed:
+            raise ConfigurationError(f"The group is not loaded through connection {form.kafka_conn_id!r}")
+        return form.kafka_conn_id
+    if len(allowed) == 1:
+        return allowed[0]
+    for conn_id in allowed:
+        try:
+            if request.readings.connections.cluster(conn_id).cluster_id() == group.cluster_id:
+                return conn_id
+        except KafkaOffsetsError:
+            # Another one may lead there; the message below names those that do not.
+            continue
+    raise ConfigurationError(
+        f"No connection leads to the Kafka cluster of the group ({', '.join(allowed) or 'none is yours to use'}): "
+        "choose one"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from airflow_kafka_offsets.plugin.group_targets import GroupTarget
-from airflow_kafka_offsets.plugin.rewind_work import ISOLATION_LEVELS, RewindForm
+from airflow_kafka_offsets.plugin.rewind_work import ISOLATION_LEVELS, RewindEstimate, RewindForm
 from airflow_kafka_offsets.plugin.sources import DEFAULT_KAFKA, Source
 
 _PROGRAM = ("airflow", "kafka-offsets")
@@ -21,35 +21,31 @@ def verify_command(source: Source, group_id: str, target: GroupTarget) -> str | 
     return None if named is None else shlex.join([*_PROGRAM, "verify", group_id, *_database(source), *named])
 
 
-def replace_command(
-    source: Source, group_id: str, target: GroupTarget, wish: RewindForm, kafka_conn_id: str, open_batch: int | None
-) -> str | None:
-    """Return the command that previews a rewind which also removes rows of the target; None where no arguments name it.
-
-    :param kafka_conn_id: the connection that the page's own preview has used
-    :param open_batch: the batch that is abandoned with the rewind, if that is wished
+def replace_command(source: Source, group_id: str, estimate: RewindEstimate, form: RewindForm) -> str | None:
+    """Return the command that previews a rewind which also removes rows of the target; None where no arguments name
+    it.
     """
-    named = _of_task(target)
+    named, open_batch = _of_task(estimate.target), estimate.preview.open_batch
     if named is None:
         return None
-    scenario, before = wish.scenario, ""
+    scenario, before = form.scenario, ""
     words = ["import" if scenario == "import" else "rewind", group_id, *_database(source)]
-    if kafka_conn_id != DEFAULT_KAFKA:
-        words += _option("kafka-conn-id", kafka_conn_id)
-    for scope in wish.scope.split():
+    if estimate.kafka_conn_id != DEFAULT_KAFKA:
+        words += _option("kafka-conn-id", estimate.kafka_conn_id)
+    for scope in form.scope.split():
         words += _option("topic", scope)
     if scenario in _WITHOUT_VALUE:
         words.append(f"--{scenario}")
     elif scenario == "import":
-        words += _option("from-group", wish.value)
+        words += _option("from-group", form.value)
     elif scenario == "from-file":
-        before = f"printf '%s\\n' {shlex.join(wish.value.splitlines())} | "
+        before = f"printf '%s\\n' {shlex.join(form.value.splitlines())} | "
         words += _option("from-file", "-")
     else:
-        words += _option(scenario, wish.value)
-    if wish.isolation_level != ISOLATION_LEVELS[0]:
-        words += _option("isolation-level", wish.isolation_level)
-    if wish.abandon and open_batch is not None:
+        words += _option(scenario, form.value)
+    if form.isolation_level != ISOLATION_LEVELS[0]:
+        words += _option("isolation-level", form.isolation_level)
+    if form.abandon and open_batch is not None:
         words += _option("abandon", str(open_batch))
     return before + shlex.join([*_PROGRAM, *words, "--replace", *named])
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 
 DEFAULT_KAFKA = "kafka_default"
@@ -26,14 +27,20 @@ class Source(NamedTuple):
     prefix: str = ""
 
     def __str__(self) -> str:
-        more = [
-            part for part in (self.schema and f"schema {self.schema}", self.prefix and f"prefix {self.prefix}") if part
-        ]
-        return f"{self.conn_id} ({', '.join(more)})" if more else self.conn_id
+        more = [self.schema and f"schema {self.schema}", self.prefix and f"prefix {self.prefix}"]
+        return f"{self.conn_id} ({', '.join(filter(None, more))})" if any(more) else self.conn_id
+
+    def order(self) -> tuple[str, ...]:
+        """Return what sources are sorted by."""
+        return self.conn_id, self.schema or "", self.prefix
+
+    @property
+    def tables(self) -> Tables:
+        return Tables.of(self.schema, self.prefix)
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class Discovery:
     """How state tables became known.
 
     :param kafka_conn_ids: connections of Kafka that their groups may be loaded through
@@ -62,13 +69,17 @@ class Registered:
     tasks: frozenset[str] = frozenset()
     verifiers: Mapping[tuple[Source, str], frozenset[str]] = field(default_factory=dict)
 
+    def loads(self, source: Source, group_id: str) -> bool:
+        """Return whether tasks name a group and its state tables."""
+        return group_id in self.groups and source in self.kafka_conn_ids
 
-def configured(option: str) -> dict[Source, Origin]:
+
+def configured(option: str) -> dict[Source, Discovery]:
     """Return what `[kafka_offsets] conn_ids` names: `warehouse, lake?schema=team&prefix=x_&kafka_conn_id=kafka_eu`.
 
     :raises ConfigurationError: an entry is of another form
     """
-    found: dict[Source, Origin] = {}
+    found: dict[Source, Discovery] = {}
     for place, entry in enumerate(filter(None, (part.strip() for part in option.split(","))), start=1):
         conn_id, _, query = entry.partition("?")
         options = dict(parse_qsl(query, keep_blank_values=True))
@@ -79,8 +90,8 @@ def configured(option: str) -> dict[Source, Origin]:
             )
         source = Source(conn_id, options.get("schema") or None, options.get("prefix", ""))
         kafka = {options["kafka_conn_id"]} if options.get("kafka_conn_id") else set()
-        before = found.get(source, Origin())
-        found[source] = Origin(before.kafka_conn_ids | kafka, is_configured=True)
+        before = found.get(source, Discovery())
+        found[source] = Discovery(before.kafka_conn_ids | kafka, is_configured=True)
     return found
 
 
@@ -122,7 +133,7 @@ def tables_of(given: Iterable[Mapping[str, Any]]) -> tuple[DatabaseTable, ...]:
     return tuple(DatabaseTable(table["table"], table["schema"], tuple(table["upsert_key"])) for table in given)
 
 
-def merged(configured: Mapping[Source, Origin], registered: Mapping[str, Registered]) -> dict[Source, Origin]:
+def merged(configured: Mapping[Source, Discovery], registered: Mapping[str, Registered]) -> dict[Source, Discovery]:
     """Return all state tables, in the order of their names.
 
     :param registered: by DAG
@@ -130,15 +141,9 @@ def merged(configured: Mapping[Source, Origin], registered: Mapping[str, Registe
     found = dict(configured)
     for dag_id, names in registered.items():
         for source, kafka in names.kafka_conn_ids.items():
-            origin = found.get(source, Origin())
-            found[source] = replace(
-                origin, kafka_conn_ids=origin.kafka_conn_ids | kafka, dag_ids=origin.dag_ids | {dag_id}
-            )
+            known = found.get(source, Discovery())
+            found[source] = Discovery(known.kafka_conn_ids | kafka, known.dag_ids | {dag_id}, known.is_configured)
     return {
         source: replace(found[source], kafka_conn_ids=found[source].kafka_conn_ids or frozenset({DEFAULT_KAFKA}))
-        for source in _in_order(found)
+        for source in sorted(found, key=Source.order)
     }
-
-
-def _in_order(sources: Iterable[Source]) -> list[Source]:
-    return sorted(sources, key=lambda source: (source.conn_id, source.schema or "", source.prefix))

@@ -5,15 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Request, Response, status
-from fastapi.responses import RedirectResponse
 
-from airflow_kafka_offsets.plugin.access import Caller, CallerDep
-from airflow_kafka_offsets.plugin.forms import FROM_THIS_SITE, FormDep, field, issue, redeem
-from airflow_kafka_offsets.plugin.group_pages import Found, NamedGroup, NamedGroupDep, find_group
-from airflow_kafka_offsets.plugin.group_targets import GroupTarget, group_target
-from airflow_kafka_offsets.plugin.pages import ReadingsDep
-from airflow_kafka_offsets.plugin.readings import Readings
-from airflow_kafka_offsets.plugin.rendering import Links, page
+from airflow_kafka_offsets.plugin.forms import FROM_THIS_SITE, FormDep
+from airflow_kafka_offsets.plugin.group_request import GroupRequest, GroupRequestDep
 from airflow_kafka_offsets.plugin.shell_commands import verify_command
 from airflow_kafka_offsets.plugin.verifications import BusyError, Verifications
 from airflow_kafka_offsets.sinks.fan_out import of_tables
@@ -30,79 +24,43 @@ VerificationsDep = Annotated[Verifications, Depends(_verifications)]
 
 
 @router.get("/verification")
-def verification_page(
-    request: Request, caller: CallerDep, readings: ReadingsDep, verifications: VerificationsDep, named: NamedGroupDep
-) -> Response:
+def verification_page(request: GroupRequestDep, verifications: VerificationsDep) -> Response:
     """Return the results of a group, the newest first."""
-    return _answer(request, "verification.html", caller, readings, verifications, named)
+    return _answer(request, "verification.html", verifications)
 
 
 @router.get("/verification/now")
-def verification_now(
-    request: Request, caller: CallerDep, readings: ReadingsDep, verifications: VerificationsDep, named: NamedGroupDep
-) -> Response:
+def verification_now(request: GroupRequestDep, verifications: VerificationsDep) -> Response:
     """Return what of the page changes, with which it refreshes itself."""
-    return _answer(request, "verification_now.html", caller, readings, verifications, named)
+    return _answer(request, "verification_now.html", verifications)
 
 
 @router.post("/verification", dependencies=[FROM_THIS_SITE])
-def start(
-    request: Request,
-    caller: CallerDep,
-    readings: ReadingsDep,
-    verifications: VerificationsDep,
-    named: NamedGroupDep,
-    form: FormDep,
-) -> Response:
+def start(request: GroupRequestDep, verifications: VerificationsDep, form: FormDep) -> Response:
     """Start a verification, and lead to its page."""
-    found = _found(readings, caller, named)
-    if not caller.edits_group(named.source, found.summary):
-        raise HTTPException(
-            status.HTTP_403_FORBIDDEN, "Who starts a verification needs the right to edit a DAG that loads the group"
-        )
-    redeem(field(form, "ticket"), "verify", caller, named.source, named.group_id)
+    found = request.find(request.target)
+    request.check_edits(found, "Who starts a verification")
+    request.redeem(form, "verify")
     target = found.more
     if not target.can_verify:
         raise HTTPException(status.HTTP_409_CONFLICT, f"{target.unknown}. Verify with KafkaVerifyOperator")
-    sink = of_tables(target.tables)
-    dag_id = min(found.summary.dag_ids, default=None)
+    who, dag_id = str(request.caller.user.get_name()), min(found.summary.dag_ids, default=None)
     try:
-        verifications.start(named.source, named.group_id, sink, who=str(caller.user.get_name()), dag_id=dag_id)
+        verifications.start(request.source, request.group_id, of_tables(target.tables), who=who, dag_id=dag_id)
     except BusyError as error:
         raise HTTPException(status.HTTP_409_CONFLICT, str(error)) from None
-    url = Links(request).page("verification", named.source, named.group_id)
-    return RedirectResponse(url, status.HTTP_303_SEE_OTHER)
+    return request.redirect("verification")
 
 
-def _found(readings: Readings, caller: Caller, named: NamedGroup) -> Found[GroupTarget]:
-    return find_group(
-        readings,
-        caller,
-        named,
-        lambda conn, tables: group_target(conn, tables, named.source, named.group_id, readings.dags(0.0)),
-    )
-
-
-def _answer(
-    request: Request,
-    template: str,
-    caller: Caller,
-    readings: Readings,
-    verifications: Verifications,
-    named: NamedGroup,
-) -> Response:
-    found = _found(readings, caller, named)
+def _answer(request: GroupRequest, template: str, verifications: Verifications) -> Response:
+    found = request.find(request.target)
     target = found.more
-    return page(
-        request,
+    return request.page(
         template,
-        named=named,
         now=found.now,
         target=target,
-        results=verifications.latest(named.source, named.group_id),
-        command=verify_command(named.source, named.group_id, target) if not target.can_verify else None,
-        verifiers=[task for task in target.verifiers if task[0] in caller.readable_dags],
-        ticket=issue("verify", caller, named.source, named.group_id)
-        if caller.edits_group(named.source, found.summary)
-        else None,
+        results=verifications.latest(request.source, request.group_id),
+        command=verify_command(request.source, request.group_id, target) if not target.can_verify else None,
+        verifiers=[task for task in target.verifiers if task[0] in request.caller.readable_dags],
+        ticket=request.issue("verify") if request.edits(found) else None,
     )

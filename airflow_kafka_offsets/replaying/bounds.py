@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from airflow_kafka_offsets.core import log_identity
 from airflow_kafka_offsets.core.instants import TimeSpan, instant, milliseconds
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, Span, TopicPartition
-from airflow_kafka_offsets.core.parameters import check
+from airflow_kafka_offsets.core.options import Options, ruled
+from airflow_kafka_offsets.core.parameters import FLAG, Rule, is_name, or_none, read_count
 from airflow_kafka_offsets.core.planning import OnDataLoss, Plan
 from airflow_kafka_offsets.core.text import MAX_INT64, count, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
-from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.kafka.time_search import TimeSearch
@@ -30,20 +30,33 @@ _LOOK_AHEAD = 1_000
 
 _SHAPES = '{"orders": {0: [10, 20]}}, or a list of {"topic": …, "partition": …, "start": …, "end": …}'
 
+_INSTANT = Rule("an instant", lambda value: isinstance(value, datetime) or is_name(value))
+
+_BATCH = Rule(
+    "the number of a batch",
+    lambda value: isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_INT64,
+    read_count,
+)
+
+_RANGES = Rule(f"like {_SHAPES}", lambda value: isinstance(value, str | Mapping | Sequence))
+
 Logs = Mapping[TopicPartition, PartitionLog]
 
 Ranges = tuple[OffsetRange, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetBounds:
+@dataclass(frozen=True, repr=False)
+class OffsetBounds(Options):
     """Ranges of offsets: start inclusive, end exclusive.
 
     :param ranges: `{"orders": {0: (10, 20)}}`, or a list of mappings with topic, partition, start, end and, optionally,
         the topic_id that the offsets belong to, such as `KafkaReplayPlanOperator` returns; either also as JSON text
+        (templated)
     """
 
-    ranges: Mapping[str, Mapping[Any, Any]] | Sequence[Mapping[str, Any]] | str
+    ranges: Mapping[str, Mapping[Any, Any]] | Sequence[Mapping[str, Any]] | str = field(
+        metadata=ruled(_RANGES, templated=True)
+    )
 
     def read(self) -> Ranges:
         """Return the ranges by topic and partition.
@@ -54,7 +67,9 @@ class OffsetBounds:
             given = json.loads(self.ranges) if isinstance(self.ranges, str) else self.ranges
             ranges = tuple(sorted(_parse(given), key=lambda range_: range_.topic_partition))
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise ConfigurationError(f"Offsets must look like {_SHAPES}; got {self.ranges!r}") from None
+            raise ConfigurationError(
+                f"OffsetBounds.ranges must be {_RANGES.expected}; got ranges={self.ranges!r}"
+            ) from None
         for range_ in ranges:
             if not 0 <= range_.start <= range_.end:
                 raise ConfigurationError(f"Offsets must not be negative or end before they start; got {range_}")
@@ -63,22 +78,23 @@ class OffsetBounds:
         return ranges
 
 
-@dataclass(frozen=True, slots=True)
-class TimeBounds:
+@dataclass(frozen=True, repr=False)
+class TimeBounds(Options):
     """In every partition, from the first record at or after an instant up to the first record at or after another.
 
     Records are not ordered by their timestamps: all records between these two are loaded, and no others; with
     `all_records`, exactly the records whose timestamps are within the span.
 
-    :param since: inclusive; no zone means UTC, text is ISO 8601
+    :param since: inclusive; no zone means UTC, text is ISO 8601 (templated)
     :param until: exclusive; None, or an instant after all records, is the end of the log when the replay is planned
+        (templated)
     :param all_records: read up to the end of the log, into the group's own table up to the stored positions, and take
         the records of the span
     """
 
-    since: str | datetime
-    until: str | datetime | None = None
-    all_records: bool = False
+    since: str | datetime = field(metadata=ruled(_INSTANT, templated=True))
+    until: str | datetime | None = field(default=None, metadata=ruled(or_none(_INSTANT), templated=True))
+    all_records: bool = field(default=False, metadata=ruled(FLAG))
 
     def span(self) -> TimeSpan:
         """Return both as instants.
@@ -92,37 +108,41 @@ class TimeBounds:
         return TimeSpan(since, until)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchBounds:
+@dataclass(frozen=True, repr=False)
+class BatchBounds(Options):
     """The ranges of a batch in the group's history.
 
-    :param batch_id: the id of the batch
+    :param batch_id: the id of the batch (templated)
     """
 
-    batch_id: int
+    batch_id: int = field(metadata=ruled(_BATCH, templated=True))
 
 
 Bounds = OffsetBounds | TimeBounds | BatchBounds
 
+BoundsGiven = Bounds | Mapping[str, Any] | Sequence[Any] | str
+"""Bounds as users give them: a mapping, a list or a text is the `ranges` of `OffsetBounds`."""
 
-def check_bounds(bounds: Bounds | Mapping[str, Any] | Sequence[Mapping[str, Any]], topics: Sequence[str]) -> Bounds:
+
+BOUNDS = Rule(
+    f"TimeBounds(…), BatchBounds(…), OffsetBounds(…), or offsets {_SHAPES}",
+    lambda value: isinstance(value, Bounds | Mapping | Sequence),
+)
+
+
+def check_bounds(bounds: BoundsGiven, topics: Sequence[str]) -> Bounds:
     """Return bounds as one of the three classes, after the checks that need neither Kafka nor the database.
 
-    :param bounds: a mapping or a list is taken for `OffsetBounds`
     :param topics: of the pipeline
     :raises ConfigurationError: the bounds are wrong; names the value received
     """
     if not isinstance(bounds, (OffsetBounds, TimeBounds, BatchBounds)):
         bounds = OffsetBounds(bounds)
+    bounds.check()
     if isinstance(bounds, TimeBounds):
         bounds.span()
-        check({"all_records": bounds.all_records}, PIPELINE_RULES)
     if isinstance(bounds, OffsetBounds):
         _check_topics(bounds.read(), topics)
-    if isinstance(bounds, BatchBounds) and (
-        not isinstance(bounds.batch_id, int) or not 1 <= bounds.batch_id <= MAX_INT64
-    ):
-        raise ConfigurationError(f"A batch is known by its number; got batch_id={bounds.batch_id!r}")
     return bounds
 
 

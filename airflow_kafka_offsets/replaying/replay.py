@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
 from typing import Any
 
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.core.parameters import check
+from airflow_kafka_offsets.core.options import Limits, check_rendered
 from airflow_kafka_offsets.core.planning import OnDataLoss
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.errors import translated_errors
@@ -37,6 +37,7 @@ from airflow_kafka_offsets.loading.stage import find_staged
 from airflow_kafka_offsets.loading.staging_area import clean_up
 from airflow_kafka_offsets.replaying.bounds import (
     Bounds,
+    BoundsGiven,
     check_bounds,
     describe_bounds,
     fit_to_logs,
@@ -65,12 +66,12 @@ _EXACT_TIMES = ("postgresql", "sqlite", "mysql", "mariadb")
 
 def replay(
     pipeline: Pipeline,
-    bounds: Bounds | Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    bounds: BoundsGiven,
     *,
     kafka_config: Mapping[str, Any],
     engine: Engine,
     launcher: Launcher,
-    max_records: int | None = None,
+    limits: Limits = Limits(),
     on_data_loss: OnDataLoss = "fail",
     replace: bool = False,
     reason: str | None = None,
@@ -79,7 +80,7 @@ def replay(
     on_commit: OnCommit | None = None,
     connections: Connections | None = None,
 ) -> LoadResult:
-    """Load a range of offsets in batches of at most `max_records`; the positions of the group do not move.
+    """Load a range of offsets in batches of at most `limits.max_records`; the positions of the group do not move.
 
     Schemas that the registry of a format no longer knows are those that batches of the group have read.
 
@@ -94,7 +95,8 @@ def replay(
     :param kafka_config: librdkafka configuration
     :param engine: the database of the target and the history
     :param launcher: how Spark is started, for example `SessionLauncher(spark)`; closed at the end
-    :param max_records: the most offsets of one batch; batches are replayed one after another
+    :param limits: `max_records` is the most offsets of one batch, and batches are replayed one after another; a replay
+        has no other limits
     :param on_data_loss: fail, or skip records of the range that are gone, and record the gap
     :param replace: remove the rows and dead letters that the group's batches wrote of these offsets, in the transaction
         that writes the new ones
@@ -112,7 +114,9 @@ def replay(
     with translated_errors(not_finished):
         pipeline = pipeline.prepared(connections or {}, engine)
     columns = pipeline.check()
-    check({"max_records": max_records, "on_data_loss": on_data_loss, "replace": replace}, PIPELINE_RULES)
+    check_rendered({"limits": limits, "on_data_loss": on_data_loss, "replace": replace}, PIPELINE_RULES)
+    if limits != Limits(max_records=limits.max_records):
+        raise ConfigurationError(f"A replay has no limits but max_records; got {limits}")
     bounds = check_bounds(bounds, pipeline.topics)
     scenario, span = describe_bounds(bounds, pipeline.topics), taken_span(bounds)
     if span is not None and replace and engine.dialect.name not in _EXACT_TIMES:
@@ -122,7 +126,7 @@ def replay(
         )
     with translated_errors(not_finished), closing(launcher):
         # It may open a session, which is closed whatever comes after it.
-        launcher.check(pipeline.staging_dir)
+        launcher.check(pipeline.staging.dir)
         context = LoadContext.prepare(
             pipeline,
             columns,
@@ -153,7 +157,7 @@ def replay(
         run_pending_cleanups(context.ledger, context.table, pipeline.group_id)
         clean_up(context.ledger, pipeline)
         result = LoadResult()
-        for batch in batches or _plan(context, bounds, request, max_records, on_data_loss):
+        for batch in batches or _plan(context, bounds, request, limits.max_records, on_data_loss):
             if isinstance(batch, ReplayClaim):
                 result += _stage_and_commit(context, batch, on_data_loss)
             else:

@@ -5,7 +5,7 @@ To add a scenario:
 
 * name it in `_VALUES`, with the function that checks its value;
 * in `decision._wanted_offset`, return its offset; if the history, another group or Kafka has to be asked, ask in
-  `previewing._look_up`; if the scenario names its partitions itself, in `previewing.preview_rewind`;
+  `look_up` of `previewing`; if the scenario names its partitions itself, in `known_positions`;
 * if its offsets belong to the cluster that the group was loaded from, add it to `previewing._OF_OLD_CLUSTER`;
 * add its option to the command `rewind` in `cli/write_entries.py`, and its rules to `docs/semantics.md`.
 """

@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperatorLink, BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_kafka_offsets.core.parameters import check_parsed, from_attributes, read_rendered
+from airflow_kafka_offsets.core.options import IsolationLevel, StateTables
+from airflow_kafka_offsets.core.parameters import assign, check_parsed, from_attributes, read_rendered
 from airflow_kafka_offsets.core.templates import is_rendered_later
 from airflow_kafka_offsets.hooks.links import GroupLink, RewindLink
 from airflow_kafka_offsets.lag.thresholds import THRESHOLD_RULES
@@ -43,7 +44,7 @@ class KafkaLagSensor(BaseSensorOperator):
 
     :param group_id: the group of the load (templated)
     :param topics: `topic` or `topic:0,1`, or several of them; empty is all topics with positions (templated)
-    :param offsets_conn_id: connection of the database with the positions (templated)
+    :param conn_id: connection of the database with the positions (templated)
     :param min_lag: enough to load: the lag is at least this number of offsets (templated)
     :param max_lag: caught up: the lag is at most this number of offsets (templated)
     :param max_delay: waited for too long: the oldest unread record has waited for at least this time
@@ -60,8 +61,7 @@ class KafkaLagSensor(BaseSensorOperator):
         or more: Airflow fails a task whose trigger fires before the executor has noticed that the task was deferred
     :param start: where a load begins with topics that have no position (templated)
     :param isolation_level: the isolation level of the load
-    :param offsets_schema: database schema of the state tables; None is the connection's default (templated)
-    :param offsets_prefix: prefix of the names of the state tables (templated)
+    :param state_tables: the database schema and the prefix of the state tables (templated)
     :param kafka_conn_id: connection of the Kafka provider (templated)
     :param kwargs: parameters of every sensor: `poke_interval`, `timeout`, `mode`, `soft_fail`, …
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
@@ -69,13 +69,21 @@ class KafkaLagSensor(BaseSensorOperator):
 
     operator_extra_links: Collection[BaseOperatorLink] = (GroupLink(), RewindLink())
     template_fields: Sequence[str] = LagWatch.templated
+    template_fields_renderers: ClassVar[dict[str, str]] = {"state_tables": "json"}
+
+    group_id: str
+    conn_id: str
+    kafka_conn_id: str
+    isolation_level: IsolationLevel
+    state_tables: StateTables
+    deferrable: bool
 
     def __init__(
         self,
         *,
         group_id: str,
         topics: str | Sequence[str] = (),
-        offsets_conn_id: str,
+        conn_id: str,
         min_lag: int | str | None = None,
         max_lag: int | str | None = None,
         max_delay: timedelta | None = None,
@@ -85,29 +93,17 @@ class KafkaLagSensor(BaseSensorOperator):
         allow_incomplete: bool = False,
         deferrable: bool | None = None,
         start: Start = "earliest",
-        isolation_level: str = "read_committed",
-        offsets_schema: str | None = None,
-        offsets_prefix: str = "",
+        isolation_level: IsolationLevel = "read_committed",
+        state_tables: StateTables = StateTables(),
         kafka_conn_id: str = "kafka_default",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.group_id = group_id
-        self.topics = topics
-        self.offsets_conn_id = offsets_conn_id
-        self.min_lag = min_lag
-        self.max_lag = max_lag
-        self.max_delay = max_delay
-        self.min_headroom = min_headroom
-        self.require = require
-        self.per_partition = per_partition
-        self.allow_incomplete = allow_incomplete
-        self.deferrable = conf.getboolean("operators", "default_deferrable") if deferrable is None else deferrable
-        self.start = start
-        self.isolation_level = isolation_level
-        self.offsets_schema = offsets_schema
-        self.offsets_prefix = offsets_prefix
-        self.kafka_conn_id = kafka_conn_id
+        assign(
+            self,
+            locals()
+            | {"deferrable": conf.getboolean("operators", "default_deferrable") if deferrable is None else deferrable},
+        )
         given = {field.name: getattr(self, field.name) for field in fields(LagWatch) if hasattr(self, field.name)}
         check_parsed(given, LAG_RULES | THRESHOLD_RULES, self.template_fields)
         if not any(is_rendered_later(given[name]) for name in THRESHOLD_RULES):
@@ -167,10 +163,10 @@ class KafkaLagSensor(BaseSensorOperator):
             question = options.question()
             cluster = kafka_cluster(self.kafka_conn_id, self.isolation_level, timeout=_KAFKA_SECONDS)
             with (
-                open_database(self.offsets_conn_id) as engine,
-                translated_errors(f"The database of connection {self.offsets_conn_id!r} could not be read", ""),
+                open_database(self.conn_id) as engine,
+                translated_errors(f"The database of connection {self.conn_id!r} could not be read", ""),
             ):
-                ledger = Ledger(engine, Tables.of(self.offsets_schema, self.offsets_prefix))
+                ledger = Ledger(engine, Tables.of(self.state_tables.schema, self.state_tables.prefix))
                 report = measure_lag(ledger, cluster, question, new_group=True)
             emit_lag(stats, self.group_id, report)
             judgement = options.judge(report)

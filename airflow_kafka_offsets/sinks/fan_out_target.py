@@ -62,10 +62,10 @@ class FanOutTable(Table):
         )
         return TargetColumns(self.sink.name, known, may_grow=may_grow)
 
-    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
+    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
         """Raise if a target holds rows of a batch that the state tables do not know."""
         for table in self.tables:
-            table.refuse_unknown_rows(conn, batches, batch_id)
+            table.refuse_unknown_rows(conn, batches, output)
 
     def writer(self, columns: pa.Schema | None, output: Output) -> FanOutWriter:
         """Return the writer of files for each branch."""

@@ -30,7 +30,7 @@ class FunctionSink(Sink):
     * It returns the number of rows for the history, or None for as many as it was given, which it then has to read to
       the end.
     * It may raise `RecordError(reason, topic, partition, offset)` for a record that it refuses, or an ExceptionGroup of
-      several. With `on_bad_record="dead_letter"` they become dead letters, and the function is called again without
+      several. With `on_bad_record=DeadLetters()` they become dead letters, and the function is called again without
       their rows.
 
     It runs on the Airflow worker, and is called once for each attempt to commit: only what it does over `conn` happens

@@ -56,10 +56,10 @@ class ConnectedFunction(Table):
         """Return the functions as they are called over the connection of a transaction."""
         return nullcontext(FunctionTarget(conn, self.sink, WrittenBatch(*output[:3])))
 
-    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
+    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
         """Raise if the table that was named for `verify` holds rows of batches that the state tables do not know."""
         if (table := self._proved_table()) is not None:
-            table.refuse_unknown_rows(conn, batches, batch_id)
+            table.refuse_unknown_rows(conn, batches, output)
 
     def rows(self, conn: Connection) -> TargetRows:
         """Return the rows of the table that was named; nothing is known of what else a function writes."""

@@ -161,13 +161,13 @@ class Table(ABC):
         :raises ConfigurationError: the sink's own parameters cannot work
         """
 
-    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:  # noqa: B027
+    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:  # noqa: B027
         """Raise if the target holds rows of a batch that the state tables do not know, as after a restored backup.
 
         Called once a load; where the target commits externally, or has files, for each batch.
 
         :param batches: the state table `offset_batches`
-        :param batch_id: the batch that is about to be written
+        :param output: of the batch that is about to be written
         :raises OlderLedgerError: the target holds rows of this batch, or of a later one that the state tables do not
             know
         """

@@ -5,22 +5,17 @@ What a task does is in `tasks`, and what a submitted application does to start s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
-
-import pyarrow as pa
 
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import StagingError, TransformError
 from airflow_kafka_offsets.formats.read_schemas import with_texts
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
-from airflow_kafka_offsets.spark.dedicated_workers import ArrowFunction, map_in_own_workers
 from airflow_kafka_offsets.spark.display import Display
-from airflow_kafka_offsets.spark.hidden_pandas import without_pandas
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.row_by_row import advice
-from airflow_kafka_offsets.spark.session_kind import is_connect
 from airflow_kafka_offsets.spark.slice_notes import Progress, SliceNotes
 from airflow_kafka_offsets.spark.split_config import split_config
 from airflow_kafka_offsets.spark.tasks import RESULT_DDL, read_arrow, stage_slices, write_arrow
@@ -32,12 +27,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def run(spark: SparkSession, job: StageJob, display: Display, *, shared: bool = True) -> Manifest:
+def run(spark: SparkSession, job: StageJob, display: Display) -> Manifest:
     """Stage a batch: read and decode each slice, apply the transform, write files, and name them in the manifest.
 
     Only DataFrames are used, so that any session will do, also one of Spark Connect.
 
-    :param shared: whether other code runs in the session's Python workers, too, which may need pandas
     :raises TransformError: the transform cannot be imported, raised, did not return a DataFrame, or did not read all
         records
     :raises TargetError: the columns of the transform do not fit the target; no record was read
@@ -45,37 +39,23 @@ def run(spark: SparkSession, job: StageJob, display: Display, *, shared: bool = 
     job = split_config(job)
     tasks = spark.range(0, len(job.tasks), 1, len(job.tasks))
     if job.dataframe_transform is None:
-        needs_pandas = shared or (job.batch_transform is not None and job.batch_transform.runs_python)
-
-        def stage(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            if not needs_pandas:
-                without_pandas()
-            return write_arrow(job, read_arrow(job, numbers))
-
-        staged = tasks.mapInArrow(stage, RESULT_DDL)
+        staged = tasks.mapInArrow(lambda numbers: write_arrow(job, read_arrow(job, numbers)), RESULT_DDL)
     else:
-        staged = _transformed(spark, job, tasks, display, shared=shared)
+        staged = _transformed(job, tasks, display)
     return stage_files(job, lambda: (StagedFile(*row) for row in staged.collect()), display)
 
 
-def _transformed(spark: SparkSession, job: StageJob, tasks: DataFrame, display: Display, *, shared: bool) -> DataFrame:
+def _transformed(job: StageJob, tasks: DataFrame, display: Display) -> DataFrame:
     """Return the files of a job with a transform of DataFrames. Spark writes them when they are collected.
 
     :param tasks: their numbers
     """
     transform = job.dataframe_transform
     assert transform is not None
-
-    def mapped(rows: DataFrame, function: ArrowFunction, ddl: str) -> DataFrame:
-        # The environment of workers on a server of Spark Connect is not the client's to choose.
-        if shared or is_connect(spark):
-            return rows.mapInArrow(function, ddl)
-        return map_in_own_workers(spark, rows, function, ddl)
-
-    decoded = mapped(tasks, lambda numbers: read_arrow(job, numbers), spark_ddl(job.columns))
+    decoded = tasks.mapInArrow(lambda numbers: read_arrow(job, numbers), spark_ddl(job.columns))
     transformed = transform.apply(decoded)
     check_columns(transformed.columns, job.target, transform.name)
-    staged = mapped(transformed, lambda rows: write_arrow(job, rows), RESULT_DDL)
+    staged = transformed.mapInArrow(lambda rows: write_arrow(job, rows), RESULT_DDL)
     if (text := advice(staged, transform.name)) is not None:
         display.line(text)
     return staged

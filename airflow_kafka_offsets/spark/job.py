@@ -38,7 +38,7 @@ class StageJob:
     :param staging_uri: an empty directory that belongs to this attempt alone
     :param writer: what writes the rows of a task, as the sink wants them
     :param python_path: directories in which the driver finds the transform
-    :param on_bad_record: `fail`, or `dead_letter` for a record that cannot be decoded
+    :param has_dead_letters: whether a record that cannot be decoded becomes a dead letter, or fails the job
     :param max_dead_letters: of the whole batch, so no slice needs more; None for any number
     :param span_ms: milliseconds since 1970 in UTC: only records at or after the first, and before the second unless it
         is None, are taken; None takes all
@@ -63,7 +63,7 @@ class StageJob:
     python_path: tuple[str, ...] = ()
     span_ms: tuple[int, int | None] | None = None
     idle_timeout: float = 120.0
-    on_bad_record: str = "fail"
+    has_dead_letters: bool = False
     max_dead_letters: int | None = None
     max_record_bytes: int = MAX_RECORD_BYTES
     records_are_staged: bool = False

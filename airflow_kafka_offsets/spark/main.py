@@ -4,11 +4,7 @@ end sooner.
 Without any of these the same rows would be staged, later. They matter for small batches, which take a few seconds
 (docs/speed.md).
 
-* Without a transform of DataFrames no SQL session is started: an RDD needs no query plan, and its Python workers do not
-  use pandas.
-* With one, what reads and writes runs in Python workers that do not use pandas either (`dedicated_workers`).
-* pandas takes most of a second to import. PySpark imports it before its first call into the JVM, and pyarrow when it
-  creates its first value, only to know the types of pandas. They go on without it if it seems not to be installed.
+* Without a transform of DataFrames no SQL session is started: an RDD needs no query plan.
 * The JVM compiles with its quick compiler only, and finds its classes in an archive (`class_archive`).
 * PySpark is imported with its bytecode (`installed_pyspark`), and once for all Python workers (`daemon`).
 * A session is not stopped. The JVM stops it when the process ends; PySpark's own way waits for up to a second.
@@ -19,21 +15,19 @@ from __future__ import annotations
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_offsets.core.text import count, shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, StagingError, TransformError
 from airflow_kafka_offsets.spark.display import Display, MarkedLines
 from airflow_kafka_offsets.spark.driver import run, stage_files
-from airflow_kafka_offsets.spark.hidden_pandas import hidden_pandas, without_pandas
 from airflow_kafka_offsets.spark.installed_pyspark import prefer_installed_pyspark
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.job_socket import Answer, Jobs
 from airflow_kafka_offsets.spark.split_config import split_config
 from airflow_kafka_offsets.spark.tasks import report_failure, stage_slices
 from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.transforms.transform import DataFrameTransform
 from airflow_kafka_offsets.transforms.user_errors import from_text
 
@@ -132,19 +126,22 @@ class Application:
         """Return whether Spark was started, and was stopped since, for example by the cluster."""
         from py4j.protocol import Py4JError
 
+        if self._context is None:
+            return False
         try:
-            return self._context is not None and self._context._jsc.sc().isStopped()
+            # A stopped context refuses it; without the JVM nothing answers.
+            _ = self._context.defaultParallelism
         except Py4JError:
-            # Its JVM has ended.
             return True
+        return False
 
     def stage(self, job: StageJob, display: Display) -> None:
-        """Stage a job that needs the same of Spark as the first one; see `spark_need`."""
+        """Stage a job: all have a transform of DataFrames, or none has one."""
         display.line(
             f"Batch {job.batch_id}: {count(job.offsets, 'offset')} in {count(len(job.slices), 'slice')} for Spark"
         )
         if job.dataframe_transform is not None:
-            run(self._sql(), job, display, shared=False)
+            run(self._sql(), job, display)
         else:
             self._stage_without_sql(split_config(job), display)
 
@@ -152,8 +149,7 @@ class Application:
         if self._session is None:
             from pyspark.sql import SparkSession
 
-            with hidden_pandas():
-                self._session = SparkSession.builder.config(map=self._properties).getOrCreate()
+            self._session = SparkSession.builder.config(map=self._properties).getOrCreate()
             self._context = self._session.sparkContext
         else:
             # What the transform of the batch before has cached.
@@ -161,28 +157,12 @@ class Application:
         return self._session
 
     def _stage_without_sql(self, job: StageJob, display: Display) -> None:
-        without_pandas()
         from pyspark import SparkConf, SparkContext
-
-        def stage(numbers: Iterable[int]) -> Iterator[StagedFile]:
-            if not runs_python(job):
-                without_pandas()
-            return stage_slices(job, numbers)
 
         if self._context is None:
             self._context = SparkContext.getOrCreate(SparkConf().setAll(list(self._properties.items())))
         tasks = self._context.parallelize(range(len(job.tasks)), len(job.tasks))
-        stage_files(job, tasks.mapPartitions(stage).collect, display)
-
-
-def runs_python(job: StageJob) -> bool:
-    """Return whether Python code of the user runs where records are decoded, which may want pandas."""
-    return job.batch_transform is not None and job.batch_transform.runs_python
-
-
-def spark_need(job: StageJob) -> tuple[bool, bool]:
-    """Return what an application decides once, and what its other jobs must therefore need, too."""
-    return job.dataframe_transform is not None, runs_python(job)
+        stage_files(job, tasks.mapPartitions(lambda numbers: stage_slices(job, numbers)).collect, display)
 
 
 def java_options(job: StageJob, environment: Mapping[str, str], classes: str = "") -> dict[str, str]:

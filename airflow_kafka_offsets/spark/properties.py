@@ -9,14 +9,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_kafka_offsets.core.options import Options, ruled
+from airflow_kafka_offsets.core.parameters import NAME, Rule, or_none
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 REDACTION = "(?i)secret|passw|passphrase|token|(access|account|private)[._-]?key|[.]sas[.]"
 
 # Names of classes, files and settings that are about a secret, and hold none.
 _ABOUT = re.compile("(?i)(provider|providers|path|file|class|type|enabled|interval|regex|renewal|ratio|timeout)$")
+
+
+@dataclass(frozen=True, repr=False)
+class Spark(Options):
+    """How an operator starts Spark.
+
+    :param conn_id: connection of the Spark provider, of type `spark` or `spark_connect` (templated)
+    :param conf: Spark properties (templated)
+    """
+
+    conn_id: str = field(default="spark_default", metadata=ruled(NAME, templated=True))
+    # Rendered, they may hold secrets.
+    conf: Mapping[str, Any] | None = field(
+        default=None,
+        repr=False,
+        metadata=ruled(
+            or_none(Rule("a dictionary of properties", lambda value: isinstance(value, Mapping))), templated=True
+        ),
+    )
 
 
 def split_secrets(conf: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -29,7 +51,7 @@ def refuse_literal_secrets(conf: object) -> None:
     """Refuse a secret that is written in a DAG file: Airflow serializes it with the DAG, and shows it in its web
     interface.
 
-    :param conf: the parameter `spark_conf`, before it is rendered
+    :param conf: the properties of a `Spark`, before they are rendered
     :raises ConfigurationError: names the property, not its value
     """
     if not isinstance(conf, Mapping):
@@ -37,7 +59,7 @@ def refuse_literal_secrets(conf: object) -> None:
     for name, value in conf.items():
         if _is_secret(str(name)) and isinstance(value, str) and "{{" not in value:
             raise ConfigurationError(
-                f"spark_conf[{name!r}] holds a secret, and everybody who may see the DAG could read it. Take it from a "
+                f"Spark.conf[{name!r}] holds a secret, and everybody who may see the DAG could read it. Take it from a "
                 "connection, as "
                 "in '{{ conn.lake.password }}': it then reaches Spark over a socket that only its owner can reach"
             )
@@ -60,7 +82,7 @@ def weakness(master: str, properties: Mapping[str, Any]) -> str | None:
     if not lacking:
         return None
     return (
-        f"What the driver and the executors of {master} send to each other is unprotected, secrets of spark_conf among "
+        f"What the driver and the executors of {master} send to each other is unprotected, secrets of Spark.conf among "
         f"it: set {' and '.join(lacking)} to true in spark-defaults.conf, here and on the workers"
     )
 

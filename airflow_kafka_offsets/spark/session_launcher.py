@@ -37,12 +37,10 @@ class SessionLauncher:
     """Stages batches in a session that belongs to the caller.
 
     :param spark: any session; its executors need pyarrow and confluent-kafka; the launcher sends them this package
-    :param shared: whether other code runs in the session; without it, tasks that need no pandas start sooner
     """
 
-    def __init__(self, spark: SparkSession, *, shared: bool = True) -> None:
+    def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._shared = shared
         self._running: _Running | None = None
 
     def check(self, staging_dir: str | None) -> None:
@@ -58,7 +56,7 @@ class SessionLauncher:
             _make_active(spark)
         with closing(display_here()) as display, _Running(spark) as self._running:
             try:
-                run(spark, job, display, shared=self._shared)
+                run(spark, job, display)
             finally:
                 self._running = None
 

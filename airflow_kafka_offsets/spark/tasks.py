@@ -109,19 +109,19 @@ def read_slice(
     """
     decode = decoder_of(job.record_format, format_columns(job.columns), job.connections)
     # Dead letters hold the headers.
-    with_headers = job.record_format.reads_headers or job.on_bad_record == "dead_letter"
+    with_headers = job.record_format.reads_headers or job.has_dead_letters
     report = SliceReport(slice_, staging, job.progress_interval)
     with DeadLetterFile(staging, slice_, job.max_dead_letters, has_schema_ids(job.record_format)) as dead_letters:
         for records in _records(job, slice_, staging, with_headers):
             usual, large = separate_large(records, job.max_record_bytes)
-            if large and job.on_bad_record == "fail":
+            if large and not job.has_dead_letters:
                 raise record_error(records, large[0], slice_)
             if large:
                 # What is too large to be decoded is too large to be kept: it stays in Kafka.
                 dead_letters.add(without_contents(records), large)
             if usual.num_rows:
                 rows, bad = decode_rows(usual, decode, slice_)
-                if bad and job.on_bad_record == "fail":
+                if bad and not job.has_dead_letters:
                     raise record_error(usual, bad[0], slice_)
                 if transform is not None:
                     rows, bad = transform_rows(job, usual, Decoded(rows, bad), transform, slice_)
@@ -157,7 +157,7 @@ def separate_large(records: pa.RecordBatch, most: int) -> tuple[pa.RecordBatch, 
         lengths.append([_header_bytes(headers) for headers in records.column("headers")])
     sizes = list(map(sum, zip(*lengths, strict=True)))
     large = [
-        BadRecord(row, f"it has {size:,} bytes, and max_record_bytes allows {most:,}", "size")
+        BadRecord(row, f"it has {size:,} bytes, and Reading.max_record_bytes allows {most:,}", "size")
         for row, size in enumerate(sizes)
         if size > most
     ]
@@ -216,13 +216,13 @@ def transform_rows(
     undecoded = {record.row for record in decoded.bad}
     places = [row for row in range(records.num_rows) if row not in undecoded]
     bad = [record._replace(row=places[record.row]) for record in refused]
-    if job.on_bad_record == "fail":
+    if not job.has_dead_letters:
         offsets = records.column("offset")
         raise TransformError(
             f"Record at topic {slice_.topic!r} partition {slice_.partition} offset {offsets[bad[0].row].as_py()}, of "
             f"the batch of offsets {offsets[0].as_py()} to {offsets[-1].as_py()}, cannot be transformed: "
             f"{bad[0].reason}. Nothing of this batch was written and no position moved; correct the transform, or let "
-            "on_bad_record='dead_letter' set such records aside."
+            "on_bad_record=DeadLetters() keep such records as dead letters."
         )
     return Decoded(rows, sorted([*decoded.bad, *bad], key=lambda record: record.row))
 
@@ -240,7 +240,7 @@ def write_rows(job: StageJob, rows: Iterable[pa.RecordBatch]) -> Iterator[Staged
     :return: the files, if there are rows
     """
     staging = StagingDirectory(job.staging_uri)
-    asked = job.on_bad_record == "dead_letter"
+    asked = job.has_dead_letters
     # Of a record that is a dead letter no row may be written, and Spark may have its rows in several tasks.
     is_whole = job.dataframe_transform is None
     try:

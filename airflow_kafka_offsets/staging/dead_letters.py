@@ -100,15 +100,6 @@ class DeadLetterFile(ExitStack):
         self.count += len(bad)
 
 
-def most_of(limit: float | None, records: int) -> int | None:
-    """Return how many dead letters a batch may have; None for any number.
-
-    :param limit: a number, or a share of the batch between 0 and 1
-    :param records: of the batch
-    """
-    return int(limit * records) if isinstance(limit, float) else limit
-
-
 def too_many(problem: str, most: int, topic: str, partition: int, offset: int, reason: str) -> DeadLetterError:
     """Return the error for a batch with more dead letters than it may have.
 
@@ -116,7 +107,7 @@ def too_many(problem: str, most: int, topic: str, partition: int, offset: int, r
     :param offset: of one of these records
     """
     return DeadLetterError(
-        f"{problem}, and max_dead_letters allows {most:,} in this batch; one is at topic {topic!r} partition "
+        f"{problem}, and DeadLetters.limit allows {most:,} in this batch; one is at topic {topic!r} partition "
         f"{partition} offset {offset}: {reason}. Nothing of this batch was written and no position moved; correct the "
         "declared columns, or allow more dead letters, and run the task again."
     )

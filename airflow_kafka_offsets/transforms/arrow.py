@@ -33,7 +33,6 @@ class ArrowTransform(Templated):
 
     kind: ClassVar[str] = "arrow"
     template_fields: ClassVar[tuple[str, ...]] = ("path", "modules")
-    runs_python: ClassVar[bool] = True
     path: str
     modules: Sequence[str] = ()
     code: str = field(default="", repr=False, kw_only=True)

@@ -39,11 +39,6 @@ class FanOutTransform:
         return [cast("BatchTransform | None", from_plain(part)) for part in self.parts]
 
     @property
-    def runs_python(self) -> bool:
-        """Whether one of them runs Python code of the user."""
-        return any(each is not None and each.runs_python for each in self.transforms)
-
-    @property
     def name(self) -> str:
         return " | ".join("rows as they are" if each is None else each.name for each in self.transforms)
 

@@ -53,7 +53,6 @@ class Sql(Templated):
 
     kind: ClassVar[str] = "sql"
     template_fields: ClassVar[tuple[str, ...]] = ("query",)
-    runs_python: ClassVar[bool] = False
     query: str
     planned: str = field(default="", repr=False, kw_only=True)
     columns: str | None = field(default=None, repr=False, kw_only=True)

@@ -80,9 +80,6 @@ class Transform(Protocol):
 class BatchTransform(Transform, Protocol):
     """A transform of each record batch by itself: rows do not leave the Python process that decodes them."""
 
-    runs_python: ClassVar[bool]
-    """Whether it runs Python code of the user, which may import anything."""
-
     def result(self) -> pa.Schema | None:
         """Return the columns of the result, once it is prepared; None where only the first batch will show them."""
 

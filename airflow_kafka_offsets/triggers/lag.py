@@ -26,7 +26,7 @@ from airflow_kafka_offsets.lag.watch_options import Judgement, LagWatch
 if TYPE_CHECKING:
     from airflow_kafka_offsets.lag.measure import LagQuestion
     from airflow_kafka_offsets.lag.report import LagReport
-    from airflow_kafka_offsets.lag.shared_poll import PollResult, SharedPoll, StateTables
+    from airflow_kafka_offsets.lag.shared_poll import PollResult, SharedPoll, StateDatabase
 
 
 # A request to Kafka that takes longer is repeated by the next poll.
@@ -36,16 +36,16 @@ _KAFKA_SECONDS = 10.0
 _polls: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], SharedPoll]] = WeakKeyDictionary()
 
 
-def prepare(watched: LagWatch) -> tuple[StateTables, LagQuestion, Callable[[Callable[[], object]], SharedPoll]]:
+def prepare(watched: LagWatch) -> tuple[StateDatabase, LagQuestion, Callable[[Callable[[], object]], SharedPoll]]:
     """Read the options, and import what a poll needs, which takes long and would block all triggers.
 
     :return: the state tables, what is measured, and a function that makes a poll; it takes what is called when the poll
         ends
     """
     from airflow_kafka_offsets.hooks.connections import database_engine, kafka_cluster
-    from airflow_kafka_offsets.lag.shared_poll import SharedPoll, StateTables
+    from airflow_kafka_offsets.lag.shared_poll import SharedPoll, StateDatabase
 
-    tables = StateTables(watched.offsets_conn_id, watched.offsets_schema, watched.offsets_prefix)
+    tables = StateDatabase(watched.conn_id, watched.state_tables)
     cluster = partial(kafka_cluster, watched.kafka_conn_id, watched.isolation_level, timeout=_KAFKA_SECONDS)
     polled = partial(emit_poll, stats, watched.kafka_conn_id)
     return tables, watched.question(), partial(SharedPoll, cluster, database_engine, polled=polled)
@@ -87,8 +87,8 @@ class KafkaLagTrigger(_LagTrigger):
     It waits while a cluster or a database is not available. The event has `met` and `report`, or `error` if waiting
     cannot help.
 
-    As for `KafkaLagSensor`: `group_id`, `topics`, `offsets_conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`,
-    `require`, `per_partition`, `allow_incomplete`, `start`, `isolation_level`, `offsets_schema`, `offsets_prefix`,
+    As for `KafkaLagSensor`: `group_id`, `topics`, `conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`,
+    `require`, `per_partition`, `allow_incomplete`, `start`, `isolation_level`, `state_tables`,
     `kafka_conn_id`.
 
     :param first_poll: the earliest instant of the first poll. The sensor has polled before it defers, and Airflow fails
@@ -133,8 +133,8 @@ class KafkaLagEventTrigger(_LagTrigger, BaseEventTrigger):
     It never ends. It logs errors, such as a cluster or a database that is not available, and polls again after pauses
     that grow up to five minutes. All triggers of a triggerer share one poll of each cluster.
 
-    As for `KafkaLagSensor`: `group_id`, `topics`, `offsets_conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`,
-    `require`, `per_partition`, `allow_incomplete`, `start`, `isolation_level`, `offsets_schema`, `offsets_prefix`,
+    As for `KafkaLagSensor`: `group_id`, `topics`, `conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`,
+    `require`, `per_partition`, `allow_incomplete`, `start`, `isolation_level`, `state_tables`,
     `kafka_conn_id`. Nothing is templated.
 
     :param rearm_after: after which time to fire again though no position has moved

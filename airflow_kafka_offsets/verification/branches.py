@@ -10,8 +10,8 @@ from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import Violation
 from airflow_kafka_offsets.sinks.target_rows import TargetRows
-from airflow_kafka_offsets.verification.batch_records import Snapshot, batch_records
-from airflow_kafka_offsets.verification.facts import BatchRecord, Findings
+from airflow_kafka_offsets.verification.batch_facts import Snapshot, batch_facts
+from airflow_kafka_offsets.verification.facts import BatchFacts, Findings
 from airflow_kafka_offsets.verification.proof import prove
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ def prove_branches(
     found: list[Findings] = []
     for name, of_branch in rows.branches.items():
         part = Branch(snapshot._replace(rows=of_branch), name)
-        findings = prove(part.records(), positions, target=name, detail=of_branch.detail, replaces_rows=replaces_rows)
+        findings = prove(part.batches(), positions, target=name, detail=of_branch.detail, replaces_rows=replaces_rows)
         findings.violations += part.repeated
         if of_branch.detail == "nothing":
             log.warning("%s: the rows of %r were not looked at", of_branch.limit, name)
@@ -51,19 +51,19 @@ class Branch:
         self.repeated: list[Violation] = []
         self._snapshot, self._name = snapshot, name
 
-    def records(self) -> Iterator[BatchRecord]:
+    def batches(self) -> Iterator[BatchFacts]:
         """Yield each batch as one of the branch."""
-        for record in batch_records(self._snapshot):
-            output = record.outputs.get(self._name)
+        for batch in batch_facts(self._snapshot):
+            output = batch.outputs.get(self._name)
             if output is not None and output.is_each:
-                self.repeated += self._repeated(record)
-            yield record.of_branch(self._snapshot.target, self._name)
+                self.repeated += self._repeated(batch)
+            yield batch.of_branch(self._snapshot.target, self._name)
 
-    def _repeated(self, record: BatchRecord) -> Iterator[Violation]:
-        for counted in record.rows:
+    def _repeated(self, batch: BatchFacts) -> Iterator[Violation]:
+        for counted in batch.rows:
             if counted.topic_partition is not None and counted.distinct != counted.count:
                 text = (
                     f"{counted.topic_partition}: table {self._name!r} holds {counted.count:,} rows of batch "
-                    f"{record.batch_id}, but only {counted.distinct:,} different offsets: records are duplicated"
+                    f"{batch.batch_id}, but only {counted.distinct:,} different offsets: records are duplicated"
                 )
-                yield Violation(text, counted.topic, counted.partition, counted.first, record.batch_id)
+                yield Violation(text, counted.topic, counted.partition, counted.first, batch.batch_id)

@@ -40,7 +40,7 @@ class LoadedRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
+class RemovedOutput:
     """What later batches removed of a batch's output."""
 
     rows: int = 0
@@ -48,7 +48,7 @@ class Replaced:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchRecord:
+class BatchFacts:
     """All that is stored of a batch, and what it left in the target.
 
     :param state: None where the state tables do not know the batch
@@ -73,11 +73,11 @@ class BatchRecord:
     gaps: tuple[Gap, ...] = ()
     rows: tuple[RowCount, ...] = ()
     dead_letters: tuple[RowCount, ...] = ()
-    replaced: Mapping[TopicPartition, Replaced] = field(default_factory=dict)
+    replaced: Mapping[TopicPartition, RemovedOutput] = field(default_factory=dict)
     after: frozenset[int] = frozenset()
     outputs: Mapping[str, BranchOutput] = field(default_factory=dict)
 
-    def of_branch(self, fan_out: str, branch: str) -> BatchRecord:
+    def of_branch(self, fan_out: str, branch: str) -> BatchFacts:
         """Return it as a batch of one of several targets.
 
         :param fan_out: the name of all of them
@@ -91,12 +91,12 @@ class BatchRecord:
             row_count=None if self.row_count is None else written.rows,
             # What was removed is known of each branch by batch, and by partition of all branches only.
             has_transform=True,
-            replaced={tp: Replaced(0, removed.dead_letters) for tp, removed in self.replaced.items()},
+            replaced={tp: RemovedOutput(0, removed.dead_letters) for tp, removed in self.replaced.items()},
         )
 
-    def replaced_of(self, tp: TopicPartition) -> Replaced:
+    def replaced_of(self, tp: TopicPartition) -> RemovedOutput:
         """Return what was removed of its output of a partition."""
-        return self.replaced.get(tp, Replaced())
+        return self.replaced.get(tp, RemovedOutput())
 
     @property
     def is_rewind(self) -> bool:

@@ -18,7 +18,7 @@ from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.target_rows import Batches
-from airflow_kafka_offsets.verification.batch_records import Snapshot
+from airflow_kafka_offsets.verification.batch_facts import Snapshot
 from airflow_kafka_offsets.verification.facts import Span
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import OffsetRange, Span, TopicPartition, intersect, merge, subtract
-from airflow_kafka_offsets.verification.facts import CONTINUED, BatchRecord, Findings
+from airflow_kafka_offsets.verification.facts import CONTINUED, BatchFacts, Findings
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class LoadedOffsets:
     _anywhere: dict[TopicPartition, _Loaded] = field(default_factory=dict, init=False)
     _in_target: dict[TopicPartition, _Loaded] = field(default_factory=dict, init=False)
 
-    def check_gaps(self, batch: BatchRecord, range_: OffsetRange) -> None:
+    def check_gaps(self, batch: BatchFacts, range_: OffsetRange) -> None:
         """Check that what a rewind skips of a partition was loaded, or is a gap that it recorded."""
         if range_.how == "removed" or range_.how not in CONTINUED:
             return
@@ -61,7 +61,7 @@ class LoadedOffsets:
             )
             self.findings.add_violation(wrong, tp, start, batch.batch_id)
 
-    def follow(self, batch: BatchRecord) -> None:
+    def follow(self, batch: BatchFacts) -> None:
         """Note what a committed batch loaded, and what it removed."""
         in_target = batch.target_table in (None, self.target) and not self.replaces_rows
         is_replay = batch.kind == "replay"

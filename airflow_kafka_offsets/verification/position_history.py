@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import OffsetRange, Position, TopicPartition
-from airflow_kafka_offsets.verification.facts import CONTINUED, BatchRecord, Findings, LoadedRange, Span
+from airflow_kafka_offsets.verification.facts import CONTINUED, BatchFacts, Findings, LoadedRange, Span
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class _PositionHistory:
     highest: int = -1
     spans: list[Span] = field(default_factory=list)
 
-    def note_output(self, batch: BatchRecord, loaded: LoadedRange, wrote_rows: bool) -> None:
+    def note_output(self, batch: BatchFacts, loaded: LoadedRange, wrote_rows: bool) -> None:
         """Note which offsets can be read again after a batch."""
         if loaded.replaced is not None and batch.takes_span and batch.names_offsets:
             # The records that it replaced are among its rows; the others are still those of the earlier batches.
@@ -36,7 +36,7 @@ class _PositionHistory:
         if wrote_rows and batch.names_offsets and not batch.takes_span and loaded.range.start < loaded.range.end:
             self._extend(batch.batch_id, loaded.range)
 
-    def note_dead_letters(self, batch: BatchRecord, range_: OffsetRange) -> None:
+    def note_dead_letters(self, batch: BatchFacts, range_: OffsetRange) -> None:
         """Note that some offsets of a range are rows of a batch that replayed dead letters."""
         if is_other_topic(self.topic_id, range_.topic_id):
             return
@@ -64,7 +64,7 @@ class PositionHistories:
     target: str
     _histories: dict[TopicPartition, _PositionHistory] = field(default_factory=dict, init=False)
 
-    def follow(self, batch: BatchRecord, range_: OffsetRange) -> None:
+    def follow(self, batch: BatchFacts, range_: OffsetRange) -> None:
         """Check that the moves that a committed batch makes in a partition start where the one before ended."""
         tp = range_.topic_partition
         if not batch.is_rewind:
@@ -76,7 +76,7 @@ class PositionHistories:
         if range_.how == "removed":
             del self._histories[tp]
 
-    def _move(self, batch: BatchRecord, move: OffsetRange, does: str) -> None:
+    def _move(self, batch: BatchFacts, move: OffsetRange, does: str) -> None:
         tp, begins = move.topic_partition, move.how not in CONTINUED
         history = self._histories.get(tp)
         if history is None or (begins and is_other_topic(history.topic_id, move.topic_id)):
@@ -99,7 +99,7 @@ class PositionHistories:
         history.at, history.batch_id = move.end, batch.batch_id
         history.topic_id = move.topic_id or history.topic_id
 
-    def _check_start(self, history: _PositionHistory, batch: BatchRecord, move: OffsetRange, does: str) -> None:
+    def _check_start(self, history: _PositionHistory, batch: BatchFacts, move: OffsetRange, does: str) -> None:
         """Check that a move starts where the one before ended."""
         if is_other_topic(history.topic_id, move.topic_id):
             offset = move.start
@@ -118,7 +118,7 @@ class PositionHistories:
             return
         self.findings.add_violation(wrong, move.topic_partition, offset, batch.batch_id)
 
-    def note_output(self, batch: BatchRecord, wrote_rows: bool) -> None:
+    def note_output(self, batch: BatchFacts, wrote_rows: bool) -> None:
         """Note what a committed batch removed from the target, and what it left there, for the comparison with Kafka.
 
         :param wrote_rows: whether it wrote rows into the target

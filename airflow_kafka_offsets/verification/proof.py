@@ -13,14 +13,14 @@ from dataclasses import replace
 from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.sinks.target_rows import Detail
-from airflow_kafka_offsets.verification.facts import BatchRecord, Findings
+from airflow_kafka_offsets.verification.facts import BatchFacts, Findings
 from airflow_kafka_offsets.verification.loaded_offsets import LoadedOffsets
 from airflow_kafka_offsets.verification.position_history import PositionHistories
 from airflow_kafka_offsets.verification.row_counts import RowCounts
 
 
 def prove(
-    batches: Iterable[BatchRecord],
+    batches: Iterable[BatchFacts],
     positions: Mapping[TopicPartition, Position],
     *,
     target: str,
@@ -73,7 +73,7 @@ def prove(
     return findings
 
 
-def _as_committed(batches: Iterable[BatchRecord]) -> Iterator[BatchRecord]:
+def _as_committed(batches: Iterable[BatchFacts]) -> Iterator[BatchFacts]:
     """Return batches in the order in which they were committed, as far as that matters.
 
     Batches that move positions are committed in the order of their ids. A replay may be committed after batches with
@@ -81,7 +81,7 @@ def _as_committed(batches: Iterable[BatchRecord]) -> Iterator[BatchRecord]:
 
     :param batches: in the order of their ids
     """
-    waiting: list[tuple[BatchRecord, set[int]]] = []
+    waiting: list[tuple[BatchFacts, set[int]]] = []
     for batch in batches:
         if batch.after:
             waiting.append((batch, set(batch.after)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from airflow_kafka_offsets.core.history import UNFINISHED_STATES
 from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
 from airflow_kafka_offsets.sinks.target_rows import Detail, RowCount
-from airflow_kafka_offsets.verification.facts import BatchRecord, Findings, LoadedRange
+from airflow_kafka_offsets.verification.facts import BatchFacts, Findings, LoadedRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class RowCounts:
     target: str
     detail: Detail
 
-    def refuse_leftovers(self, batch: BatchRecord) -> None:
+    def refuse_leftovers(self, batch: BatchFacts) -> None:
         """Report rows and dead letters of a batch that is not committed, or that wrote none."""
         not_ours = ": this package did not write them"
         if batch.state is None:
@@ -55,7 +55,7 @@ class RowCounts:
                 if counts is batch.rows and batch.state in (None, *UNFINISHED_STATES):
                     self.findings.uncommitted[batch.batch_id] = self.findings.violations[-1]
 
-    def check_rows(self, batch: BatchRecord) -> None:
+    def check_rows(self, batch: BatchFacts) -> None:
         """Check that the target holds exactly the rows that a committed batch wrote, and no later batch replaced."""
         removed = _removed(batch)
         expected = (batch.row_count or 0) - removed
@@ -77,7 +77,7 @@ class RowCounts:
             )
             self.findings.add_violation(wrong, batch_id=batch.batch_id)
 
-    def _check_range(self, batch: BatchRecord, loaded: LoadedRange) -> None:
+    def _check_range(self, batch: BatchFacts, loaded: LoadedRange) -> None:
         """Check that each record that is no dead letter is one row, as it is without a transform."""
         count, written = _count_of(batch.rows, loaded.range.topic_partition), loaded.rows
         removed = _removed_of(batch, loaded)
@@ -92,7 +92,7 @@ class RowCounts:
             return
         self._add_violation(f"table {self.target!r} holds {count.count:,} rows of", batch, loaded.range, wrong)
 
-    def check_dead_letters(self, batch: BatchRecord) -> None:
+    def check_dead_letters(self, batch: BatchFacts) -> None:
         """Check that exactly the dead letters of a committed batch are there that no later batch replaced."""
         for loaded in batch.ranges:
             written, tp = loaded.dead_letters, loaded.range.topic_partition
@@ -104,7 +104,7 @@ class RowCounts:
                 self._add_violation(f"dead_letters holds {count:,} records of", batch, loaded.range, wrong)
         self._check_places(batch, batch.dead_letters, "dead_letters holds records of")
 
-    def _check_places(self, batch: BatchRecord, counts: Sequence[RowCount], what: str) -> None:
+    def _check_places(self, batch: BatchFacts, counts: Sequence[RowCount], what: str) -> None:
         """Check that nothing of a batch is from outside of its ranges. A transform may drop where rows are from."""
         ranges = {loaded.range.topic_partition: loaded.range for loaded in batch.ranges}
         for count in counts:
@@ -122,11 +122,11 @@ class RowCounts:
                 continue
             self.findings.add_violation(f"{what} batch {batch.batch_id}{wrong}", tp, offset, batch.batch_id)
 
-    def _add_violation(self, what: str, batch: BatchRecord, range_: OffsetRange, wrong: str) -> None:
+    def _add_violation(self, what: str, batch: BatchFacts, range_: OffsetRange, wrong: str) -> None:
         text = f"{what} batch {batch.batch_id}, offsets {range_.start}..{range_.end}{wrong}"
         self.findings.add_violation(text, range_.topic_partition, range_.start, batch.batch_id)
 
-    def _elsewhere(self, batch: BatchRecord) -> str:
+    def _elsewhere(self, batch: BatchFacts) -> str:
         if batch.target_table in (None, self.target):
             return ""
         return f" (into table {batch.target_table!r}, by the history)"
@@ -140,7 +140,7 @@ def _count_of(counts: Sequence[RowCount], tp: TopicPartition) -> RowCount:
     return next((count for count in counts if count.topic_partition == tp), RowCount(*tp, 0))
 
 
-def _removed(batch: BatchRecord) -> int:
+def _removed(batch: BatchFacts) -> int:
     """Return how many rows of a batch later batches removed."""
     replaced = [loaded.is_replaced for loaded in batch.ranges if loaded.range.start < loaded.range.end]
     if replaced and all(replaced):
@@ -148,7 +148,7 @@ def _removed(batch: BatchRecord) -> int:
     return sum(_removed_of(batch, loaded) for loaded in batch.ranges)
 
 
-def _removed_of(batch: BatchRecord, loaded: LoadedRange) -> int:
+def _removed_of(batch: BatchFacts, loaded: LoadedRange) -> int:
     if loaded.is_replaced and loaded.rows is not None and not batch.has_transform:
         return loaded.rows
     return batch.replaced_of(loaded.range.topic_partition).rows

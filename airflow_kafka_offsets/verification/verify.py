@@ -21,7 +21,7 @@ from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.fan_out import Sinks, as_sink
 from airflow_kafka_offsets.sinks.sink import Connections
 from airflow_kafka_offsets.sinks.target_names import same_table_names
-from airflow_kafka_offsets.verification.batch_records import Snapshot, batch_records
+from airflow_kafka_offsets.verification.batch_facts import Snapshot, batch_facts
 from airflow_kafka_offsets.verification.branches import prove_branches
 from airflow_kafka_offsets.verification.facts import Coverage, Findings
 from airflow_kafka_offsets.verification.kafka_comparison import KafkaComparison, without_transform
@@ -80,7 +80,7 @@ def verify(
             findings = prove_branches(shared, rows, positions, replaces_rows=sink.replaces_rows)
         else:
             findings = prove(
-                batch_records(shared), positions, target=sink.name, detail=detail, replaces_rows=sink.replaces_rows
+                batch_facts(shared), positions, target=sink.name, detail=detail, replaces_rows=sink.replaces_rows
             )
         published: list[PublishedBatch] = []
         if findings.uncommitted and sink.commits_externally:

@@ -102,6 +102,9 @@ class FileLayout:
         rows = rows.select([name for name in self.columns.names if name not in self.left_out])
         if self.file_columns is None:
             return rows
+        # Arrow would read memory of one type as that of another.
+        if not _is_same_but_for_names(rows.schema, self.stored):
+            raise ValueError(f"Rows have other types than the columns of the layout: {rows.schema}")
         batches = [pa.record_batch(_Renamed(batch, self.stored)) for batch in rows.to_batches()]
         return pa.Table.from_batches(batches, self.stored)
 

@@ -70,13 +70,9 @@ class DeltaShape:
         """Return the path of a new file."""
         return delta_path(attempt, partition)
 
-    def add(self, file: DataFile) -> dict[str, Any]:
-        """Return the fields of the action that adds a file."""
-        return add_action(file)
-
     def to_json(self, file: DataFile) -> str:
         """Return what the commit has to know of a file."""
-        return json.dumps({"layout": self.digest, "add": self.add(file)})
+        return json.dumps({"layout": self.digest, "add": add_action(file)})
 
 
 def delta_layout(
@@ -202,22 +198,3 @@ def _json(value: Any) -> str:
     if isinstance(value, float) and math.isinf(value):
         return '"Infinity"' if value > 0 else '"-Infinity"'
     return json.dumps(value, ensure_ascii=False)
-
-
-class ParquetShape(DeltaShape):
-    """What decides how the files of a directory of Parquet files are written; a `TableFormat`."""
-
-    def path(self, attempt: str, partition: Mapping[str, Any]) -> str:
-        """Return the path of a new file: in the directory of the attempt, in which readers see a column."""
-        return delta_path(f"attempt={attempt}", partition)
-
-    def add(self, file: DataFile) -> dict[str, Any]:
-        """Return what a manifest says of a file."""
-        return described(file)
-
-
-def described(file: DataFile) -> dict[str, Any]:
-    """Return what a manifest says of a file: where it is, and the least and the greatest value of some columns."""
-    ranges = {column.path[0]: [column.least, column.greatest] for column in file.columns}
-    partition = {name: delta_value(value) for name, value in file.partition.items()}
-    return {"path": file.path, "rows": file.rows, "bytes": file.bytes, "partition": partition, "ranges": ranges}

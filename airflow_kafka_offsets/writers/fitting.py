@@ -10,9 +10,15 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_kafka_offsets.core.bisection import Failure, split_at_failures
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.formats.years import OUT_OF_YEARS, out_of_years
 from airflow_kafka_offsets.writers.refused_rows import RefusedRows
+
+
+class _UnfitError(Exception):
+    """Some of the values do not fit."""
+
 
 _INTEGERS = (pa.types.is_int8, pa.types.is_int16, pa.types.is_int32, pa.types.is_int64)
 
@@ -89,18 +95,14 @@ def _exact(values: pa.Array, kind: pa.DataType) -> pa.Array | None:
 
 
 def _unfit(values: pa.Array, kind: pa.DataType) -> list[int]:
-    """Return which of some values do not fit: halves are tried, so that a few are found soon."""
-    unfit, pending = list[int](), [(0, len(values))]
-    while pending:
-        start, end = pending.pop()
-        if _exact(values.slice(start, end - start), kind) is not None:
-            continue
-        if end - start == 1:
-            unfit.append(start)
-        else:
-            middle = (start + end) // 2
-            pending += [(middle, end), (start, middle)]
-    return unfit
+    """Return which of some values do not fit."""
+
+    def check(first: int, end: int) -> None:
+        if _exact(values.slice(first, end - first), kind) is None:
+            raise _UnfitError
+
+    found = split_at_failures(0, len(values), check, _UnfitError)
+    return [each.position for each in found if isinstance(each, Failure)]
 
 
 def may_hold(column: pa.DataType, rows: pa.DataType) -> bool:

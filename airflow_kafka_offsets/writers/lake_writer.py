@@ -19,7 +19,7 @@ from airflow_kafka_offsets.writers.table_rows import table_rows
 FORMATS = {
     "delta": "airflow_kafka_offsets.writers.delta_files:DeltaShape",
     "iceberg": "airflow_kafka_offsets.writers.iceberg_files:TableShape",
-    "parquet": "airflow_kafka_offsets.writers.delta_files:ParquetShape",
+    "parquet": "airflow_kafka_offsets.writers.delta_files:DeltaShape",
 }
 """The `TableFormat` of each format, by its name."""
 

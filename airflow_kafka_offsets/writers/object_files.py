@@ -1,5 +1,4 @@
-"""Files on a local file system or an object store: written as a stream, read anywhere, and created only where they are
-not there.
+"""Files on a local file system or an object store: written as a stream, read anywhere, and copied by the store.
 
 Options have the names of the Rust library `object_store`, as delta-rs takes them too: `aws_access_key_id`,
 `aws_region`, …
@@ -8,8 +7,10 @@ Options have the names of the Rust library `object_store`, as delta-rs takes the
 from __future__ import annotations
 
 import io
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import pyarrow as pa
@@ -48,6 +49,7 @@ class ObjectFiles:
 
     def __init__(self, uri: str, options: Mapping[str, Any]) -> None:
         self.store = _open(uri, options)
+        self._root = Path(local_path(uri)) if is_local(uri) else None
 
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
@@ -68,34 +70,6 @@ class ObjectFiles:
 
         return pa.PythonFile(_Source(obstore.open_reader(self.store, path)), mode="r")
 
-    def put_new(self, path: str, content: bytes) -> bool:
-        """Write a file if it is not there yet: of several writers, one does.
-
-        :return: whether this call wrote it
-        """
-        import obstore
-
-        try:
-            obstore.put(self.store, path, content, mode="create")
-        except obstore.exceptions.AlreadyExistsError:
-            return False
-        return True
-
-    def put(self, path: str, content: bytes) -> None:
-        """Write a file, or write it again."""
-        import obstore
-
-        obstore.put(self.store, path, content)
-
-    def read(self, path: str) -> bytes:
-        """Return what a file holds.
-
-        :raises FileNotFoundError: there is no such file
-        """
-        import obstore
-
-        return bytes(obstore.get(self.store, path).bytes())
-
     def size(self, path: str) -> int | None:
         """Return the size of a file; None where there is none."""
         import obstore
@@ -104,6 +78,23 @@ class ObjectFiles:
             return obstore.head(self.store, path)["size"]
         except FileNotFoundError:
             return None
+
+    def copy(self, path: str, to: str) -> None:
+        """Copy a file, in an object store on the server. It appears whole; what has the name is replaced."""
+        import obstore
+
+        if self._root is None:
+            obstore.copy(self.store, path, to)
+            return
+        # Not by the store: where the file was copied before, it leaves a temporary link behind.
+        target = self._root / to
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        try:
+            temporary.hardlink_to(self._root / path)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def remove(self, path: str) -> None:
         """Remove a file, if it is there."""

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets import StateTables
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
@@ -29,7 +29,7 @@ def test_data_notes_and_failures_go_where_a_shell_expects_them(
     loader = Loader(kafka, postgres_engine, InlineLauncher())
     name, gone = topic(), topic()
     produce(kafka, name, names(0, 3))
-    loader(name, gone, tables=Tables(prefix="my_"), sink=SqlTable("target"))
+    loader(name, gone, state_tables=StateTables(prefix="my_"), sink=SqlTable("target"))
     produce(kafka, name, names(3, 2))
     connections = {
         "warehouse": database_connection(postgres_engine),

@@ -38,7 +38,7 @@ def kafka(log: Kafka) -> Kafka:
     return log
 
 
-def test_they_work_as_they_stand_there(
+def test_documented_dead_letter_commands_work_in_their_order(
     cli: CommandLine, inline_loader: Loader, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = topic()

@@ -33,7 +33,9 @@ def results(done: Done) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("output", ["table", "plain", "yaml"])
-def test_what_is_wrong_is_in_every_format(cli: CommandLine, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
+def test_doctor_prints_failed_checks_in_every_format(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_KAFKA_DEFAULT")
     done = cli("doctor", *DB, "--output", output)
     assert done.status == 1

@@ -75,7 +75,9 @@ class TestRights:
         grant("DELETE ON ALL TABLES IN SCHEMA public")
         assert self.rights(cli)["found"].startswith("all that loads, replays and rewinds need")
 
-    def test_what_init_grants_is_what_it_asks_for(self, cli: CommandLine, postgres_engine: Engine, reader: str) -> None:
+    def test_doctor_asks_for_the_rights_that_init_grants(
+        self, cli: CommandLine, postgres_engine: Engine, reader: str
+    ) -> None:
         before = findings(cli("doctor", *DB, "--output", "json"))["rights"]["result"]
         printed = cli("init", "--conn-id", "warehouse", "--show-sql", "--grant-to", reader)
         assert f"GRANT SELECT, INSERT, UPDATE ON consumed_offsets TO {reader};" in printed.stdout.splitlines()

@@ -7,6 +7,7 @@ from datetime import datetime
 import pytest
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.tables import Tables
 from devstack.kafka import KafkaBroker
@@ -24,7 +25,7 @@ class TestHistory:
         name = topic()
         produce(kafka, name, names(0, 5))
         run = TaskRun("manual", "orders", "load", -1, 1)
-        inline_loader(name, max_records=2, run=run)
+        inline_loader(name, limits=Limits(max_records=2), run=run)
         delete_records(kafka.bootstrap_servers, name, 5)
         produce(kafka, name, names(5, 3))
         delete_records(kafka.bootstrap_servers, name, 6)

@@ -30,7 +30,7 @@ def orders(inline_loader: Loader, kafka: Kafka, topic: TopicFactory) -> str:
     return name
 
 
-def test_they_are_counted(cli: CommandLine, orders: str) -> None:
+def test_dead_letters_list_counts_them(cli: CommandLine, orders: str) -> None:
     (row,) = cli("dead-letters", "list", "loader", *DB, "--output", "json").json
 
     assert row.pop("error")
@@ -47,7 +47,7 @@ def test_they_are_counted(cli: CommandLine, orders: str) -> None:
     assert cli("dead-letters", "list", "loader", *DB, "--error-class", "target", "--output", "json").json == []
 
 
-def test_they_are_shown_as_text_or_base64(cli: CommandLine, orders: str) -> None:
+def test_dead_letters_show_prints_text_or_base64(cli: CommandLine, orders: str) -> None:
     shown = cli("dead-letters", "show", "loader", *DB, "--output", "json")
 
     assert [(row["offset"], row["value"], row["value_base64"]) for row in shown.json] == [
@@ -62,7 +62,7 @@ def test_they_are_shown_as_text_or_base64(cli: CommandLine, orders: str) -> None
     assert "There may be more than these 1" in some.stderr
 
 
-def test_what_is_shown_can_be_corrected_and_replayed(
+def test_shown_dead_letters_can_be_corrected_and_replayed(
     cli: CommandLine, orders: str, inline_loader: Loader, tmp_path: Path
 ) -> None:
     shown = cli("dead-letters", "show", "loader", *DB, "--output", "json").json
@@ -109,7 +109,7 @@ def test_a_group_that_does_not_exist_is_named(cli: CommandLine, orders: str) -> 
         assert f"kafka-offsets dead-letters {command[0]}: The state tables" in refused.stderr
 
 
-def test_what_is_dropped_leaves_who_and_why(cli: CommandLine, orders: str, inline_loader: Loader) -> None:
+def test_dropped_dead_letters_leave_who_and_why(cli: CommandLine, orders: str, inline_loader: Loader) -> None:
     choice = ("dead-letters", "drop", "loader", *DB, "--offsets", f"{orders}:0:1-3", "--output", "json")
     assert [row["records"] for row in cli(*choice).json] == [2]
     assert len(cli("dead-letters", "show", "loader", *DB, "--output", "json").json) == 3
@@ -143,7 +143,7 @@ def test_those_of_old_batches_are_dropped(cli: CommandLine, orders: str, inline_
     assert cli("dead-letters", "drop", "loader", *DB, *old, "--execute").json == [{"group": "loader", "dropped": 3}]
 
 
-def test_they_are_chosen_by_the_id_of_their_schema(cli: CommandLine, orders: str, inline_loader: Loader) -> None:
+def test_dead_letters_are_chosen_by_schema_id(cli: CommandLine, orders: str, inline_loader: Loader) -> None:
     with inline_loader.engine.begin() as conn:
         conn.execute(sa.text("UPDATE dead_letters SET schema_id = 7 WHERE offset_value = 2"))
 

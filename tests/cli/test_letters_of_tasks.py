@@ -25,7 +25,7 @@ ORDER = {"type": "record", "name": "order", "fields": [{"name": "id", "type": "l
 DAG = """
 from airflow.sdk import DAG
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow_kafka_offsets import Avro, KafkaBatchOperator, SqlTable
+from airflow_kafka_offsets import Avro, KafkaBatchOperator, SqlTable, Staging
 
 with DAG("shop", params={{"topic": "{topic}"}}):
     KafkaBatchOperator(
@@ -35,7 +35,7 @@ with DAG("shop", params={{"topic": "{topic}"}}):
         value_format=Avro("id BIGINT", registry_conn_id="registry"),
         sink=SqlTable("target", conn_id="warehouse"),
         until="{{{{ data_interval_end }}}}",
-        staging_dir="{staging_dir}",
+        staging=Staging(dir="{staging_dir}"),
     )
     EmptyOperator(task_id="other")
 """
@@ -87,7 +87,7 @@ def write(tmp_path: Path, topic: str, group: str = "loader", staging_dir: str = 
     (tmp_path / "dags" / "shop.py").write_text(DAG.format(topic=topic, group=group, staging_dir=staging_dir))
 
 
-def test_they_go_through_the_pipeline_of_the_task(cli: CommandLine, orders: str, inline_loader: Loader) -> None:
+def test_dead_letters_go_through_the_pipeline_of_the_task(cli: CommandLine, orders: str, inline_loader: Loader) -> None:
     done = cli(*REPLAY, *TASK, "--output", "json")
 
     assert done.json == [{"batch": 1, "records": 1, "rows": 1, "still_bad": 0, "replayed_by": 2}], done.stderr
@@ -119,9 +119,7 @@ def test_a_template_that_needs_a_run_is_named(cli: CommandLine, orders: str, tmp
 
     line = failed(cli(*REPLAY, *TASK), "dead-letters replay")
 
-    assert (
-        "staging_dir of task 'load' of DAG 'shop' has a template that only a run can render ('ds' is undefined)" in line
-    )
+    assert "staging of task 'load' of DAG 'shop' has a template that only a run can render ('ds' is undefined)" in line
 
 
 def test_a_file_with_errors_is_named(cli: CommandLine, orders: str, tmp_path: Path) -> None:

@@ -19,14 +19,14 @@ REPLAY = ("dead-letters", "replay", "loader", *DB, "--dag-id", "shop")
 
 DAG = """
 from airflow.sdk import DAG, task
-from airflow_kafka_offsets import Json, KafkaBatchOperator, Sql, SqlTable
+from airflow_kafka_offsets import Json, KafkaBatchOperator, Spark, Sql, SqlTable
 
 COMMON = {
     "group_id": "loader",
     "topics": ["orders"],
     "value_format": Json("id BIGINT"),
     "sink": SqlTable("target", conn_id="warehouse"),
-    "spark_conn_id": "nowhere",
+    "spark": Spark("nowhere"),
 }
 
 with DAG("shop", params={"factor": 3}):

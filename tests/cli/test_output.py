@@ -62,7 +62,7 @@ class TestOutput:
         ]
         assert done.stdout.splitlines()[1].split()[:6] == ["loader", name, "0", "0", "0", "0"]
 
-    def test_what_is_stored_is_no_markup(self, cli: CommandLine, engine: Engine) -> None:
+    def test_stored_texts_are_not_printed_as_markup(self, cli: CommandLine, engine: Engine) -> None:
         initialize(Ledger(engine))
         claim_group(Ledger(engine), "[red]a[/blue] :bug:", TaskRun("r"), cluster_id="c", lease=timedelta(0))
         for form in FORMATS:

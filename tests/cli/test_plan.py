@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Ledger
 from devstack.kafka import KafkaBroker
@@ -33,7 +34,7 @@ class TestPlan:
 
         done = cli("plan", "loader", *DB, *options)
         planned = ok(done)
-        result = inline_loader(name, max_records=7)
+        result = inline_loader(name, limits=Limits(max_records=7))
 
         loaded = rows(
             inline_loader.engine,
@@ -80,7 +81,7 @@ class TestPlan:
     ) -> None:
         name = topic()
         produce(kafka, name, names(0, 5))
-        leave_open(inline_loader, name, max_records=3)
+        leave_open(inline_loader, name, limits=Limits(max_records=3))
         produce(kafka, name, names(5, 5))
 
         done = cli("plan", "loader", *DB, "--topic", name, "--output", "json")

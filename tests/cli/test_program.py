@@ -105,7 +105,7 @@ def last_line(code: str, directory: Path) -> str:
     return done.stdout.splitlines()[-1]
 
 
-def test_what_asks_for_groups_and_lag_imports_neither_arrow_nor_other_databases(tmp_path: Path) -> None:
+def test_groups_and_lag_import_neither_arrow_nor_other_databases(tmp_path: Path) -> None:
     """With NumPy, Arrow is a third of the processor time of `lag`; the dialects of two databases are a fifth."""
     code = (
         "import sys; from airflow_kafka_offsets.cli.program import main; import airflow_kafka_offsets.cli.lag;"
@@ -172,7 +172,7 @@ def test_a_reason_may_be_about_passwords(program: Program) -> None:
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
-def test_what_needs_airflow_names_the_command_that_has_it(
+def test_arguments_that_need_airflow_name_the_command_that_has_them(
     arguments: tuple[str, ...], message: str, program: Program
 ) -> None:
     done = program(*arguments)
@@ -228,7 +228,7 @@ class TestFiles:
         assert (done.status, message in done.stderr) == (1, True), done.stderr
         assert "hunter2" not in done.stderr
 
-    def test_what_is_missing_is_named(self, program: Program) -> None:
+    def test_a_missing_url_configuration_or_file_is_named(self, program: Program) -> None:
         assert f"set {DATABASE}" in program("groups").stderr
         assert KAFKA_CONFIG in program("lag", "g", "--database", "sqlite://").stderr
         assert "cannot be read: No such file" in program("groups", "--database-file", "/missing").stderr

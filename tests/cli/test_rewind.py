@@ -180,7 +180,7 @@ def test_an_operators_scope_that_renders_to_nothing_is_the_whole_group(
         scenario="to-offset",
         value="50",
         scope=given,
-        offsets_conn_id="warehouse",
+        conn_id="warehouse",
         preview_only=True,
     )
 

@@ -130,9 +130,7 @@ def test_the_history_says_who_and_why(rewinds: Rewinds) -> None:
 
 
 def test_the_history_says_who_triggered_a_rewind_in_airflow(rewinds: Rewinds) -> None:
-    rewind = KafkaRewindOperator(
-        task_id="rewind", group_id="loader", scenario="to-earliest", offsets_conn_id="warehouse"
-    )
+    rewind = KafkaRewindOperator(task_id="rewind", group_id="loader", scenario="to-earliest", conn_id="warehouse")
 
     rewind.execute(task_context("rewind", run_id="manual", triggered_by="ana"))
 
@@ -147,7 +145,7 @@ def test_who_triggered_a_rewind_has_abandoned_a_batch_too(rewinds: Rewinds) -> N
         task_id="rewind",
         group_id="loader",
         scenario="to-current",
-        offsets_conn_id="warehouse",
+        conn_id="warehouse",
         abandon_open_batch=True,
     )
 

@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import Reading
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.claims import claim_group
@@ -48,7 +49,7 @@ class TestShow:
         assert 6 * 86_400 < first["headroom_time_seconds"] <= 7 * 86_400
         assert (second["lag"], second["time_lag_seconds"], second["headroom_time_seconds"]) == (0, 0, None)
 
-    def test_what_retention_took_is_lost_and_no_lag(
+    def test_show_counts_expired_offsets_as_lost_and_not_as_lag(
         self, cli: CommandLine, kafka: KafkaBroker, loaded_topic: str
     ) -> None:
         produce(kafka, loaded_topic, names(5, 5))
@@ -184,7 +185,7 @@ class TestShow:
         for number in range(4):
             writer.produce(name, names(number, 1)[0])
         writer.flush()
-        inline_loader(name, isolation_level="read_uncommitted")
+        inline_loader(name, reading=Reading(isolation_level="read_uncommitted"))
 
         (committed,) = data(cli, "show", "loader")
         (uncommitted,) = data(cli, "show", "loader", "--isolation-level", "read_uncommitted")

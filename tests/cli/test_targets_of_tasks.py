@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kafka_offsets import DeltaTable, IcebergTable, ParquetDataset, SqlTable
+from airflow_kafka_offsets import DeadLetters, DeltaTable, IcebergTable, ParquetFiles, SqlTable
 from airflow_kafka_offsets.hooks import connections
 from airflow_kafka_offsets.sinks.fan_out import Sinks
 from airflow_kafka_offsets.verification.verify import verify
@@ -27,7 +27,9 @@ JSON = ("--output", "json")
 
 DAG = """
 from airflow.sdk import DAG
-from airflow_kafka_offsets import DeltaTable, IcebergTable, Json, KafkaBatchOperator, ParquetDataset, SqlTable
+from airflow_kafka_offsets import (
+    DeadLetters, DeltaTable, IcebergTable, Json, KafkaBatchOperator, ParquetFiles, Spark, SqlTable, Staging
+)
 
 with DAG("shop"):
     KafkaBatchOperator(
@@ -37,16 +39,16 @@ with DAG("shop"):
         value_format=Json("id BIGINT NOT NULL, name STRING"),
         sink={sink},
         kafka_conn_id="kafka_shop",
-        spark_conn_id="spark_shop",
-        on_bad_record="dead_letter",
-        staging_dir="{staging_dir}",
+        spark=Spark("spark_shop"),
+        on_bad_record=DeadLetters(),
+        staging=Staging(dir="{staging_dir}"),
     )
 """
 
 SINKS = {
     "iceberg": "IcebergTable('shop.orders', warehouse='file://{lake}', conn_id='warehouse')",
     "delta": "DeltaTable('{lake}/orders', conn_id='warehouse')",
-    "parquet": "ParquetDataset('{lake}/orders', conn_id='warehouse')",
+    "parquet": "ParquetFiles('{lake}/orders', conn_id='warehouse')",
     "fan-out": "[SqlTable('orders', conn_id='warehouse'), SqlTable('copies', conn_id='warehouse')]",
     "table": "SqlTable('orders', conn_id='warehouse')",
 }
@@ -62,7 +64,7 @@ def sink_text(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def sink(sink_text: str) -> Sinks:
-    kinds = {kind.__name__: kind for kind in (DeltaTable, IcebergTable, ParquetDataset, SqlTable)}
+    kinds = {kind.__name__: kind for kind in (DeltaTable, IcebergTable, ParquetFiles, SqlTable)}
     found: Sinks = eval(sink_text, kinds)
     return found
 
@@ -81,9 +83,9 @@ def orders(
     """A topic of ten records, loaded in two batches into the target of the task; the last one is a dead letter."""
     name = topic()
     produce(kafka, name, names(0, 6))
-    inline_loader(name, sink=sink, on_bad_record="dead_letter")
+    inline_loader(name, sink=sink, on_bad_record=DeadLetters())
     produce(kafka, name, [*names(6, 3), b"nothing"])
-    inline_loader(name, sink=sink, on_bad_record="dead_letter")
+    inline_loader(name, sink=sink, on_bad_record=DeadLetters())
     for conn_id in ("kafka_shop", "spark_shop"):
         cli.connect(conn_id, cli_connection(conn_id, kafka))
     for conn_id in ("kafka_default", "spark_default"):
@@ -140,7 +142,7 @@ def test_a_rewind_replaces_the_rows_of_its_target(
     assert "rows and 1 dead letter were removed" in done.stderr
     assert positions(inline_loader.engine) == {(orders, 0): 4}
     assert rows_of(verify("loader", sink=sink, engine=inline_loader.engine).rows, sink) == 4
-    inline_loader(orders, sink=sink, on_bad_record="dead_letter")
+    inline_loader(orders, sink=sink, on_bad_record=DeadLetters())
     (proved,) = data(cli, "verify", "loader", *TASK)
     assert (rows_of(proved["rows"], sink), proved["dead_letters"]) == (9, 1)
 
@@ -149,7 +151,7 @@ def test_a_replay_goes_through_its_pipeline(cli: CommandLine, orders: str, inlin
     done = cli("replay", "loader", *DB, "--batch", "2", "--replace", *TASK, *JSON)
 
     (result,) = ok(done)
-    assert (result["records"], result["dead_letters"]) == (4, 1)  # as the task says: on_bad_record="dead_letter"
+    assert (result["records"], result["dead_letters"]) == (4, 1)  # as the task says: DeadLetters()
     assert positions(inline_loader.engine) == {(orders, 0): 10}
     (proved,) = data(cli, "verify", "loader", *TASK)
     assert (rows_of(proved["rows"], sink), proved["dead_letters"]) == (9, 1)

@@ -28,7 +28,7 @@ class TestVerify:
         assert (alone["records"], alone["rows"], alone["reread"]) == (5, 5, None)
         assert compared["reread"] == 5
 
-    def test_what_was_not_looked_at_is_noted(
+    def test_verify_notes_that_rows_were_not_checked(
         self, cli: CommandLine, inline_loader: Loader, topic: TopicFactory
     ) -> None:
         name = topic()

@@ -104,11 +104,11 @@ class TestTruncatedLog:
         assert "t[0]: position 10 is beyond the end offset 9" in str(raised.value)
         assert "t[1]" not in str(raised.value)
 
-    def test_it_is_an_error_under_skip_too(self) -> None:
+    def test_a_truncated_log_is_an_error_under_skip_too(self) -> None:
         with pytest.raises(LogTruncatedError):
             decide({T0: Position(10)}, {T0: PartitionLog(0, 9)}, on_data_loss="skip")
 
-    def test_it_is_an_error_though_the_captured_target_is_reached(self) -> None:
+    def test_a_truncated_log_is_an_error_though_the_captured_target_is_reached(self) -> None:
         with pytest.raises(LogTruncatedError):
             decide({T0: Position(10)}, {T0: PartitionLog(0, 9)}, targets={T0: 10})
 

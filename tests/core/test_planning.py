@@ -126,7 +126,7 @@ class TestResolvedStarts:
     def test_known_topics_need_none(self) -> None:
         assert bounds(decide({T0: Position(3)}, {T0: PartitionLog(0, 9)}, start={})) == {T0: (3, 9)}
 
-    def test_what_a_group_committed_and_retention_took_is_lost_too(self) -> None:
+    def test_committed_offsets_that_expired_are_lost_too(self) -> None:
         logs = {T0: PartitionLog(7, 9)}
         with pytest.raises(DataLossError, match=re.escape("t[0]: position 5, beginning offset 7, 2 offsets gone")):
             decide({}, logs, start={T0: First(5, "group")})

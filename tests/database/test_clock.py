@@ -36,7 +36,7 @@ class FarServer:
 
 class TestClock:
     @pytest.mark.parametrize("dialect", ["mysql", "mariadb", "mssql"])
-    def test_it_is_asked_for_utc(self, dialect: str) -> None:
+    def test_the_database_is_asked_for_utc(self, dialect: str) -> None:
         assert FarServer(dialect).now() == FarServer.UTC_TIME.replace(tzinfo=UTC)
 
     def test_a_zone_is_converted(self) -> None:

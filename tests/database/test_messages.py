@@ -104,7 +104,7 @@ class TestPostgres:
         ],
     )
     @pytest.mark.parametrize("value", [SECRET, f"{SECRET}\n{SECRET}", SECRET * 20_000], ids=["short", "lines", "long"])
-    def test_what_copy_refuses(
+    def test_messages_of_copy_name_the_column_without_the_value(
         self, engine: Engine, table: sa.Table, column: str, words: str, facts: str, value: str
     ) -> None:
         statement = f"COPY {quoted(NAME)} ({quoted(column)}) FROM STDIN (FORMAT csv)"
@@ -119,7 +119,9 @@ class TestPostgres:
         assert len(message) < 700
 
     @pytest.mark.parametrize("column", ["id", "other"])
-    def test_what_another_driver_cannot_insert(self, engine: Engine, table: sa.Table, column: str) -> None:
+    def test_messages_of_other_drivers_name_the_column_without_the_value(
+        self, engine: Engine, table: sa.Table, column: str
+    ) -> None:
         other = sa.create_engine(engine.url.set(drivername="postgresql+psycopg2"))
         with other.connect() as conn, pytest.raises(DBAPIError) as raised:
             conn.exec_driver_sql(f"INSERT INTO {quoted(NAME)} ({column}) VALUES (%s)", ("canary-4711",))

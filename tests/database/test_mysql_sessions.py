@@ -35,7 +35,9 @@ def odd(mariadb: MariaDbServer) -> Iterator[None]:
 
 @pytest.mark.parametrize("charset", ["utf8mb4", "latin1"])
 @pytest.mark.parametrize("used", [False, True], ids=["new", "used-before"])
-def test_they_are_the_same(odd: None, mariadb_database: str, charset: str, used: bool) -> None:
+def test_mysql_sessions_are_the_same_whatever_the_server_sets(
+    odd: None, mariadb_database: str, charset: str, used: bool
+) -> None:
     engine = sa.create_engine(f"{mariadb_database}?charset={charset}")
     if used:
         with engine.connect() as conn:

@@ -40,7 +40,7 @@ def test_once_in_each_transaction(engine: Engine) -> None:
         assert reflected(conn, "orders", None) is None
 
 
-def test_what_is_not_there_may_come(engine: Engine) -> None:
+def test_a_missing_table_is_looked_up_again(engine: Engine) -> None:
     with engine.begin() as conn:
         assert reflected(conn, "orders", None) is None
         conn.exec_driver_sql("CREATE TABLE orders (id INT)")

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from airflow.sdk.exceptions import AirflowFailException
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import KafkaLagSensor
+from airflow_kafka_offsets import BatchBounds, KafkaLagSensor
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.operators.replay import KafkaReplayPlanOperator
 from tests.support.clients import Kafka
@@ -73,14 +73,16 @@ def test_a_load_fails_at_once(
 
 @pytest.mark.usefixtures("cli")
 def test_a_sensor_fails_at_once() -> None:
-    sensor = KafkaLagSensor(task_id="wait", group_id="g", topics="t", offsets_conn_id="warehouse", min_lag=1)
+    sensor = KafkaLagSensor(task_id="wait", group_id="g", topics="t", conn_id="warehouse", min_lag=1)
     with pytest.raises(AirflowFailException, match=r"the database refuses the login: .*password authentication failed"):
         sensor.poke(task_context("wait"))
 
 
 @pytest.mark.usefixtures("cli")
 def test_a_plan_of_a_replay_fails_at_once() -> None:
-    plan = KafkaReplayPlanOperator(task_id="plan", group_id="g", topics=["t"], parts=1, batch_id=1, conn_id="warehouse")
+    plan = KafkaReplayPlanOperator(
+        task_id="plan", group_id="g", topics=["t"], parts=1, bounds=BatchBounds(1), conn_id="warehouse"
+    )
     with pytest.raises(ConfigurationError, match=r"the database refuses the login: .*password authentication failed"):
         plan.execute(task_context("plan"))
 

@@ -77,7 +77,7 @@ def test_a_connection_that_the_pool_had_open_has_them(engine: Engine) -> None:
     assert pid(engine) == open_before
 
 
-def test_what_a_rollback_or_the_next_user_of_the_connection_reset_is_set_again(engine: Engine) -> None:
+def test_settings_that_a_rollback_or_the_pool_resets_are_set_again(engine: Engine) -> None:
     unify_sessions(engine)
     with engine.connect() as conn, conn.begin() as transaction:
         conn.exec_driver_sql("SET client_encoding = 'LATIN1'")

@@ -77,7 +77,7 @@ class TestRepeating:
             transact(output.engine, output.writing(deadlock(), refused))
         assert output.attempts == 2
 
-    def test_it_ends_with_what_the_database_said(self, output: Output) -> None:
+    def test_repeated_transactions_end_with_the_error_of_the_database(self, output: Output) -> None:
         last = deadlock()
         with pytest.raises(
             DatabaseBusyError, match=r"output\.db' were in the way 5 times.*deadlock detected"
@@ -111,7 +111,7 @@ class TestRepeating:
             transact(output.engine, output.writing(*(deadlock() for _ in range(5))))
         assert set(first).isdisjoint(pauses[4:])
 
-    def test_what_succeeds_is_not_paused_for(self, output: Output, pauses: list[float]) -> None:
+    def test_a_transaction_that_succeeds_does_not_pause(self, output: Output, pauses: list[float]) -> None:
         transact(output.engine, output.writing())
         assert pauses == []
 
@@ -148,7 +148,7 @@ class TestBrokenConnection:
         assert raised.value is self.BROKEN
         assert output.rows() == []
 
-    def test_it_is_looked_up_after_a_repetition_too(self, output: Output) -> None:
+    def test_the_outcome_is_looked_up_after_a_repetition_too(self, output: Output) -> None:
         self.break_after_commit(output)
         assert transact(output.engine, output.writing(deadlock()), outcome=self.count) == "found"
         assert output.rows() == [2]

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.core import chunks
 from airflow_kafka_offsets.dead_letters import context as context_module
 from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_letters
@@ -19,7 +20,6 @@ from airflow_kafka_offsets.kafka import producer
 from airflow_kafka_offsets.staging.records import write_records
 from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory
-from tests.support.verifying import LEFT_OUT
 
 pytestmark = [pytest.mark.server, pytest.mark.parametrize("engine", ["sqlite"], indirect=True)]
 
@@ -58,7 +58,7 @@ def test_few_are_held_at_once(inline_loader: Loader, topic: TopicFactory, monkey
     monkeypatch.setattr(context_module, "write_records", filed)
     sa.event.listen(loader.engine, "before_cursor_execute", executed)
     produce(loader.kafka, name, [LARGE] * 7)
-    loader(name, value_format=Json("id BIGINT"), also_to_topic=dead, **LEFT_OUT)
+    loader(name, value_format=Json("id BIGINT"), on_bad_record=DeadLetters(topic=dead))
     with loader.engine.begin() as conn:
         conn.exec_driver_sql("DROP TABLE target")
 

@@ -21,7 +21,7 @@ from airflow_kafka_offsets.exceptions import FencedError, LedgerError, OpenBatch
 from airflow_kafka_offsets.ledger.dead_letter_batches import settle_dead_letter_batches
 from airflow_kafka_offsets.ledger.publications import Publication
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
-from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
+from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.staging.refused import Record
 from tests.support import fixtures
 from tests.support.clients import Kafka, produce
@@ -65,7 +65,7 @@ def replayed(group: LakeGroup) -> Callable[..., list[Replayed]]:
 def test_another_selection_is_replayed_next(
     group: LakeGroup, replayed: Callable[..., list[Replayed]], dies: str
 ) -> None:
-    with dying(DeltaTarget, dies):
+    with dying(LakeTarget, dies):
         replayed(2, 6)
 
     assert replayed(6) == ([Replayed(1, 2, 2, 0, 2)] if dies == "after" else [Replayed(1, 1, 1, 0, 3)])
@@ -81,7 +81,7 @@ def test_records_that_were_bad_then_are_no_rows_and_stay_letters(
     good, bad = b'{"id": 9, "name": "corrected"}', b"{bad still"
     corrected = {Record(group.topic, 0, 2): good, Record(group.topic, 0, 6): bad}
     pipeline = group.loader.pipeline([group.topic], sink=group.sink)
-    with dying(DeltaTarget, "after"):
+    with dying(LakeTarget, "after"):
         replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=group.loader.engine, corrected=corrected)
 
     # The same letters, and both are good now.
@@ -95,14 +95,14 @@ def test_a_replay_that_comes_too_late_publishes_nothing(
     group: LakeGroup, replayed: Callable[..., list[Replayed]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection to the database breaks before its external commit, and another replay is quicker."""
-    commit, late = DeltaTarget.commit, list[DeltaTarget]()
+    commit, late = LakeTarget.commit, list[LakeTarget]()
 
-    def pause(target: DeltaTarget) -> None:
+    def pause(target: LakeTarget) -> None:
         late.append(target)
         raise ProcessDiedError
 
     with monkeypatch.context() as patch:
-        patch.setattr(DeltaTarget, "commit", pause)
+        patch.setattr(LakeTarget, "commit", pause)
         with pytest.raises(ProcessDiedError):
             replayed(2, 6)
     assert replayed(2) == [Replayed(1, 1, 1, 0, 3)]
@@ -115,7 +115,7 @@ def test_a_replay_that_comes_too_late_publishes_nothing(
 
 
 def test_a_load_goes_on_beside_it(group: LakeGroup, replayed: Callable[..., list[Replayed]]) -> None:
-    with dying(DeltaTarget, "after"):
+    with dying(LakeTarget, "after"):
         replayed(2, 6)
     produce(group.loader.kafka, group.topic, names(7, 1))
 
@@ -130,7 +130,7 @@ def test_a_load_goes_on_beside_it(group: LakeGroup, replayed: Callable[..., list
 
 @pytest.mark.parametrize("dies", ["before", "after"])
 def test_a_replay_replaces_what_it_wrote(group: LakeGroup, replayed: Callable[..., list[Replayed]], dies: str) -> None:
-    with dying(DeltaTarget, dies):
+    with dying(LakeTarget, dies):
         replayed(2, 6)
 
     done = group.replay({group.topic: {0: (1, 4)}}, NEXT, replace=True)
@@ -142,7 +142,7 @@ def test_a_replay_replaces_what_it_wrote(group: LakeGroup, replayed: Callable[..
 
 @pytest.mark.parametrize("dies", ["before", "after"])
 def test_a_rewind_replaces_what_it_wrote(group: LakeGroup, replayed: Callable[..., list[Replayed]], dies: str) -> None:
-    with dying(DeltaTarget, dies):
+    with dying(LakeTarget, dies):
         replayed(2, 6)
 
     done = Rewinder(group.loader)("to-offset", 1, replace=group.sink)
@@ -156,7 +156,7 @@ def test_a_rewind_replaces_what_it_wrote(group: LakeGroup, replayed: Callable[..
 def test_dead_letters_that_may_be_published_are_neither_dropped_nor_replaced_nor_replayed(
     group: LakeGroup, replayed: Callable[..., list[Replayed]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with dying(DeltaTarget, "after"):
+    with dying(LakeTarget, "after"):
         replayed(2)
 
     assert drop_dead_letters(DeadLetterFilter("loader"), engine=group.loader.engine) == 1
@@ -184,7 +184,7 @@ def test_a_replay_of_nothing_that_can_be_decoded_commits_nothing(group: LakeGrou
 def test_dead_letters_of_a_target_that_was_dropped_are_replayed_again(
     group: LakeGroup, replayed: Callable[..., list[Replayed]]
 ) -> None:
-    with dying(DeltaTarget, "after"):
+    with dying(LakeTarget, "after"):
         replayed(2, 6)
     shutil.rmtree(group.sink.uri)  # type: ignore[attr-defined]
 
@@ -212,7 +212,7 @@ def test_a_replay_that_another_one_abandoned_publishes_nothing(
 
 
 def test_a_user_may_abandon_it(group: LakeGroup, replayed: Callable[..., list[Replayed]]) -> None:
-    with dying(DeltaTarget, "after"):
+    with dying(LakeTarget, "after"):
         replayed(2, 6)
 
     abandon_batch("loader", 2, engine=group.loader.engine, reason="enough")

@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import ExtraColumns, Reading
 from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.dead_letters import context as context_module
 from airflow_kafka_offsets.dead_letters import replay as replay_module
@@ -200,7 +201,9 @@ def test_key_and_headers_are_decoded_again(inline_loader: Loader, topic: TopicFa
     writer = producer(loader.kafka)
     writer.produce(name, b'{"id": "x"}', key=b'{"k": 1}', partition=0, headers=[("h", b"1"), ("h", None), ("t", b"t")])
     assert writer.flush(30) == 0
-    parts: dict[str, Any] = {"key_format": Json("k BIGINT"), "metadata_columns": {"t": Header("t"), "at": "timestamp"}}
+    parts: dict[str, Any] = {
+        "extra_columns": ExtraColumns(key_format=Json("k BIGINT"), metadata={"t": Header("t"), "at": "timestamp"})
+    }
     loader(name, value_format=Json("id BIGINT"), **parts, **LEFT_OUT)
     do(loader.engine, "DROP TABLE target")
 
@@ -263,7 +266,7 @@ def test_records_that_were_too_large_to_be_kept_stay_unless_they_are_corrected(
 ) -> None:
     loader, name = inline_loader, topic()
     produce(loader.kafka, name, [*names(0, 2), b'{"id": 2, "name": "%s"}' % (b"x" * 200)])
-    loader(name, max_record_bytes=100, **LEFT_OUT)
+    loader(name, reading=Reading(max_record_bytes=100), **LEFT_OUT)
 
     assert replayed(loader, name) == []
     assert replayed(loader, name, corrected={Record(name, 0, 2): b'{"id": 2}'}) == [Replayed(1, 1, 1, 0, 2)]
@@ -277,10 +280,12 @@ def test_what_was_kept_is_not_measured_again(inline_loader: Loader, topic: Topic
     produce(loader.kafka, name, [b'{"id": "%s"}' % (b"x" * 200)])
     loader(name, **LEFT_OUT)
 
-    assert replayed(loader, name, max_record_bytes=100) == [Replayed(1, 0, 0, 1, 2)]
+    assert replayed(loader, name, reading=Reading(max_record_bytes=100)) == [Replayed(1, 0, 0, 1, 2)]
     assert letters(loader) == [(0, "value")]
     do(loader.engine, "DROP TABLE target")
-    assert replayed(loader, name, max_record_bytes=100, value_format=Json("id STRING")) == [Replayed(1, 1, 1, 0, 3)]
+    assert replayed(loader, name, reading=Reading(max_record_bytes=100), value_format=Json("id STRING")) == [
+        Replayed(1, 1, 1, 0, 3)
+    ]
 
 
 def test_what_they_hold_is_read_batch_by_batch(

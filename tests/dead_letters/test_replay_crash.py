@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.dead_letters.replay import Replayed
 from airflow_kafka_offsets.staging.refused import Record
 from airflow_kafka_offsets.verification.verify import verify
@@ -71,7 +72,7 @@ def load(loader: Loader, orders: str) -> None:
     found.drop_all(engine)
     with engine.begin() as conn:
         conn.execute(sa.text(f"CREATE TABLE target (id BIGINT, name TEXT CHECK (length(name) < 7), {ADDED})"))
-    loader(orders, max_records=8, **LEFT_OUT)
+    loader(orders, limits=Limits(max_records=8), **LEFT_OUT)
     with engine.begin() as conn:
         for statement in (
             "ALTER TABLE target RENAME TO narrow",

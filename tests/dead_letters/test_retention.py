@@ -1,4 +1,4 @@
-"""`dead_letter_retention`: what old dead letters hold is deleted by later commits, a bounded number at a time; that
+"""`DeadLetters.retention`: what old dead letters hold is deleted by later commits, a bounded number at a time; that
 they were stays.
 """
 
@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import DeadLetters, Reading
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger import dead_letters as dead_letters_module
 from airflow_kafka_offsets.ledger.dead_letters import drop_expired, mark_sent
@@ -55,7 +56,7 @@ def orders(inline_loader: Loader, topic: TopicFactory) -> str:
 
 def load_one_more(loader: Loader, orders: str, **options: Any) -> None:
     produce(loader.kafka, orders, names(0, 1))
-    loader(orders, **LEFT_OUT, **options)
+    loader(orders, **LEFT_OUT | options)
 
 
 def test_a_later_commit_drops_what_is_older(inline_loader: Loader, orders: str) -> None:
@@ -63,12 +64,12 @@ def test_a_later_commit_drops_what_is_older(inline_loader: Loader, orders: str) 
 
     load_one_more(loader, orders)
     assert rows(loader.engine, LETTERS) == [(offset, "value", False) for offset in range(3)]
-    load_one_more(loader, orders, dead_letter_retention=RETENTION)
+    load_one_more(loader, orders, on_bad_record=DeadLetters(retention=RETENTION))
 
     assert rows(loader.engine, LETTERS) == [(0, "dropped", True), (1, "dropped", True), (2, "value", False)]
     ((why,),) = rows(loader.engine, "SELECT error FROM dead_letters WHERE offset_value = 0")
     assert why.startswith("dropped at ")
-    assert why.endswith(": older than dead_letter_retention, 30 days, 0:00:00")
+    assert why.endswith(": older than DeadLetters.retention, 30 days, 0:00:00")
     assert reread(loader).dead_letters == 3
 
 
@@ -91,10 +92,10 @@ def test_a_commit_drops_no_more_than_it_has_time_for(
 ) -> None:
     monkeypatch.setattr(dead_letters_module, "_EXPIRED_AT_ONCE", 1)
 
-    load_one_more(inline_loader, orders, dead_letter_retention=RETENTION)
+    load_one_more(inline_loader, orders, on_bad_record=DeadLetters(retention=RETENTION))
     assert [error_class for _, error_class, _ in rows(inline_loader.engine, LETTERS)].count("dropped") == 1
-    load_one_more(inline_loader, orders, dead_letter_retention=RETENTION)
-    load_one_more(inline_loader, orders, dead_letter_retention=RETENTION)
+    load_one_more(inline_loader, orders, on_bad_record=DeadLetters(retention=RETENTION))
+    load_one_more(inline_loader, orders, on_bad_record=DeadLetters(retention=RETENTION))
 
     assert [error_class for _, error_class, _ in rows(inline_loader.engine, LETTERS)].count("dropped") == 2
 
@@ -102,10 +103,10 @@ def test_a_commit_drops_no_more_than_it_has_time_for(
 def test_records_that_were_too_large_to_be_kept_are_not_in_the_way(inline_loader: Loader, topic: TopicFactory) -> None:
     loader, name = inline_loader, topic()
     produce(loader.kafka, name, [b"x" * 200])
-    loader(name, max_record_bytes=100, **LEFT_OUT)
+    loader(name, reading=Reading(max_record_bytes=100), **LEFT_OUT)
     age(loader.engine, 1, 31)
 
-    load_one_more(loader, name, dead_letter_retention=RETENTION)
+    load_one_more(loader, name, on_bad_record=DeadLetters(retention=RETENTION))
 
     assert rows(loader.engine, LETTERS) == [(0, "size", True)]
 
@@ -114,7 +115,7 @@ def test_other_groups_are_left_alone(inline_loader: Loader, orders: str, topic: 
     other = topic()
     produce(inline_loader.kafka, other, names(0, 1))
 
-    inline_loader(other, group_id="other", dead_letter_retention=RETENTION)
+    inline_loader(other, group_id="other", on_bad_record=DeadLetters(retention=RETENTION))
 
     assert {error_class for _, error_class, _ in rows(inline_loader.engine, LETTERS)} == {"value"}
 
@@ -135,5 +136,7 @@ def test_they_are_found_by_an_index(inline_loader: Loader, orders: str) -> None:
 
 @pytest.mark.parametrize("wrong", [timedelta(0), 30, "P30D"])
 def test_it_is_a_duration(inline_loader: Loader, orders: str, wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match="dead_letter_retention must be a positive timedelta, or None to keep"):
-        inline_loader(orders, dead_letter_retention=wrong)
+    with pytest.raises(
+        ConfigurationError, match=r"DeadLetters\.retention must be a positive timedelta, or None to keep"
+    ):
+        inline_loader(orders, on_bad_record=DeadLetters(retention=wrong))

@@ -22,6 +22,7 @@ from tests.support.warm_airflow import WarmAirflowHome
 pytestmark = pytest.mark.server
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "airflow_kafka_offsets"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 REPOSITORY = "https://github.com/airflow-kafka-offsets/airflow-kafka-offsets"
 RAW = REPOSITORY.replace("github.com", "raw.githubusercontent.com")
@@ -70,6 +71,15 @@ def test_paths_in_the_documents_exist() -> None:
     }
 
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+def test_modules_of_the_map_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    the_map = text.partition("\n## The map\n")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`([\w/]+(?:\.py|/))`", the_map))
+
+    assert len(named) > 50
+    assert [path for path in sorted(named) if not any((at / path).exists() for at in (ROOT, PACKAGE))] == []
 
 
 def test_all_shell_snippets_are_known_here() -> None:

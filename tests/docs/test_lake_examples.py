@@ -15,12 +15,13 @@ from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 from pyiceberg.catalog import load_catalog
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import read_committed
+from airflow_kafka_offsets.writers.object_files import ObjectFiles
 from devstack.kafka import KafkaBroker
 from devstack.mariadb import MariaDbServer
 from devstack.orders import produce_orders
@@ -131,8 +132,9 @@ def test_the_example_loads(kafka: KafkaBroker, warehouse: Engine, s3: S3Server, 
         table = deltalake.DeltaTable("s3://lake/delta/orders", storage_options=options)
         found = pa.table(table.to_pyarrow_table())
     else:
-        names = ["id", "_kafka_offset"]
-        found = pa.Table.from_batches(list(read_committed("s3://lake/parquet/orders", names, options)))
+        files = ObjectFiles("s3://lake/parquet/orders", options)
+        paths = [file.path for file in files.find("") if not file.path.startswith("_")]
+        found = pa.concat_tables(pq.ParquetFile(files.open(path)).read(["id", "_kafka_offset"]) for path in paths)
     counted(warehouse, found["_kafka_offset"].to_pylist(), found["id"].to_pylist())
 
 

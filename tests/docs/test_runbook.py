@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.kafka import KafkaBroker
 from devstack.topics import create_topic, delete_records, delete_topic
@@ -117,7 +118,7 @@ def wrong(orders: Orders) -> int:
 
 @section("A late schema fix")
 def test_what_did_not_decode_becomes_rows(shell: Shell, orders: Orders) -> None:
-    orders.options["on_bad_record"] = "dead_letter"
+    orders.options["on_bad_record"] = DeadLetters()
     for partition in range(2):
         orders.produce(partition, 1000 * partition, 10, MONDAY)
     assert orders.trigger().status == 0

@@ -11,6 +11,7 @@ import pytest
 from airflow.cli.cli_parser import get_parser
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import Staging
 from devstack.kafka import KafkaBroker
 from devstack.orders import produce_orders
 from devstack.spark_connect import SparkConnectServer
@@ -56,7 +57,7 @@ def test_the_example_loads(
     example: dict[str, Any] = {}
     exec(code, example)
     load = example["load"]
-    load.topics, load.staging_dir, load.assets = [name], str(tmp_path), False
+    load.topics, load.staging, load.assets = [name], Staging(dir=str(tmp_path)), False
 
     done = load.execute(task_context())
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import DeadLetters, Staging
 from airflow_kafka_offsets.exceptions import ConfigurationError, DeadLetterError, RecordError
 from airflow_kafka_offsets.formats.record_format import FORMATS, BadRecord, Decoded, Decoder, RecordFormat
 from airflow_kafka_offsets.loading.load import load
@@ -118,7 +119,9 @@ def test_a_bad_record_fails_the_load_and_nothing_is_written(loader: Loader, orde
 
 @pytest.mark.parametrize("slice_offsets", [1, 4, 250_000])
 def test_bad_records_are_dead_lettered_and_the_others_loaded(loader: Loader, orders: str, slice_offsets: int) -> None:
-    result = loader(orders, value_format=LINES, on_bad_record="dead_letter", slice_offsets=slice_offsets)
+    result = loader(
+        orders, value_format=LINES, on_bad_record=DeadLetters(), staging=Staging(slice_offsets=slice_offsets)
+    )
 
     assert (result.records, result.rows, result.dead_letters) == (8, 4, 4)
     assert sorted(rows(loader.engine, "SELECT id, name FROM target")) == [*GOOD, ("6", "Tim")]
@@ -131,12 +134,12 @@ def test_bad_records_are_dead_lettered_and_the_others_loaded(loader: Loader, ord
         (5, b"5|Lin|da", "3 fields for 2 columns"),
     ]
     assert positions(loader.engine) == {(orders, 0): 6, (orders, 1): 2}
-    assert loader(orders, value_format=LINES, on_bad_record="dead_letter").records == 0
+    assert loader(orders, value_format=LINES, on_bad_record=DeadLetters()).records == 0
 
 
 def test_more_dead_letters_than_allowed_fail_the_load(loader: Loader, orders: str) -> None:
-    with pytest.raises(DeadLetterError, match="max_dead_letters allows 2"):
-        loader(orders, value_format=LINES, on_bad_record="dead_letter", max_dead_letters=2)
+    with pytest.raises(DeadLetterError, match=r"DeadLetters\.limit allows 2"):
+        loader(orders, value_format=LINES, on_bad_record=DeadLetters(limit=2))
     assert positions(loader.engine) == {}
 
 

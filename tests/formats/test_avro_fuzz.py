@@ -25,7 +25,6 @@ SCHEMA: dict[str, Any] = {
     "fields": [
         {"name": "id", "type": "long"},
         {"name": "name", "type": ["null", "string"]},
-        {"name": "either", "type": ["string", "null", "long", "double", {"type": "array", "items": "int"}]},
         {"name": "data", "type": "bytes"},
         {"name": "counts", "type": {"type": "map", "values": ["null", "int"]}},
         {"name": "kind", "type": ["null", {"type": "enum", "name": "kind", "symbols": ["NEW", "PAID"]}]},
@@ -45,7 +44,7 @@ SCHEMA: dict[str, Any] = {
                 },
             ],
         },
-        {"name": "mixed", "type": {"type": "array", "items": ["null", "string", "long"]}},
+        {"name": "mixed", "type": {"type": "array", "items": ["null", "long"]}},
     ],
 }
 PARSED = fastavro.parse_schema(json.loads(json.dumps(SCHEMA)))
@@ -56,14 +55,13 @@ def some_value(number: int, chance: random.Random) -> dict[str, Any]:
     return {
         "id": pick([number, -(2**63), 2**63 - 1]),
         "name": pick([None, "", "größer😀", "x" * 30]),
-        "either": pick([None, "a", 5, 1.5, [1, -2, 3]]),
         "data": pick([b"", b"\0\xff", b"y" * 70]),
         "counts": pick([{}, {"a": 1, "b": None}, {"é": -1}]),
         "kind": pick([None, "NEW", "PAID"]),
         "ok": pick([True, False]),
         "code": pick([b"1234", b"\0\0\0\0"]),
         "place": pick([None, {"x": 1, "sizes": [1.0, float("inf")]}, {"x": -(2**31), "sizes": []}]),
-        "mixed": pick([[], [None, "a", 1], ["", -(2**63)]]),
+        "mixed": pick([[], [None, 1], [-(2**63)]]),
     }
 
 

@@ -4,11 +4,24 @@ merged parts.
 
 from __future__ import annotations
 
+import base64
+from typing import Any
+
+import pyarrow as pa
 import pytest
+from google.protobuf import descriptor_pb2
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+from hypothesis import given as given_values
+from hypothesis import strategies as st
 
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.formats import protobuf_reader
-from tests.support.protobuf import decoded, given, own_columns
+from airflow_kafka_offsets.formats.protobuf_decoder import ProtobufDecoder
+from airflow_kafka_offsets.formats.protobuf_fields import columns_of
+from airflow_kafka_offsets.formats.protobuf_schema import Schema
+from tests.support.examples import examples
+from tests.support.protobuf import as_row, decoded, given, known, message_class, ordered, own_columns, wire
 
 V1 = 'syntax = "proto3"; message Order { int32 id = 1; }'
 GROUPS = 'syntax = "proto2"; message Order { optional int32 id = 1; optional group Old = 2 { optional int32 x = 3; } }'
@@ -71,3 +84,151 @@ def test_what_one_of_the_readers_takes_is_good_whatever_its_neighbours_are() -> 
     rows, bad = decoded(given(text), [long_tag, good, cut, group, good, long_tag])
     assert [row["id"] for row in own_columns(rows)] == [5, 7, 6, 7, 5]
     assert [record.row for record in bad] == [2]
+
+
+@pytest.mark.parametrize("start", [b"\x13", b"\x0b", b"\x93\x01"])
+@pytest.mark.parametrize("neighbours", [0, 1, 200])
+def test_groups_without_end_are_a_bad_record(start: bytes, neighbours: int) -> None:
+    """ptars calls itself for each, and ends the process with a segmentation fault."""
+    good = [wire(7, b"\x08\x01", 0)] * neighbours
+    rows, bad = decoded(known({7: V1}), [*good, b"\0\0\0\0\7\0" + start * 110_000, *good])
+    assert (rows.num_rows, [record.row for record in bad]) == (2 * neighbours, [neighbours])
+    assert [record.reason for record in bad] == ["schema 7: it is no message of its schema"]
+
+
+@pytest.mark.parametrize("depth", [50, 99, 1_001, 60_000])
+def test_groups_that_are_not_read_are_nested_as_deep_as_google_reads_them(depth: int) -> None:
+    datum = b"\x08\x01" + b"\x13" * depth + b"\x14" * depth
+    rows, bad = decoded(given(V1), [datum])
+    try:
+        message_class(V1, "Order").FromString(datum)
+    except DecodeError:
+        assert (rows.num_rows, len(bad)) == (0, 1)
+    else:
+        assert depth < 100
+        assert (rows.num_rows, len(bad)) == (1, 0)
+
+
+def test_large_messages_are_read_together() -> None:
+    text = 'syntax = "proto3"; message Order { int32 id = 1; string note = 2; }'
+    message = message_class(text, "Order")
+    data = [message(id=number, note="x" * number).SerializeToString() for number in range(0, 9_000, 300)]
+    decoder = decoder_of(descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(given(text).schemas["given"])))
+    assert decoder.read(pa.array(data))[1].to_pylist() == ["x" * number for number in range(0, 9_000, 300)]
+
+
+def decoder_of(files: descriptor_pb2.FileDescriptorSet) -> ProtobufDecoder:
+    message = Schema(base64.b64encode(files.SerializeToString()).decode()).named(None)
+    return ProtobufDecoder(message, columns_of(message), message)
+
+
+_SCALARS = {
+    1: st.floats(),
+    2: st.floats(width=32),
+    3: st.integers(-(2**63), 2**63 - 1),
+    4: st.integers(0, 2**64 - 1),
+    5: st.integers(-(2**31), 2**31 - 1),
+    6: st.integers(0, 2**64 - 1),
+    7: st.integers(0, 2**32 - 1),
+    8: st.booleans(),
+    9: st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
+    12: st.binary(max_size=5),
+    13: st.integers(0, 2**32 - 1),
+    14: st.integers(-3, 3),
+    15: st.integers(-(2**31), 2**31 - 1),
+    16: st.integers(-(2**63), 2**63 - 1),
+    17: st.integers(-(2**31), 2**31 - 1),
+    18: st.integers(-(2**63), 2**63 - 1),
+}
+"""Values of each type of a field, by its number in descriptor.proto."""
+
+
+@st.composite
+def schemas(draw: st.DrawFn) -> tuple[descriptor_pb2.FileDescriptorSet, dict[str, dict[str, Any]]]:
+    """A file with three messages, each of which may hold the next ones, and strategies for the values of each."""
+    files = descriptor_pb2.FileDescriptorSet()
+    file = files.file.add(name="m.proto", syntax="proto3")
+    kind = file.enum_type.add(name="E")
+    for number in (0, 1, -2):
+        kind.value.add(name=f"N{number % 5}", number=number)
+    strategies: dict[str, dict[str, Any]] = {}
+    for name, inner in (("A", ["B", "C"]), ("B", ["C"]), ("C", [])):
+        message = file.message_type.add(name=name)
+        own = strategies.setdefault(name, {})
+        in_oneof = draw(st.sets(st.integers(1, 6), max_size=3))
+        for place, number in enumerate(draw(st.lists(st.integers(1, 40), min_size=1, max_size=6, unique=True)), 1):
+            of_type = draw(st.sampled_from([*_SCALARS, *inner, *inner]))
+            field = message.field.add(name=f"f{number}", number=number, label=1)
+            field.type = of_type if isinstance(of_type, int) else 11
+            if isinstance(of_type, str):
+                field.type_name = f".{of_type}"
+            elif of_type == 14:
+                field.type_name = ".E"
+            if place in in_oneof:
+                if not message.oneof_decl:
+                    message.oneof_decl.add(name="o")
+                field.oneof_index = 0
+            elif draw(st.booleans()):
+                field.label = 3
+            own[field.name] = (field.label == 3, of_type)
+    return files, strategies
+
+
+def values_of(name: str, strategies: dict[str, dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    fields = {}
+    for field, (is_repeated, of_type) in strategies[name].items():
+        item = _SCALARS[of_type] if isinstance(of_type, int) else values_of(of_type, strategies)
+        fields[field] = st.lists(item, max_size=2) if is_repeated else item
+    return st.fixed_dictionaries({}, optional=fields)
+
+
+@examples(150)
+@given_values(
+    schemas().flatmap(lambda found: st.tuples(st.just(found[0]), st.lists(values_of("A", found[1]), max_size=4)))
+)
+def test_both_readers_read_what_google_writes(
+    case: tuple[descriptor_pb2.FileDescriptorSet, list[dict[str, Any]]],
+) -> None:
+    files, values = case
+    decoder = decoder_of(files)
+    encoded = base64.b64encode(files.SerializeToString()).decode()
+    message = GetMessageClass(Schema(encoded).named(None))
+    data = [message(**value).SerializeToString() for value in values]
+    each, wrong = decoder.read_each(pa.array(data, pa.binary()))
+    assert not wrong
+    names = [field.name for field in message.DESCRIPTOR.fields]
+    expected = [ordered(as_row(message.FromString(datum))) for datum in data]
+    assert decoder.is_vectorized
+    for columns in (each, decoder.read(pa.array(data, pa.binary()))):
+        found = pa.RecordBatch.from_arrays(columns, names=names).to_pylist()
+        assert [ordered(row) for row in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "datum", "expected"),
+    [
+        ("string a = 1;", "repeated string a = 1;", b"\x0a\x01x", ["x"]),
+        ("P a = 1;", "repeated P a = 1;", b"\x0a\x02\x08\x05", [{"x": 5}]),
+        ("bytes a = 1;", "repeated bytes a = 1;", b"", []),
+        ("repeated string a = 1;", "string a = 1;", b"\x0a\x01x\x0a\x01y", "y"),
+        ("int32 a = 1;", "optional int32 a = 1;", b"", None),
+        ("optional int32 a = 1;", "int32 a = 1;", b"", 0),
+        ("int32 a = 1;", "oneof o { int32 a = 1; int32 b = 2; }", b"", None),
+        ("int32 b = 2;", "repeated int32 a = 1;", b"\x10\x05", []),
+        ("int64 a = 1;", "int32 a = 1;", b"\x08\x05", 5),
+    ],
+)
+def test_a_field_is_read_with_the_label_and_the_presence_of_the_readers_schema(
+    written: str, read: str, datum: bytes, expected: Any
+) -> None:
+    head = 'syntax = "proto3"; message M { %s } message P { int32 x = 1; }'
+    rows, bad = decoded(known({1: head % written, 2: head % read}), [wire(1, datum, 0)])
+    assert not bad
+    assert own_columns(rows)[0]["a"] == expected
+
+
+def test_the_names_of_enums_are_those_of_the_readers_schema() -> None:
+    head = 'syntax = "proto3"; message M { E a = 1; repeated E b = 2; } enum E { ZERO = 0; %s }'
+    texts = {1: head % "ONE = 1;", 2: head % "UNO = 1; TWO = 2;"}
+    rows, _ = decoded(known(texts), [wire(1, b"\x08\x01\x12\x02\x02\x01", 0)])
+    assert own_columns(rows) == [{"a": "UNO", "b": ["TWO", "UNO"]}]

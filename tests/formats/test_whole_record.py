@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import DeadLetters, ExtraColumns
 from airflow_kafka_offsets.core.instants import milliseconds
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.header import Header
@@ -49,7 +50,7 @@ def columns(value: Any = VALUE, **parts: Any) -> list[str]:
 
 
 def test_the_columns_of_the_key_come_first_and_those_of_metadata_last() -> None:
-    assert columns(key_format=KEY, metadata_columns={"at": "timestamp", "trace": Header("t")}) == [
+    assert columns(extra_columns=ExtraColumns(key_format=KEY, metadata={"at": "timestamp", "trace": Header("t")})) == [
         "customer",
         "amount",
         "at",
@@ -65,9 +66,9 @@ def test_without_key_and_metadata_the_format_is_that_of_the_value() -> None:
 @pytest.mark.parametrize(
     ("parts", "doubled"),
     [
-        ({"key_format": Json("Amount INT")}, "Amount, amount"),
-        ({"metadata_columns": {"amount": "timestamp"}}, "amount"),
-        ({"key_format": KEY, "metadata_columns": {"customer": Header("c")}}, "customer"),
+        ({"extra_columns": ExtraColumns(key_format=Json("Amount INT"))}, "Amount, amount"),
+        ({"extra_columns": ExtraColumns(metadata={"amount": "timestamp"})}, "amount"),
+        ({"extra_columns": ExtraColumns(key_format=KEY, metadata={"customer": Header("c")})}, "customer"),
     ],
 )
 def test_a_name_is_that_of_one_column(parts: dict[str, Any], doubled: str) -> None:
@@ -87,13 +88,13 @@ def test_a_name_is_that_of_one_column(parts: dict[str, Any], doubled: str) -> No
     ],
 )
 def test_other_metadata_is_refused(wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match="metadata_columns must be a dictionary of column names"):
-        columns(metadata_columns=wrong)
+    with pytest.raises(ConfigurationError, match=r"ExtraColumns\.metadata must be a dictionary of column names"):
+        columns(extra_columns=ExtraColumns(metadata=wrong))
 
 
 def test_a_name_of_the_package_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="'_kafka_at' cannot be declared"):
-        columns(metadata_columns={"_kafka_at": "timestamp"})
+        columns(extra_columns=ExtraColumns(metadata={"_kafka_at": "timestamp"}))
 
 
 def test_each_decides_the_fingerprint() -> None:
@@ -123,13 +124,15 @@ def test_all_are_loaded_into_their_columns(loader: Loader, topic: TopicFactory) 
     loader(
         name,
         value_format=VALUE,
-        key_format=KEY,
-        metadata_columns={
-            "at": "timestamp",
-            "newest": Header("trace"),
-            "oldest": Header("trace", which="first"),
-            "bytes": Header("trace", type="BINARY"),
-        },
+        extra_columns=ExtraColumns(
+            key_format=KEY,
+            metadata={
+                "at": "timestamp",
+                "newest": Header("trace"),
+                "oldest": Header("trace", which="first"),
+                "bytes": Header("trace", type="BINARY"),
+            },
+        ),
     )
 
     stored = rows(
@@ -159,9 +162,8 @@ def test_a_record_is_bad_for_any_of_its_parts_and_shifts_no_other(loader: Loader
     result = loader(
         name,
         value_format=VALUE,
-        key_format=KEY,
-        metadata_columns={"trace": Header("trace")},
-        on_bad_record="dead_letter",
+        extra_columns=ExtraColumns(key_format=KEY, metadata={"trace": Header("trace")}),
+        on_bad_record=DeadLetters(),
     )
 
     assert (result.rows, result.dead_letters) == (2, 4)
@@ -187,7 +189,12 @@ def test_text_and_raw_bytes_beside_each_other(loader: Loader, topic: TopicFactor
         {"key": b"k", "value": b"\xff"},
     )
 
-    loader(name, value_format=Text("line"), key_format=Text("name"), on_bad_record="dead_letter")
+    loader(
+        name,
+        value_format=Text("line"),
+        extra_columns=ExtraColumns(key_format=Text("name")),
+        on_bad_record=DeadLetters(),
+    )
 
     assert rows(loader.engine, "SELECT name, line FROM target ORDER BY _kafka_offset") == [
         ("k", "größer"),
@@ -202,7 +209,7 @@ def test_all_headers_of_a_name_are_an_array() -> None:
         group_id="g",
         topics=("t",),
         value_format=Raw(headers=True),
-        metadata_columns={"traces": Header("t", which="all")},
+        extra_columns=ExtraColumns(metadata={"traces": Header("t", which="all")}),
         sink=SqlTable("target"),
     )
     assert str(pipeline.check().field("traces").type) == "list<item: string>"

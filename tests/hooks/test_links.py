@@ -18,6 +18,8 @@ from airflow_kafka_offsets import (
     KafkaReplayPlanOperator,
     KafkaRewindOperator,
     SqlTable,
+    StateTables,
+    TimeBounds,
 )
 from airflow_kafka_offsets.get_provider_info import get_provider_info
 from airflow_kafka_offsets.hooks.links import BatchLink, GroupLink, RewindLink
@@ -45,13 +47,13 @@ def url(link: Any, operator: BaseOperator) -> str:
 def test_every_operator_and_sensor_has_its_links_after_serialization() -> None:
     with DAG("dag", schedule=None, start_date=datetime(2026, 1, 1)) as dag:
         plan = KafkaReplayPlanOperator(
-            task_id="plan", group_id="loader", topics=["orders"], since="2026-01-01", parts=1
+            task_id="plan", group_id="loader", topics=["orders"], bounds=TimeBounds("2026-01-01"), parts=1
         )
         load()
-        KafkaReplayOperator.partial(task_id="replay", group_id="loader", **LOAD).expand(offsets=plan.output)
-        KafkaRewindOperator(task_id="rewind", group_id="loader", scenario="to-earliest", offsets_conn_id="warehouse")
+        KafkaReplayOperator.partial(task_id="replay", group_id="loader", **LOAD).expand(bounds=plan.output)
+        KafkaRewindOperator(task_id="rewind", group_id="loader", scenario="to-earliest", conn_id="warehouse")
         KafkaVerifyOperator(task_id="verify", group_id="loader", sink=SINK)
-        KafkaLagSensor(task_id="wait", group_id="loader", offsets_conn_id="warehouse", min_lag=1)
+        KafkaLagSensor(task_id="wait", group_id="loader", conn_id="warehouse", min_lag=1)
 
     stored = DagSerialization.from_dict(DagSerialization.to_dict(dag))
 
@@ -76,7 +78,9 @@ def test_airflow_reads_which_links_there_are_from_the_provider_info() -> None:
 def test_a_link_names_the_group_and_its_state_tables() -> None:
     page = f"{BASE}/kafka-offsets/group?conn_id=warehouse&group=eu%2Forders+%26+more"
     assert url(GroupLink(), load()) == page
-    assert url(GroupLink(), load(offsets_schema="team", offsets_prefix="x_")) == f"{page}&schema=team&prefix=x_"
+    assert (
+        url(GroupLink(), load(state_tables=StateTables(schema="team", prefix="x_"))) == f"{page}&schema=team&prefix=x_"
+    )
 
 
 def test_the_last_batch_is_linked_be_it_committed_or_failed() -> None:
@@ -100,7 +104,7 @@ def test_a_load_is_rewound_to_the_state_before_its_first_batch() -> None:
 
 
 def test_a_replay_leaves_positions_that_no_rewind_brings_back() -> None:
-    operator = KafkaReplayOperator(task_id="replay", group_id="loader", since="2026-01-01", **LOAD)
+    operator = KafkaReplayOperator(task_id="replay", group_id="loader", bounds=TimeBounds("2026-01-01"), **LOAD)
     operator._done = {"batches": [8]}
     assert url(RewindLink(), operator) == FORM
 
@@ -111,9 +115,7 @@ def test_a_deployment_without_rewinds_has_no_link_to_them(monkeypatch: pytest.Mo
 
 
 def test_a_rewind_is_linked_once_it_has_moved_something() -> None:
-    operator = KafkaRewindOperator(
-        task_id="rewind", group_id="loader", scenario="to-earliest", offsets_conn_id="warehouse"
-    )
+    operator = KafkaRewindOperator(task_id="rewind", group_id="loader", scenario="to-earliest", conn_id="warehouse")
     assert (url(BatchLink(), operator), url(RewindLink(), operator)) == ("", FORM)
     operator._done = {"batch_id": 7}
     assert url(BatchLink(), operator) == f"{BASE}/kafka-offsets/batch?conn_id=warehouse&group=loader&batch=7"
@@ -121,5 +123,7 @@ def test_a_rewind_is_linked_once_it_has_moved_something() -> None:
 
 
 def test_a_plan_without_a_database_has_no_page() -> None:
-    plan = KafkaReplayPlanOperator(task_id="plan", group_id="loader", topics=["orders"], since="2026-01-01", parts=1)
+    plan = KafkaReplayPlanOperator(
+        task_id="plan", group_id="loader", topics=["orders"], bounds=TimeBounds("2026-01-01"), parts=1
+    )
     assert (url(GroupLink(), plan), url(RewindLink(), plan)) == ("", "")

@@ -77,7 +77,7 @@ def test_a_certificate_authority_verifies_the_host(monkeypatch: pytest.MonkeyPat
         ({"init_command": "x"}, "init_command"),
     ],
 )
-def test_what_the_driver_does_not_know_is_refused(
+def test_options_that_the_driver_does_not_know_are_refused(
     monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any], named: str
 ) -> None:
     connected(monkeypatch, host="db", extra=extra)

@@ -14,6 +14,7 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import DeadLetters, Limits
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 from airflow_kafka_offsets.loading.load import load
@@ -68,7 +69,7 @@ def test_three_batches(
     produce(kafka, name, names(0, 30))
     loader = Loader(kafka, postgres_engine, SparkSubmitLauncher("spark_default", conf=applications.conf))
 
-    result = loader(name, max_records=10, transform=transform)
+    result = loader(name, limits=Limits(max_records=10), transform=transform)
 
     assert result.records == 30
     assert applications.jobs() == [3]
@@ -85,8 +86,8 @@ def test_an_error_in_the_second_batch(
     loader = Loader(kafka, postgres_engine, SparkSubmitLauncher("spark_default", conf=applications.conf))
 
     with pytest.raises(KafkaOffsetsError, match=rf"'{name}' partition 0 offset 10 cannot be loaded"):
-        loader(name, max_records=10)
-    result = loader(name, max_records=10, on_bad_record="dead_letter")
+        loader(name, limits=Limits(max_records=10))
+    result = loader(name, limits=Limits(max_records=10), on_bad_record=DeadLetters())
 
     assert (result.records, result.dead_letters) == (11, 1)
     assert [count > 0 for count in applications.jobs()] == [True, True]
@@ -111,7 +112,7 @@ def test_the_jvm_is_killed_between_batches(
 
     result = load(
         loader.pipeline([name]),
-        LoadOptions(max_records=10),
+        LoadOptions(limits=Limits(max_records=10)),
         kafka_config=loader.config,
         engine=postgres_engine,
         launcher=launcher,

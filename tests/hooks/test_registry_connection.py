@@ -53,7 +53,7 @@ def test_login_and_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"host": "r", "extra": '{"headers": "x"}'}, "'registry': A schema registry has no property headers"),
     ],
 )
-def test_what_cannot_be_used_is_refused(
+def test_registry_connections_that_cannot_be_used_are_refused(
     monkeypatch: pytest.MonkeyPatch, connection: dict[str, Any], match: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=match):

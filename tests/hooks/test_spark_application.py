@@ -67,7 +67,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_it_is_started_by_the_first_job_and_ended_by_close(
+def test_the_application_is_started_by_the_first_job_and_ended_by_close(
     submitted: Submitted, launcher: SparkSubmitLauncher, caplog: pytest.LogCaptureFixture
 ) -> None:
     launcher.close()  # there is none
@@ -81,7 +81,7 @@ def test_it_is_started_by_the_first_job_and_ended_by_close(
     assert warnings_of(caplog) == []
 
 
-def test_what_is_secret_goes_over_the_socket_alone(submitted: Submitted, launcher: SparkSubmitLauncher) -> None:
+def test_secrets_go_over_the_socket_alone(submitted: Submitted, launcher: SparkSubmitLauncher) -> None:
     launcher(submitted.job(1))
     seen = submitted.process(1)
     assert (seen["properties"], seen["kafka"]["sasl.password"]) == (PROPERTIES, SECRET)
@@ -224,7 +224,7 @@ class TestCancel:
 
 
 @pytest.mark.parametrize("does", ["hangs", "is_staged"])
-def test_it_ends_when_the_worker_is_killed(submitted: Submitted, does: str) -> None:
+def test_the_application_ends_when_the_worker_is_killed(submitted: Submitted, does: str) -> None:
     def work() -> None:
         SparkSubmitLauncher("spark_default")(submitted.job(1, does))
         time.sleep(600)

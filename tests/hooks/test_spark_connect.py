@@ -15,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import DataFrame
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, StagingError
 from airflow_kafka_offsets.hooks.spark_connect import SparkConnectLauncher
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
@@ -87,7 +88,7 @@ def test_batches_of_a_load_share_a_session_that_leaves_nothing(
     produce(remote_loader.kafka, name, names(0, 200))
     remote_loader.launcher = launcher = Watching(spark_connect)
 
-    result = remote_loader(name, max_records=100)
+    result = remote_loader(name, limits=Limits(max_records=100))
 
     assert result.rows == 200
     assert_exactly_once(remote_loader.engine)
@@ -150,7 +151,7 @@ def test_an_error_in_a_record_names_it(remote_loader: Loader, topic: TopicFactor
             {},
             {"spark.executor.memory": "2g"},
             ConfigurationError,
-            r"spark_conf\['spark.executor.memory'\] is no property of",
+            r"Spark.conf\['spark.executor.memory'\] is no property of",
         ),
     ],
 )
@@ -249,7 +250,7 @@ def test_a_load_whose_process_is_killed_is_finished_by_the_next(
 ) -> None:
     name = topic()
     produce(remote_loader.kafka, name, names(0, 300))
-    options = {"max_records": 100, "transform": f"{__name__}.{blocked.__name__}"}
+    options = {"limits": Limits(max_records=100), "transform": f"{__name__}.{blocked.__name__}"}
     first = RemoteLoad(
         remote_loader.engine.url.render_as_string(hide_password=False),
         remote_loader.kafka.bootstrap_servers,

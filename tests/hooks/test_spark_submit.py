@@ -19,6 +19,7 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import DataFrame
 
+from airflow_kafka_offsets import Staging
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 from airflow_kafka_offsets.loading.load import load
@@ -76,7 +77,7 @@ def test_a_task_that_is_stopped_leaves_no_process_and_no_secret(
             stopper.start()
             with pytest.raises(StagingError if stopped_by == "cancel" else TimedOut):
                 load(
-                    postgres_loader.pipeline(["orders"], staging_dir=str(tmp_path)),
+                    postgres_loader.pipeline(["orders"], staging=Staging(dir=str(tmp_path))),
                     kafka_config={"bootstrap.servers": broker.bootstrap_servers},
                     engine=postgres_loader.engine,
                     launcher=launcher,
@@ -286,7 +287,7 @@ def test_why_spark_failed_is_in_the_error(
 @pytest.mark.parametrize(
     ("connection", "staging_dir", "message"),
     [
-        ({"host": "spark://127.0.0.1:1"}, None, "leads to the cluster spark://127.0.0.1:1: set staging_dir"),
+        ({"host": "spark://127.0.0.1:1"}, None, "leads to the cluster spark://127.0.0.1:1: set Staging.dir"),
         ({"host": "yarn", "extra": {"deploy-mode": "cluster"}}, "/shared", "has deploy-mode 'cluster'"),
         ({"host": "local[*]", "extra": {"spark-binary": "spark2-submit"}}, None, "spark2-submit is not on the PATH"),
     ],

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import DataFrame
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.exceptions import TransformError
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 from airflow_kafka_offsets.transforms.arrow import ArrowTransform
@@ -28,7 +29,6 @@ def submitting(kafka: KafkaBroker, postgres_engine: Engine, monkeypatch: pytest.
 
 
 def with_pandas(records: pa.RecordBatch) -> pa.RecordBatch:
-    # What starts sooner hides pandas from the tasks that do not need it.
     import pandas  # type: ignore[import-untyped]
 
     return records.append_column("x", pa.array(pandas.Series(records["id"].to_pylist(), dtype="int64") * 3))
@@ -66,7 +66,7 @@ def test_so_may_a_function_of_dataframes_in_every_batch(
 ) -> None:
     name = topic()
     produce(kafka, name, names(0, 4))
-    submitting(name, transform=f"{__name__}.tripled_by_pandas", max_records=2)
+    submitting(name, transform=f"{__name__}.tripled_by_pandas", limits=Limits(max_records=2))
     assert rows(submitting.engine, "SELECT id, x FROM target ORDER BY id") == [(0, 0), (1, 3), (2, 6), (3, 9)]
 
 

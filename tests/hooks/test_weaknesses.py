@@ -56,7 +56,7 @@ class TestKafka:
             ),
         ],
     )
-    def test_it_is_told_in_the_log_once(
+    def test_unencrypted_kafka_is_logged_once(
         self, config: dict[str, str], problem: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("airflow_kafka_offsets.kafka.config._warned", set())
@@ -95,7 +95,9 @@ class TestDatabase:
         assert database_weakness(self.connection("/var/run/postgresql", ssl=False)) is None
         assert database_weakness(object()) is None
 
-    def test_it_is_told_once(self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_unencrypted_database_is_logged_once(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("airflow_kafka_offsets.hooks.connections.database_weakness", lambda _: "in plain text")
         engine = create_engine("sqlite://", pool_size=2)
         _warn_once(engine, "warehouse")
@@ -114,7 +116,7 @@ class TestSpark:
     def test_a_cluster_that_protects_nothing_is_told_at_every_launch(self, caplog: pytest.LogCaptureFixture) -> None:
         SparkSubmitLauncher("spark_default").check("/shared")
         assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
-            f"What the driver and the executors of {CLUSTER} send to each other is unprotected, secrets of spark_conf "
+            f"What the driver and the executors of {CLUSTER} send to each other is unprotected, secrets of Spark.conf "
             "among it: set spark.authenticate and spark.network.crypto.enabled (or spark.ssl.rpc.enabled) to true in "
             "spark-defaults.conf, here and on the workers"
         ]

@@ -67,7 +67,7 @@ class TestRetention:
     def _unknown(self) -> None:
         self.unknown: dict[str, str] = {}
 
-    def test_it_is_that_of_the_topic(self, cluster: Cluster, answer: Callable[..., None]) -> None:
+    def test_retention_is_that_of_the_topic(self, cluster: Cluster, answer: Callable[..., None]) -> None:
         assert self.retention(cluster, answer, {"orders": DAY}) == {"orders": timedelta(days=1)}
 
     @pytest.mark.parametrize("setting", DAY)

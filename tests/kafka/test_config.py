@@ -50,7 +50,7 @@ SERVERS = {"bootstrap.servers": "broker:9092"}
         {"group.id": "of-another-tool", "enable.auto.commit": False, "auto.offset.reset": "earliest", "retries": 3},
     ],
 )
-def test_what_users_need_passes(config: dict[str, Any]) -> None:
+def test_properties_that_users_need_are_accepted(config: dict[str, Any]) -> None:
     assert check_config(SERVERS | config) == SERVERS | config
 
 
@@ -75,7 +75,7 @@ def test_what_users_need_passes(config: dict[str, Any]) -> None:
         ("from.the.future", "none of the properties"),
     ],
 )
-def test_what_may_do_harm_and_what_is_not_known_is_refused(key: str, why: str) -> None:
+def test_harmful_and_unknown_properties_are_refused(key: str, why: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"sets {re.escape(key)} \(.*{why}") as raised:
         check_config(SERVERS | {key: "/etc/shadow"})
     assert "/etc/shadow" not in str(raised.value)

@@ -45,7 +45,7 @@ def offsets(kafka: Kafka, one: Slice, **config: Any) -> list[int]:
     ],
     ids=["exploding", "large"],
 )
-def test_what_the_client_refuses_is_an_error_that_names_the_setting(
+def test_a_record_that_the_client_refuses_is_an_error_that_names_the_setting(
     broker: Kafka, topic: TopicFactory, value: bytes, writer: dict[str, Any], reader: dict[str, Any]
 ) -> None:
     name = topic(max_message_bytes=10_000_000)

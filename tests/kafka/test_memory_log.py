@@ -197,7 +197,9 @@ class TestTimes:
 
 
 class TestGroups:
-    def test_what_a_group_committed(self, kafka: Kafka, cluster: Cluster, topic: TopicFactory) -> None:
+    def test_the_commits_of_a_consumer_group_are_those_of_a_broker(
+        self, kafka: Kafka, cluster: Cluster, topic: TopicFactory
+    ) -> None:
         name, other = topic(partitions=3), topic()
         commit_to_kafka(kafka, name, name, {0: 4, 2: 0})
         commit_to_kafka(kafka, name, other, {0: 7})
@@ -252,7 +254,9 @@ def test_other_clusters_are_other_clusters(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("settings", [{"cleanup.policy": "compact"}, {"max.message.bytes": 10}], ids=str)
-def test_what_a_log_in_memory_cannot_do_it_refuses(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_in_memory_refuses_requests_that_it_does_not_know(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     kafka = MemoryLog().install(monkeypatch)
 
     with pytest.raises(AssertionError, match="needs a broker"):

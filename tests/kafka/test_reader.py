@@ -279,7 +279,7 @@ class TestATopicThatIsGone:
     @pytest.mark.parametrize(
         "code", [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION]
     )
-    def test_it_is_named_after_ten_seconds(self, topics: dict[int, object] | None, code: int) -> None:
+    def test_a_deleted_topic_is_named_after_ten_seconds(self, topics: dict[int, object] | None, code: int) -> None:
         consumer = FakeConsumer([messages(10, 13), *repeat(KafkaError(code), 100)], topics=topics)
         message = refused(UnknownTopicError, consumer)
         assert message.startswith("orders[0]: the cluster has not known this partition for 10 s")
@@ -332,13 +332,13 @@ class TestATopicThatIsGone:
 
 
 class TestSilence:
-    def test_it_ends_with_what_the_client_said(self) -> None:
+    def test_a_silent_read_ends_with_the_errors_of_the_client(self) -> None:
         down = KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down")
         message = refused(ReadError, FakeConsumer([messages(10, 13), *repeat(down, 20)]), idle_timeout=5.0)
         assert "orders[0]: no record came for 5 s at offset 13, 7 offsets before the end 20" in message
         assert "planned range: 1/1 brokers are down." in message
 
-    def test_what_was_said_before_the_position_moved_is_no_reason(self) -> None:
+    def test_errors_before_the_position_moved_are_not_the_reason(self) -> None:
         down = KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down")
         message = refused(ReadError, FakeConsumer([down, messages(10, 13)]), idle_timeout=5.0)
         assert "the client gave no reason" in message

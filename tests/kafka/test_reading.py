@@ -119,7 +119,7 @@ def test_bad_records_are_set_aside_with_all_they_have(kafka: KafkaBroker, topic:
     produce_records(kafka, name, {"value": b'{"id": 1}'}, bad, {"value": b'{"id": 2}'})
 
     rows, note = rows_and_note(
-        kafka, tmp_path, Slice(0, name, 0, 0, 3), Json("id BIGINT NOT NULL"), on_bad_record="dead_letter"
+        kafka, tmp_path, Slice(0, name, 0, 0, 3), Json("id BIGINT NOT NULL"), has_dead_letters=True
     )
 
     assert [(row["id"], row["_kafka_offset"]) for row in rows] == [(1, 0), (2, 2)]
@@ -177,7 +177,7 @@ class TestAHeaderWhoseKeyIsNotUtf8:
     def test_is_left_out_where_headers_would_only_be_kept_with_a_dead_letter(
         self, kafka: KafkaBroker, one: Slice, tmp_path: Path
     ) -> None:
-        rows, note = rows_and_note(kafka, tmp_path, one, Json("id BIGINT"), on_bad_record="dead_letter")
+        rows, note = rows_and_note(kafka, tmp_path, one, Json("id BIGINT"), has_dead_letters=True)
 
         assert [row["id"] for row in rows] == [*range(101)]
         (letters,) = dead_letters(StagingDirectory(str(tmp_path)), Manifest(1, "f00d", (), (note,)))

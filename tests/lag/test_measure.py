@@ -188,7 +188,7 @@ def test_where_no_state_tables_are_the_lag_of_a_new_group_says_so(inline_loader:
     assert str(misspelled).startswith("lag 3 in 1 partition; the state tables do not exist: ")
 
 
-def test_what_goes_wrong_with_one_group_is_told_of_no_other(inline_loader: Loader, topic: TopicFactory) -> None:
+def test_an_error_of_one_group_is_not_reported_for_others(inline_loader: Loader, topic: TopicFactory) -> None:
     name = topic()
     produce(inline_loader.kafka, name, names(0, 3))
     inline_loader(name)

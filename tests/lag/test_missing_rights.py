@@ -61,7 +61,7 @@ def cli(
 
 
 def sensor(topic: str, **thresholds: Any) -> KafkaLagSensor:
-    options = {"group_id": "loader", "topics": topic, "offsets_conn_id": "warehouse"}
+    options = {"group_id": "loader", "topics": topic, "conn_id": "warehouse"}
     return KafkaLagSensor(task_id="wait", **options, **thresholds)  # type: ignore[arg-type]
 
 

@@ -18,7 +18,7 @@ def fires(subject: Edge, met: bool | None, now: float = 0, positions: str = "a",
     return subject.fires(met, positions, busy=busy, now=now)
 
 
-def test_it_fires_once_when_the_condition_becomes_true() -> None:
+def test_an_edge_fires_once_when_the_condition_becomes_true() -> None:
     subject = edge()
     assert [fires(subject, met, now) for now, met in enumerate([False, True, True, True])] == [
         False,
@@ -28,23 +28,23 @@ def test_it_fires_once_when_the_condition_becomes_true() -> None:
     ]
 
 
-def test_it_fires_at_the_first_look_where_the_condition_is_true_already() -> None:
+def test_an_edge_fires_at_the_first_poll_if_the_condition_is_true() -> None:
     assert fires(edge(), True)
 
 
-def test_it_is_armed_again_once_the_condition_was_false() -> None:
+def test_an_edge_is_armed_again_after_the_condition_was_false() -> None:
     subject = edge()
     assert [fires(subject, met, now) for now, met in enumerate([True, False, True])] == [True, False, True]
 
 
-def test_it_fires_again_where_positions_moved_and_the_condition_is_still_true() -> None:
+def test_an_edge_fires_again_if_positions_moved_and_the_condition_is_still_true() -> None:
     subject = edge()
     assert fires(subject, True, 0, "a")
     assert fires(subject, True, 1, "b")
     assert not fires(subject, True, 2, "b")
 
 
-def test_it_fires_again_after_the_interval_where_nothing_moved() -> None:
+def test_an_edge_fires_again_after_the_interval_if_no_position_moved() -> None:
     subject = edge()
     assert fires(subject, True, 0)
     assert not fires(subject, True, 59)
@@ -52,7 +52,7 @@ def test_it_fires_again_after_the_interval_where_nothing_moved() -> None:
     assert not fires(subject, True, 119)
 
 
-def test_it_waits_for_a_load_that_is_at_work() -> None:
+def test_an_edge_waits_for_a_running_load() -> None:
     subject = edge()
     assert not fires(subject, True, 0, busy=True)
     assert fires(subject, True, 1)
@@ -61,7 +61,7 @@ def test_it_waits_for_a_load_that_is_at_work() -> None:
     assert fires(subject, True, 201, "b")
 
 
-def test_what_nobody_knows_neither_fires_nor_arms() -> None:
+def test_an_unknown_condition_neither_fires_nor_arms_an_edge() -> None:
     subject = edge()
     assert not fires(subject, None)
     assert fires(subject, True, 1)

@@ -69,11 +69,11 @@ class TestOffsets:
     def test_L07_the_end_is_that_of_the_isolation_level(self, end: int, lag: int) -> None:
         assert measured(at(7), PartitionLog(0, end)).lag == lag
 
-    def test_what_is_gone_from_the_log_is_lost_and_no_lag(self) -> None:
+    def test_deleted_offsets_are_lost_and_not_lag(self) -> None:
         one = measured(at(10), PartitionLog(20, 100))
         assert (one.lag, one.lost, one.headroom) == (80, 10, -10)
 
-    def test_what_is_gone_from_an_empty_log_is_lost_too(self) -> None:
+    def test_deleted_offsets_of_an_empty_log_are_lost_too(self) -> None:
         one = measured(at(10), PartitionLog(20, 20))
         assert (one.lag, one.lost) == (0, 10)
 

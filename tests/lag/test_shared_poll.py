@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets.lag.measure import LagQuestion
-from airflow_kafka_offsets.lag.shared_poll import SharedPoll, StateTables
+from airflow_kafka_offsets.lag.shared_poll import SharedPoll, StateDatabase
 from devstack.process import wait_until
 
 SECONDS = 30.0
@@ -51,7 +51,7 @@ def test_a_database_that_is_being_read_when_the_last_watcher_leaves_is_left_too(
 
     async def test() -> None:
         poll = SharedPoll(no_cluster, open_engine, ended=lambda: None, polled=lambda *_: None)
-        results = poll.results(StateTables("warehouse"), LagQuestion("loader"), lambda report: report, 0.01)
+        results = poll.results(StateDatabase("warehouse"), LagQuestion("loader"), lambda report: report, 0.01)
         first = asyncio.ensure_future(anext(results))
         assert await asyncio.to_thread(reached.wait, SECONDS)
         first.cancel()

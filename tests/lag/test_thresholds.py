@@ -51,7 +51,7 @@ class TestEach:
     def test_a_log_that_is_read_to_its_end_loses_nothing_however_short_it_is(self) -> None:
         assert Thresholds(min_headroom=10).compare(report(0, headroom=0)).met is False
 
-    def test_what_is_lost_from_an_empty_log_meets_min_headroom(self) -> None:
+    def test_lost_offsets_of_an_empty_log_meet_min_headroom(self) -> None:
         lost = LagReport((PartitionLag("t", 0, lag=0, lost=4, headroom=-4),))
         assert Thresholds(min_headroom=0).compare(lost).met is True
 
@@ -151,11 +151,11 @@ class TestRefused:
         ],
         ids=repr,
     )
-    def test_what_can_mean_nothing(self, thresholds: dict[str, Any], told: str) -> None:
+    def test_thresholds_that_cannot_work_are_refused(self, thresholds: dict[str, Any], told: str) -> None:
         with pytest.raises(ConfigurationError, match=told):
             Thresholds(**thresholds)
 
-    def test_what_only_looks_like_it(self) -> None:
+    def test_thresholds_that_can_work_are_accepted(self) -> None:
         Thresholds(min_lag=102, max_lag=100)
         Thresholds(min_lag=100, max_lag=100, require="all")
         Thresholds(max_lag=0)

@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import DeadLetters, StateTables
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.dead_letters.drop import drop_dead_letters
@@ -112,7 +113,11 @@ def load(loader: Loader) -> tuple[str, str]:
     of a registry. Return group and topic.
     """
     group, topic = (f"{name}_{next(numbers)}" for name in ("group", "orders"))
-    options: dict[str, Any] = {"tables": TABLES, "group_id": group, "on_bad_record": "dead_letter"}
+    options: dict[str, Any] = {
+        "state_tables": StateTables(schema=TABLES.metadata.schema),
+        "group_id": group,
+        "on_bad_record": DeadLetters(),
+    }
     installation_id(Ledger(loader.engine, TABLES))
     create_topic(loader.kafka.bootstrap_servers, topic, 2)
     loader(topic, start="latest", **options)
@@ -143,7 +148,11 @@ def load_and_move(loader: Loader) -> None:
     that are replayed and dropped.
     """
     group, topic = load(loader)
-    options: dict[str, Any] = {"tables": TABLES, "group_id": group, "on_bad_record": "dead_letter"}
+    options: dict[str, Any] = {
+        "state_tables": StateTables(schema=TABLES.metadata.schema),
+        "group_id": group,
+        "on_bad_record": DeadLetters(),
+    }
     Replayer(loader)(topic, {topic: {0: (9, 11)}}, sink=TARGET, replace=True, **options)
     pipeline = loader.pipeline([topic], **options)
     replay_dead_letters(DeadLetterFilter(group), pipeline, engine=loader.engine, launcher=loader.launcher)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import DeadLetters, ExtraColumns, Staging
 from airflow_kafka_offsets.exceptions import RecordError, RegistryUnavailableError
 from airflow_kafka_offsets.formats import schema_registry
 from airflow_kafka_offsets.formats.avro_format import Avro
@@ -90,7 +91,11 @@ def test_keys_and_values_of_several_schemas(loader: Loader, registry: FakeRegist
         loader, orders, (key, order(1, 1, "Ada")), (None, order(2, 2, "größer")), (key, None), (key, order(1, 4, "Lin"))
     )
 
-    loader(orders, value_format=AVRO, key_format=Avro("customer BIGINT", registry_conn_id="registry"))
+    loader(
+        orders,
+        value_format=AVRO,
+        extra_columns=ExtraColumns(key_format=Avro("customer BIGINT", registry_conn_id="registry")),
+    )
 
     found = rows(loader.engine, "SELECT customer, id, name FROM target ORDER BY _kafka_offset")
     assert found == [(5, 1, "Ada"), (None, 2, "größer"), (5, None, None), (5, 4, "Lin")]
@@ -110,7 +115,7 @@ def test_bad_records_are_dead_lettered(loader: Loader, orders: str) -> None:
     good = order(2, 7, "Grace")
     put(loader, orders, *((None, value) for value in (good[:-1], b"", good, wire(99, b"\x02"), good + b"\0", b"{}")))
 
-    result = loader(orders, value_format=AVRO, on_bad_record="dead_letter")
+    result = loader(orders, value_format=AVRO, on_bad_record=DeadLetters())
 
     assert (result.rows, result.dead_letters) == (1, 5)
     assert rows(loader.engine, "SELECT id, name, _kafka_offset FROM target") == [(7, "Grace", 2)]
@@ -129,10 +134,10 @@ def test_a_registry_that_goes_away_makes_no_record_bad(loader: Loader, registry:
 
     registry.answer = away_for_tasks  # type: ignore[method-assign]
     with pytest.raises(RegistryUnavailableError, match="did not answer /schemas/ids/50"):
-        loader(orders, value_format=AVRO, on_bad_record="dead_letter")
+        loader(orders, value_format=AVRO, on_bad_record=DeadLetters())
     registry.answer = asked  # type: ignore[method-assign]
 
-    assert loader(orders, value_format=AVRO, on_bad_record="dead_letter").rows == 2
+    assert loader(orders, value_format=AVRO, on_bad_record=DeadLetters()).rows == 2
     assert rows(loader.engine, "SELECT name FROM target ORDER BY id") == [("Ada",), ("Lin",)]
 
 
@@ -150,7 +155,7 @@ def test_the_secrets_are_in_the_job_alone(
 ) -> None:
     put(loader, orders, (None, order(1, 1, "Ada")), (None, wire(99, b"\x02")))
     with caplog.at_level(logging.DEBUG):
-        loader(orders, value_format=AVRO, on_bad_record="dead_letter", staging_dir=str(tmp_path))
+        loader(orders, value_format=AVRO, on_bad_record=DeadLetters(), staging=Staging(dir=str(tmp_path)))
 
     assert loader.launcher.text.count(CANARY) == 1
     assert CANARY not in repr(loader.launcher.jobs)

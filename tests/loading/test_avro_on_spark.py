@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import pytest
 
+from airflow_kafka_offsets import DeadLetters, Staging
 from airflow_kafka_offsets.formats.avro_format import Avro
 from tests.support.avro import VERSIONS, encode, wire
 from tests.support.clients import Kafka, produce
@@ -58,7 +59,9 @@ def test_three_schemas_mixed_in_a_partition_reach_postgres(
         for version, schema in sorted(VERSIONS.items()):
             registry.register(f"{name}-value", schema, number=version)
         postgres_loader.connections = {"registry": registry.config}
-        result = postgres_loader(name, value_format=record_format, on_bad_record="dead_letter", slice_offsets=100)
+        result = postgres_loader(
+            name, value_format=record_format, on_bad_record=DeadLetters(), staging=Staging(slice_offsets=100)
+        )
 
     assert (result.rows, result.dead_letters) == (601, 1)
     found = rows(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import Reading
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
@@ -159,7 +160,7 @@ def test_reading_that_stalls_says_where_and_why(postgres_loader: Loader) -> None
             match=r"orders\[0\]: no record came for 3 s at offset 0, 10 offsets before the end 10 .*Connection refused",
         ):
             load(
-                postgres_loader.pipeline(["orders"], idle_timeout=timedelta(seconds=3)),
+                postgres_loader.pipeline(["orders"], reading=Reading(idle_timeout=timedelta(seconds=3))),
                 kafka_config={"bootstrap.servers": broker.bootstrap_servers},
                 engine=postgres_loader.engine,
                 launcher=StopsTheBroker(postgres_loader.launcher, broker),

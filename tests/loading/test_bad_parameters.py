@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import Limits, Staging
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError, TransformError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.hooks.java import check_java
@@ -18,6 +19,9 @@ from tests.support.loads import Loader, TopicFactory, names
 from tests.support.memory_log import MemoryLog
 
 pytestmark = pytest.mark.server
+
+
+TEMPLATE: Any = "{{ params.n }}"
 
 
 @pytest.mark.parametrize(
@@ -31,11 +35,9 @@ pytestmark = pytest.mark.server
         ({"transform": "clean"}, TransformError, "write 'package.module.function'"),
         ({"start": "begining"}, ConfigurationError, "got start='begining'"),
         ({"on_data_loss": "ignore"}, ConfigurationError, "got on_data_loss='ignore'"),
-        ({"on_busy": "explode"}, ConfigurationError, "got on_busy='explode'"),
-        ({"max_records": 0}, ConfigurationError, "got max_records=0"),
-        ({"isolation_level": "serializable"}, ConfigurationError, "got isolation_level='serializable'"),
+        ({"limits": 5}, ConfigurationError, r"limits must be Limits\(…\); got limits=5"),
+        ({"limits": Limits(max_records=TEMPLATE)}, ConfigurationError, "Limits.max_records must be an int"),
         ({"group_id": ""}, ConfigurationError, "got group_id=''"),
-        ({"lease": 60}, ConfigurationError, "lease must be a positive timedelta; got lease=60"),
     ],
 )
 def test_a_wrong_parameter_is_refused_with_what_was_received(
@@ -92,7 +94,7 @@ def test_missing_or_old_java_is_said_in_one_line(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("staging_dir", "message"),
     [
-        ("staging/here", "must be an absolute path or a URI; got staging_dir='staging/here'"),
+        ("staging/here", "must be an absolute path or a URI; got dir='staging/here'"),
         ("s3://KEY:SECRET@bucket/staging", "must not hold credentials"),
         ("s3://SECRET@bucket/staging", "must not hold credentials"),
         ("gs://SECRET@bucket/staging", "must not hold credentials"),
@@ -104,7 +106,7 @@ def test_a_staging_directory_that_cannot_work_is_refused(
     postgres_loader: Loader, topic: TopicFactory, staging_dir: str, message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message) as raised:
-        postgres_loader(topic(), staging_dir=staging_dir)
+        postgres_loader(topic(), staging=Staging(dir=staging_dir))
 
     assert "SECRET" not in str(raised.value)
 
@@ -113,4 +115,6 @@ def test_a_staging_directory_that_cannot_work_is_refused(
     "staging_dir", ["gs://anonymous@lake/staging", "abfss://lake@account.dfs.core.windows.net/staging"]
 )
 def test_the_container_of_a_staging_directory_on_azure_is_no_login(staging_dir: str) -> None:
-    Loader(MemoryLog(), sa.create_engine("sqlite://"), None).pipeline(["orders"], staging_dir=staging_dir).check()
+    Loader(MemoryLog(), sa.create_engine("sqlite://"), None).pipeline(
+        ["orders"], staging=Staging(dir=staging_dir)
+    ).check()

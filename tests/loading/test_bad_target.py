@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import StateTables
 from airflow_kafka_offsets.exceptions import ConfigurationError, LedgerError, TargetError
 from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
@@ -124,7 +124,7 @@ def test_a_target_of_other_types_is_refused(postgres_loader: Loader, topic: Topi
 
 def test_a_schema_that_is_not_there_is_told(postgres_loader: Loader, topic: TopicFactory) -> None:
     with pytest.raises(LedgerError, match=r'schema "nowhere" does not exist\. CREATE SCHEMA nowhere'):
-        postgres_loader(topic(), tables=Tables("nowhere"))
+        postgres_loader(topic(), state_tables=StateTables(schema="nowhere"))
 
 
 def test_a_constraint_that_is_checked_at_commit_is_told_without_the_row(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from tests.support.clients import Kafka, Transactions, produce
 from tests.support.loads import Loader, TopicFactory, assert_exactly_once, names, positions, rows
@@ -112,7 +113,7 @@ class TestCaps:
         assert rows(inline_loader.engine, "SELECT bytes FROM offset_ranges") == [(10 * len(value),)]
         produce(inline_loader.kafka, name, [value] * 60)
 
-        inline_loader(name, max_bytes=20 * len(value))
+        inline_loader(name, limits=Limits(max_bytes=20 * len(value)))
 
         assert [len(job.slices) and job.offsets for job in inline_loader.launcher.jobs] == [10, 20, 20, 20]
         assert_exactly_once(inline_loader.engine)
@@ -121,8 +122,8 @@ class TestCaps:
         name = topic()
         produce(inline_loader.kafka, name, names(0, 30))
 
-        first = inline_loader(name, max_records=10, time_budget=timedelta(microseconds=1))
+        first = inline_loader(name, limits=Limits(max_records=10, time_budget=timedelta(microseconds=1)))
         assert (len(first.batches), first.rows, first.complete) == (1, 10, False)
-        second = inline_loader(name, max_records=20, time_budget=timedelta(microseconds=1))
+        second = inline_loader(name, limits=Limits(max_records=20, time_budget=timedelta(microseconds=1)))
         assert (len(second.batches), second.rows, second.complete) == (1, 20, True)
         assert_exactly_once(inline_loader.engine)

@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import Coordination
 from airflow_kafka_offsets.exceptions import GroupBusyError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
@@ -28,7 +29,7 @@ PIPELINE = Pipeline(
     value_format=Json("id BIGINT"),
     sink=SqlTable("output"),
 )
-OPTIONS = LoadOptions(lease=LEASE, on_busy="fail")
+OPTIONS = LoadOptions(coordination=Coordination(lease=LEASE, on_busy="fail"))
 
 
 @dataclass

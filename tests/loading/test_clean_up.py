@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import DeadLetters, Staging
 from airflow_kafka_offsets.exceptions import RecordError, StagingError
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from tests.support.clients import Kafka, produce
@@ -51,7 +52,7 @@ class TestCleanUp:
         for path in (old / "part-1.arrow", old, foreign / "part-1.arrow", foreign, file):
             os.utime(path, (eight_days_ago, eight_days_ago))
 
-        inline_loader(name, staging_dir=str(staging))
+        inline_loader(name, staging=Staging(dir=str(staging)))
 
         assert sorted(staging.iterdir()) == sorted([young, foreign, file])
 
@@ -63,7 +64,7 @@ class TestCleanUp:
         produce(inline_loader.kafka, name, [b"bad"])
         produce(inline_loader.kafka, other, names(0, 1))
 
-        options: dict[str, Any] = {"staging_dir": str(staging), "staging_retention": timedelta(microseconds=1)}
+        options: dict[str, Any] = {"staging": Staging(dir=str(staging), retention=timedelta(microseconds=1))}
         with pytest.raises(StagingError):
             Loader(inline_loader.kafka, inline_loader.engine, Fails())(name, **options)
         (kept,) = staging.iterdir()
@@ -86,6 +87,6 @@ def test_code_that_changed_between_two_tries_is_warned_about(
         inline_loader(name)
 
     with caplog.at_level(logging.WARNING):
-        inline_loader(name, on_bad_record="dead_letter")
+        inline_loader(name, on_bad_record=DeadLetters())
 
     assert "Batch 1 was planned with other columns, another transform, or other code of the transform" in caplog.text

@@ -76,7 +76,7 @@ def test_killed_while_spark_reads(postgres_engine: Engine, tmp_path: Path) -> No
         create_topic(broker.bootstrap_servers, "orders", 2, {})
         for partition in range(2):
             produce(broker, "orders", names(partition * RECORDS, RECORDS), partition)
-        run = runs.begin(topics=["orders"], staging_dir=str(tmp_path))
+        run = runs.begin(topics=["orders"], staging={"dir": str(tmp_path)})
         run.until(lambda: state(postgres_engine) == ["planned"], "the plan")
         # From here on every read waits: Spark starts, and its tasks hang in the middle of their slices.
         broker.pause()
@@ -86,7 +86,7 @@ def test_killed_while_spark_reads(postgres_engine: Engine, tmp_path: Path) -> No
         assert rows(postgres_engine, "SELECT count(*) FROM target") == [(0,)]
         assert len(list(tmp_path.iterdir())) == 1
 
-        status, output = runs.begin(topics=["orders"], staging_dir=str(tmp_path)).end()
+        status, output = runs.begin(topics=["orders"], staging={"dir": str(tmp_path)}).end()
 
         assert status == 0, output[-8000:]
         assert positions(postgres_engine) == {("orders", 0): RECORDS, ("orders", 1): RECORDS}

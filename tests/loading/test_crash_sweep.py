@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import Coordination, Staging
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify
@@ -76,7 +77,7 @@ def orders(kafka: KafkaBroker, topic: TopicFactory) -> str:
 @pytest.fixture
 def load(loader: Loader, orders: str, tmp_path: Path) -> Load:
     url = loader.engine.url.render_as_string(hide_password=False)
-    options = {"staging_dir": str(tmp_path / "staging"), "slice_offsets": 20}
+    options = {"staging": Staging(dir=str(tmp_path / "staging"), slice_offsets=20)}
     return Load(url, loader.kafka.bootstrap_servers, (orders,), RUN, options)
 
 
@@ -93,7 +94,7 @@ def server(request: pytest.FixtureRequest) -> Server:
 @pytest.fixture
 def server_load(server: Server, orders: str, tmp_path: Path) -> Load:
     url = server.loader.engine.url.render_as_string(hide_password=False)
-    options = {"staging_dir": str(tmp_path / "staging")}
+    options = {"staging": Staging(dir=str(tmp_path / "staging"))}
     return Load(url, server.loader.kafka.bootstrap_servers, (orders,), RUN, options)
 
 
@@ -110,7 +111,7 @@ def finish(loader: Loader, load: Load, run: TaskRun) -> None:
     assert positions(loader.engine) == {(name, 0): COUNT, (name, 1): COUNT}
     assert_exactly_once(loader.engine)
     assert rows(loader.engine, "SELECT state FROM offset_batches") == [("committed",)]
-    assert list(Path(load.options["staging_dir"]).iterdir()) == [], "staged files are left behind"
+    assert list(Path(load.options["staging"].dir).iterdir()) == [], "staged files are left behind"
     verify(
         "loader",
         sink=SqlTable("target"),
@@ -157,7 +158,7 @@ def test_a_load_that_is_killed_is_finished_by_the_next_try(loader: Loader, load:
 def test_a_load_that_is_killed_is_finished_by_the_next_run(loader: Loader, load: Load, point: str) -> None:
     from datetime import timedelta
 
-    killed(replace(load, options=load.options | {"lease": timedelta(seconds=1)}), point)
+    killed(replace(load, options=load.options | {"coordination": Coordination(lease=timedelta(seconds=1))}), point)
 
     finish(loader, load, NEXT_RUN)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_kafka_offsets import Staging
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.verification.verify import verify
 from devstack.kafka import KafkaBroker
@@ -34,7 +35,7 @@ DAILY = {(WHILE_STAGING, 1), (BETWEEN, 2)}
 """Points and tries that are swept every day; `make soak` sweeps the others."""
 
 STAGED_LIKE_ANOTHER = {"iceberg-positions", "iceberg-rest", "iceberg-upsert"}
-"""Kinds whose files are those of `iceberg-elsewhere`, which is killed while it stages them every day."""
+"""Kinds whose files are those of `iceberg-sql`, which is killed while it stages them every day."""
 
 
 def is_daily(kind: str, point: str, tries: int) -> bool:
@@ -47,7 +48,7 @@ def cases() -> list[object]:
         pytest.param(kind.name, point, tries, marks=[] if is_daily(kind.name, point, tries) else [pytest.mark.long])
         for kind in (KINDS | UPSERTS).values()
         if kind.name != "table"
-        for point in (POINTS | PUBLISHING_POINTS if kind.commits_elsewhere else POINTS)
+        for point in (POINTS | PUBLISHING_POINTS if kind.commits_externally else POINTS)
         if point != IN_THE_WIRE
         for tries in (1, 2)
     ]
@@ -69,14 +70,14 @@ def test_a_load_that_is_killed_is_finished_by_the_next_try(
     loader = inline_loader
     target = Target.make(kind, loader.engine, tmp_path)
     staging = tmp_path / "staging"
-    options = {"sink": target.sink, "staging_dir": str(staging), "slice_offsets": 10}
+    options = {"sink": target.sink, "staging": Staging(dir=str(staging), slice_offsets=10)}
     url = loader.engine.url.render_as_string(hide_password=False)
     load = Load(url, loader.kafka.bootstrap_servers, (orders,), RUN, options)
     if tries == 2:
         killed(load, "while a slice is read")
         load = replace(load, run=replace(RUN, try_number=2))
     killed(load, point)
-    is_there = point in DECIDED or (point == BETWEEN and target.kind.commits_elsewhere)
+    is_there = point in DECIDED or (point == BETWEEN and target.kind.commits_externally)
     assert len(target.places()) == (2 * COUNT if is_there else 0)
 
     loader(orders, run=replace(RUN, try_number=tries + 1), **options)

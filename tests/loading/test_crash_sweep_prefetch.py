@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_kafka_offsets import Limits, Staging
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify
@@ -53,7 +54,10 @@ def orders(kafka: KafkaBroker, topic: TopicFactory) -> str:
 @pytest.fixture
 def load(inline_loader: Loader, orders: str, tmp_path: Path) -> Load:
     url = inline_loader.engine.url.render_as_string(hide_password=False)
-    options = {"staging_dir": str(tmp_path / "staging"), "slice_offsets": 5, "max_records": 2 * COUNT // BATCHES}
+    options = {
+        "staging": Staging(dir=str(tmp_path / "staging"), slice_offsets=5),
+        "limits": Limits(max_records=2 * COUNT // BATCHES),
+    }
     return Load(url, inline_loader.kafka.bootstrap_servers, (orders,), RUN, options)
 
 
@@ -68,8 +72,8 @@ def test_a_load_that_is_killed_is_finished_in_order(inline_loader: Loader, load:
 
 @pytest.mark.long
 @pytest.mark.parametrize("point", sorted(PREFETCH_POINTS | PUBLISHING_POINTS))
-@pytest.mark.parametrize("kind", sorted(kind.name for kind in KINDS.values() if kind.commits_elsewhere))
-def test_into_a_target_that_commits_elsewhere(
+@pytest.mark.parametrize("kind", sorted(kind.name for kind in KINDS.values() if kind.commits_externally))
+def test_into_a_target_that_commits_externally(
     inline_loader: Loader, load: Load, tmp_path: Path, kind: str, point: str
 ) -> None:
     target = Target.make(kind, inline_loader.engine, tmp_path)
@@ -102,4 +106,4 @@ def finish(loader: Loader, load: Load, try_number: int) -> None:
     assert_exactly_once(loader.engine)
     # No batch was planned twice.
     assert states(loader.engine) == ["committed"] * BATCHES
-    assert list(Path(load.options["staging_dir"]).iterdir()) == [], "staged files are left behind"
+    assert list(Path(load.options["staging"].dir).iterdir()) == [], "staged files are left behind"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import DeadLetters, Staging
 from airflow_kafka_offsets.exceptions import RecordError, StagedFileError, TopicRecreatedError
 from airflow_kafka_offsets.replaying.bounds import OffsetBounds
 from airflow_kafka_offsets.replaying.replay import replay
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.server
 
 # In slices of three offsets, each slice has rows and dead letters.
 VALUES: Sequence[bytes] = [value for name in names(0, 6) for value in (name, b"{not json")]
-OPTIONS: dict[str, Any] = {"slice_offsets": 3, "on_bad_record": "dead_letter"}
+OPTIONS: dict[str, Any] = {"on_bad_record": DeadLetters()}
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_in_the_try_that_staged_them(
 ) -> None:
     inline_loader.launcher = launcher = DamagingLauncher(kind, damage)
 
-    result = inline_loader(name, staging_dir=str(tmp_path / "staging"), **OPTIONS)
+    result = inline_loader(name, staging=Staging(dir=str(tmp_path / "staging"), slice_offsets=3), **OPTIONS)
 
     assert (result.rows, result.dead_letters, len(launcher.jobs)) == (6, 6, 2)
     assert_loaded_once(inline_loader, tmp_path / "staging")
@@ -84,7 +85,7 @@ def test_in_a_later_try(
     damaged = damage_last(staged, kind, damage)
     caplog.clear()
 
-    result = inline_loader(name, staging_dir=str(staging), **OPTIONS)
+    result = inline_loader(name, staging=Staging(dir=str(staging), slice_offsets=3), **OPTIONS)
 
     assert (result.rows, result.dead_letters, len(inline_loader.launcher.jobs)) == (6, 6, 2)
     assert_loaded_once(inline_loader, staging)
@@ -102,7 +103,7 @@ def test_the_manifest_in_the_try_that_wrote_it(
 ) -> None:
     inline_loader.launcher = launcher = DamagingLauncher("rows", lambda path, _: change(path.parent / MANIFEST))
 
-    inline_loader(name, staging_dir=str(tmp_path / "staging"), **OPTIONS)
+    inline_loader(name, staging=Staging(dir=str(tmp_path / "staging"), slice_offsets=3), **OPTIONS)
 
     assert len(launcher.jobs) == 2
     assert_loaded_once(inline_loader, tmp_path / "staging")
@@ -116,11 +117,11 @@ def test_files_that_are_damaged_twice_are_left_to_the_next_try(
     loader = Loader(inline_loader.kafka, inline_loader.engine, DamagingLauncher("rows", flip, times=2))
 
     with pytest.raises(StagedFileError, match=r"Files of batch 1 were damaged twice, .*part-.* was altered"):
-        loader(name, staging_dir=str(staging), **OPTIONS)
+        loader(name, staging=Staging(dir=str(staging), slice_offsets=3), **OPTIONS)
 
     assert StagedFileError.retriable
     assert ids(inline_loader) == []
-    inline_loader(name, staging_dir=str(staging), **OPTIONS)
+    inline_loader(name, staging=Staging(dir=str(staging), slice_offsets=3), **OPTIONS)
     assert_loaded_once(inline_loader, staging)
 
 
@@ -129,7 +130,9 @@ def test_files_of_a_replay(inline_loader: Loader, name: str, tmp_path: Path, cap
     caplog.clear()
 
     result = replay(
-        inline_loader.pipeline([name], staging_dir=str(tmp_path / "staging"), sink=SqlTable("again"), **OPTIONS),
+        inline_loader.pipeline(
+            [name], staging=Staging(dir=str(tmp_path / "staging"), slice_offsets=3), sink=SqlTable("again"), **OPTIONS
+        ),
         OffsetBounds({name: {0: (0, 12)}}),
         kafka_config=inline_loader.config,
         engine=inline_loader.engine,
@@ -151,7 +154,7 @@ def test_a_batch_whose_records_expired_meanwhile_is_abandoned_and_leaves_no_file
     damage_last(directory, "rows", flip)
     delete_records(inline_loader.kafka.bootstrap_servers, name, 4)
 
-    inline_loader(name, staging_dir=str(staging), on_data_loss="skip", **OPTIONS)
+    inline_loader(name, staging=Staging(dir=str(staging), slice_offsets=3), on_data_loss="skip", **OPTIONS)
 
     assert ids(inline_loader) == [2, 3, 4, 5]
     states = rows(inline_loader.engine, "SELECT state FROM offset_batches WHERE kind = 'load' ORDER BY batch_id")
@@ -168,7 +171,7 @@ def test_a_topic_that_was_recreated_meanwhile_is_not_read_in_place_of_the_old_on
     create_topic(inline_loader.kafka.bootstrap_servers, name, 1)
 
     with pytest.raises(TopicRecreatedError):
-        inline_loader(name, staging_dir=str(tmp_path / "staging"), **OPTIONS)
+        inline_loader(name, staging=Staging(dir=str(tmp_path / "staging"), slice_offsets=3), **OPTIONS)
 
     assert len(inline_loader.launcher.jobs) == 1
 
@@ -183,7 +186,7 @@ def staged_and_not_committed(loader: Loader, name: str, staging: Path) -> Path:
         conn.execute(sa.text("INSERT INTO target VALUES (3, 'in the way')"))
     loader.launcher = InlineLauncher()
     with pytest.raises(RecordError):
-        loader(name, staging_dir=str(staging), **OPTIONS)
+        loader(name, staging=Staging(dir=str(staging), slice_offsets=3), **OPTIONS)
     with loader.engine.begin() as conn:
         conn.execute(sa.text("DELETE FROM target"))
     (directory,) = staging.iterdir()

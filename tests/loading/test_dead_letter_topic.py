@@ -1,5 +1,5 @@
-"""`also_to_topic`: dead letters are written to a topic after the commit, at least once, with headers that say what they
-are.
+"""`DeadLetters.topic`: dead letters are written to a topic after the commit, at least once, with headers that say what
+they are.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.dead_letters.drop import drop_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
@@ -67,7 +68,7 @@ def test_they_have_what_the_records_had_and_what_is_wrong(inline_loader: Loader,
     assert writer.flush(30) == 0
     produce(loader.kafka, orders, names(0, 2))
 
-    loader(orders, also_to_topic=dead, **LEFT_OUT)
+    loader(orders, on_bad_record=DeadLetters(topic=dead))
 
     first, second = records(loader.kafka, dead)
     assert (first["key"], first["value"], first["headers"]) == (b"k", BAD, [("h", b"\xff"), ("h", None)])
@@ -83,7 +84,7 @@ def test_they_have_what_the_records_had_and_what_is_wrong(inline_loader: Loader,
 def test_a_batch_without_dead_letters_asks_for_no_topic(inline_loader: Loader, orders: str) -> None:
     produce(inline_loader.kafka, orders, names(0, 2))
 
-    inline_loader(orders, also_to_topic="missing", **LEFT_OUT)
+    inline_loader(orders, on_bad_record=DeadLetters(topic="missing"))
 
     assert rows(inline_loader.engine, "SELECT dead_letter_topic FROM offset_batches") == [(None,)]
 
@@ -92,7 +93,7 @@ def test_what_a_killed_process_did_not_send_the_next_run_sends(
     inline_loader: Loader, orders: str, dead: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed between COMMIT and the first record, and after the last record before it is noted."""
-    loader, options = inline_loader, {"also_to_topic": dead, **LEFT_OUT}
+    loader, topics = inline_loader, DeadLetters(topic=dead)
 
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -102,11 +103,11 @@ def test_what_a_killed_process_did_not_send_the_next_run_sends(
         with monkeypatch.context() as patched:
             patched.setattr(dead_letter_topic, name, killed)
             with pytest.raises(KeyboardInterrupt):
-                loader(orders, **options)
+                loader(orders, on_bad_record=topics)
         assert rows(loader.engine, SENT) == [(1, dead, False)]
 
-    loader(orders, **options)
-    loader(orders, **options)
+    loader(orders, on_bad_record=topics)
+    loader(orders, on_bad_record=topics)
 
     # Once before the mark, and once more.
     assert [record["notes"]["offset"] for record in records(loader.kafka, dead)] == ["0", "0"]
@@ -116,12 +117,12 @@ def test_what_a_killed_process_did_not_send_the_next_run_sends(
 def test_what_was_dropped_meanwhile_is_not_sent(inline_loader: Loader, orders: str, dead: str) -> None:
     loader = inline_loader
     produce(loader.kafka, orders, [BAD])
-    loader(orders, also_to_topic="missing", **LEFT_OUT)
+    loader(orders, on_bad_record=DeadLetters(topic="missing"))
     with loader.engine.begin() as conn:
         conn.execute(sa.text("UPDATE offset_batches SET dead_letter_topic = :dead"), {"dead": dead})
     drop_dead_letters(DeadLetterFilter("loader"), engine=loader.engine)
 
-    loader(orders, also_to_topic=dead, **LEFT_OUT)
+    loader(orders, on_bad_record=DeadLetters(topic=dead))
 
     assert records(loader.kafka, dead) == []
     assert rows(loader.engine, SENT) == [(1, dead, True)]
@@ -134,7 +135,7 @@ def test_a_topic_that_does_not_exist_is_named_and_nothing_is_undone(
     loader = inline_loader
     produce(loader.kafka, orders, [*names(0, 1), BAD])
 
-    result = loader(orders, also_to_topic="missing", **LEFT_OUT)
+    result = loader(orders, on_bad_record=DeadLetters(topic="missing"))
 
     assert (result.rows, result.dead_letters) == (1, 1)
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
@@ -149,7 +150,7 @@ def test_a_replay_sends_those_of_its_batch(inline_loader: Loader, orders: str, d
     loader(orders, **LEFT_OUT)
 
     replay(
-        loader.pipeline([orders], sink=SqlTable("elsewhere"), also_to_topic=dead, **LEFT_OUT),
+        loader.pipeline([orders], sink=SqlTable("elsewhere"), on_bad_record=DeadLetters(topic=dead)),
         {orders: {0: (0, 1)}},
         kafka_config=loader.config,
         engine=loader.engine,
@@ -160,8 +161,8 @@ def test_a_replay_sends_those_of_its_batch(inline_loader: Loader, orders: str, d
 
 
 def test_a_topic_that_is_loaded_is_refused(inline_loader: Loader, orders: str) -> None:
-    with pytest.raises(ConfigurationError, match="also_to_topic must be none of the topics that are loaded"):
-        inline_loader(orders, also_to_topic=orders)
+    with pytest.raises(ConfigurationError, match=r"DeadLetters\.topic must not be one of the topics that are loaded"):
+        inline_loader(orders, on_bad_record=DeadLetters(topic=orders))
 
 
 def test_the_connection_does_not_weaken_the_producer() -> None:
@@ -192,7 +193,7 @@ def test_a_record_that_the_topic_does_not_take_leaves_its_contents_out(
     loader, small = inline_loader, topic(max_message_bytes=3_000)
     large = b'{"id": "%s"}' % (b"x" * 4_000)
     produce(loader.kafka, orders, [BAD, large, BAD])
-    loader(orders, also_to_topic=small, **LEFT_OUT)
+    loader(orders, on_bad_record=DeadLetters(topic=small))
 
     found = {record["notes"]["offset"]: record for record in records(loader.kafka, small)}
 
@@ -207,7 +208,7 @@ def test_a_topic_that_cannot_be_written_keeps_back_only_its_own(inline_loader: L
     loader = inline_loader
     for name in ("missing", dead):
         produce(loader.kafka, orders, [BAD])
-        loader(orders, also_to_topic=name, **LEFT_OUT)
+        loader(orders, on_bad_record=DeadLetters(topic=name))
 
     assert [record["notes"]["batch"] for record in records(loader.kafka, dead)] == ["2"]
     assert rows(loader.engine, SENT) == [(1, "missing", False), (2, dead, True)]

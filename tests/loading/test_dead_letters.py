@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import DeadLetters, Reading, Staging
 from airflow_kafka_offsets.exceptions import DeadLetterError, RecordError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -39,7 +38,7 @@ class TestDeadLetters:
         assert writer.flush(30) == 0
         produce(kafka, name, names(10, 5), 1)
 
-        result = inline_loader(name, on_bad_record="dead_letter")
+        result = inline_loader(name, on_bad_record=DeadLetters())
 
         assert (result.records, result.rows, result.dead_letters) == (14, 10, 4)
         assert ids(inline_loader) == [0, 1, 2, 3, 4, *range(10, 15)]
@@ -67,7 +66,7 @@ class TestDeadLetters:
         ]
         produce(inline_loader.kafka, name, [b'{"id": %d, "at": "%s"}' % (i, at.encode()) for i, at in enumerate(times)])
 
-        inline_loader(name, value_format=Json("id BIGINT, at TIMESTAMP"), on_bad_record="dead_letter")
+        inline_loader(name, value_format=Json("id BIGINT, at TIMESTAMP"), on_bad_record=DeadLetters())
 
         table = sa.Table("target", sa.MetaData(), autoload_with=inline_loader.engine)
         with inline_loader.engine.connect() as conn:
@@ -82,15 +81,16 @@ class TestDeadLetters:
         name = topic()
         produce(inline_loader.kafka, name, [*names(0, 2), b'{"id": 2, "name": "%s"}' % (b"x" * 1_000), *names(3, 2)])
         with pytest.raises(
-            RecordError, match=r"offset 2 cannot be loaded: it has 1,021 bytes, and max_record_bytes allows 1,000"
+            RecordError,
+            match=r"offset 2 cannot be loaded: it has 1,021 bytes, and Reading.max_record_bytes allows 1,000",
         ):
-            inline_loader(name, max_record_bytes=1_000)
+            inline_loader(name, reading=Reading(max_record_bytes=1_000))
 
-        result = inline_loader(name, max_record_bytes=1_000, on_bad_record="dead_letter")
+        result = inline_loader(name, reading=Reading(max_record_bytes=1_000), on_bad_record=DeadLetters())
 
         assert (result.records, result.rows, result.dead_letters) == (5, 4, 1)
         assert rows(inline_loader.engine, "SELECT offset_value, value, error FROM dead_letters") == [
-            (2, None, "it has 1,021 bytes, and max_record_bytes allows 1,000")
+            (2, None, "it has 1,021 bytes, and Reading.max_record_bytes allows 1,000")
         ]
         verify("loader", sink=SqlTable("target"), engine=inline_loader.engine, kafka_config=inline_loader.config)
 
@@ -101,7 +101,7 @@ class TestDeadLetters:
         with pytest.raises(RecordError, match=f"topic '{name}' partition 0 offset 3"):
             inline_loader(name)
 
-        inline_loader(name, on_bad_record="dead_letter")
+        inline_loader(name, on_bad_record=DeadLetters())
         assert rows(inline_loader.engine, "SELECT count(*) FROM dead_letters") == [(4,)]
 
     def test_too_many_fail_the_batch_and_name_the_first(self, inline_loader: Loader, topic: TopicFactory) -> None:
@@ -109,13 +109,13 @@ class TestDeadLetters:
         produce(inline_loader.kafka, name, [*names(0, 3), *self.BAD])
 
         with pytest.raises(
-            DeadLetterError, match=r"4 of 7 records of batch 1 .* max_dead_letters allows 3 .* offset 3"
+            DeadLetterError, match=r"4 of 7 records of batch 1 .* DeadLetters.limit allows 3 .* offset 3"
         ):
-            inline_loader(name, on_bad_record="dead_letter", max_dead_letters=3, slice_offsets=3)
+            inline_loader(name, on_bad_record=DeadLetters(limit=3), staging=Staging(slice_offsets=3))
         assert ids(inline_loader) == []
         assert rows(inline_loader.engine, "SELECT count(*) FROM dead_letters") == [(0,)]
 
-        inline_loader(name, on_bad_record="dead_letter", max_dead_letters=4)
+        inline_loader(name, on_bad_record=DeadLetters(limit=4))
         assert len(inline_loader.launcher.jobs) == 1, "the staged files were not used"
         assert rows(inline_loader.engine, "SELECT count(*) FROM dead_letters") == [(4,)]
 
@@ -126,22 +126,22 @@ class TestDeadLetters:
         produce(postgres_loader.kafka, name, [*names(0, 3), *self.BAD])
 
         told = (
-            rf"More than 3 records of {name}\[0\] 0\.\.7 cannot be decoded, and max_dead_letters allows 3 .* "
+            rf"More than 3 records of {name}\[0\] 0\.\.7 cannot be decoded, and DeadLetters.limit allows 3 .* "
             "partition 0 offset 3"
         )
         with pytest.raises(DeadLetterError, match=told):
-            postgres_loader(name, on_bad_record="dead_letter", max_dead_letters=3)
+            postgres_loader(name, on_bad_record=DeadLetters(limit=3))
         assert rows(postgres_loader.engine, "SELECT state FROM offset_batches") == [("planned",)]
 
-        postgres_loader(name, on_bad_record="dead_letter", max_dead_letters=4)
+        postgres_loader(name, on_bad_record=DeadLetters(limit=4))
         assert rows(postgres_loader.engine, "SELECT count(*) FROM dead_letters") == [(4,)]
 
     def test_a_limit_may_be_a_share_of_the_batch(self, inline_loader: Loader, topic: TopicFactory) -> None:
         name = topic()
         produce(inline_loader.kafka, name, [*names(0, 6), *self.BAD])
-        share: dict[str, Any] = {"on_bad_record": "dead_letter", "slice_offsets": 3}
+        slices = Staging(slice_offsets=3)
 
-        with pytest.raises(DeadLetterError, match=r"4 of 10 records .* max_dead_letters allows 3 in this batch"):
-            inline_loader(name, max_dead_letters=0.39, **share)
+        with pytest.raises(DeadLetterError, match=r"4 of 10 records .* DeadLetters.limit allows 3 in this batch"):
+            inline_loader(name, on_bad_record=DeadLetters(limit=0.39), staging=slices)
 
-        assert inline_loader(name, max_dead_letters=0.4, **share).dead_letters == 4
+        assert inline_loader(name, on_bad_record=DeadLetters(limit=0.4), staging=slices).dead_letters == 4

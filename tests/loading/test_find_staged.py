@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import pytest
 
+from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.loading.stage import StagedBatch, find_staged
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, StagedFile
@@ -42,7 +43,7 @@ class TestFilesOfAnEarlierTry:
 
     def test_they_are_not_where_bad_records_are_treated_otherwise(self, tmp_path: Path) -> None:
         (tmp_path / "dead-0-f00d.arrow").write_bytes(b"letters")
-        other = replace(PIPELINE, on_bad_record="dead_letter").fingerprint(COLUMNS)
+        other = replace(PIPELINE, on_bad_record=DeadLetters()).fingerprint(COLUMNS)
         assert self.found(tmp_path, other) is None
 
 

@@ -14,6 +14,7 @@ from typing import get_args
 
 import pytest
 
+from airflow_kafka_offsets import ExtraColumns
 from airflow_kafka_offsets.formats.record_format import OnNewField
 from tests.support.staged import COLUMNS, PIPELINE
 
@@ -78,5 +79,8 @@ class TestTheFingerprintOfATransform:
 
 def test_it_changes_with_what_becomes_of_new_fields() -> None:
     """Files that were staged without some fields must not be committed by a load that such fields are to fail."""
-    prints = {replace(PIPELINE, on_new_field=chosen).fingerprint(COLUMNS) for chosen in get_args(OnNewField)}
+    prints = {
+        replace(PIPELINE, extra_columns=ExtraColumns(on_new_field=chosen)).fingerprint(COLUMNS)
+        for chosen in get_args(OnNewField)
+    }
     assert len(prints) == 3

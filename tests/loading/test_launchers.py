@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_offsets import Json
+from airflow_kafka_offsets import DeadLetters, Json, Limits
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import StagingError
@@ -28,7 +28,7 @@ def orders(inline_loader: Loader, topic: TopicFactory) -> str:
     """Three records, which are loaded in three batches."""
     name = topic()
     produce(inline_loader.kafka, name, names(0, 3))
-    inline_loader(name, max_records=1)
+    inline_loader(name, limits=Limits(max_records=1))
     return name
 
 
@@ -48,7 +48,7 @@ def test_by_a_load_that_failed(inline_loader: Loader, orders: str) -> None:
 def test_by_a_replay(inline_loader: Loader, orders: str, fails: bool) -> None:
     launcher = Fails() if fails else InlineLauncher()
     try:
-        Replayer(inline_loader)(orders, {orders: {0: (0, 3)}}, max_records=1, launcher=launcher)
+        Replayer(inline_loader)(orders, {orders: {0: (0, 3)}}, limits=Limits(max_records=1), launcher=launcher)
     except StagingError:
         assert fails
     assert (len(launcher.jobs), launcher.closed) == (0 if fails else 3, 1)
@@ -68,7 +68,7 @@ def test_by_a_replay_whose_check_failed_after_a_session_was_opened(inline_loader
 @pytest.mark.parametrize("transform", [None, "tests.loading.test_transforms.twice"])
 def test_by_a_replay_of_dead_letters(inline_loader: Loader, orders: str, transform: str | None) -> None:
     produce(inline_loader.kafka, orders, [b"{"])
-    dead: dict[str, Any] = {"on_bad_record": "dead_letter", "value_format": Json("id BIGINT, name STRING")}
+    dead: dict[str, Any] = {"on_bad_record": DeadLetters(), "value_format": Json("id BIGINT, name STRING")}
     inline_loader(orders, **dead)
     launcher = Fails()
     try:

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import Staging
 from tests.support import fixtures
 from tests.support.archive import Archive
 from tests.support.clients import Kafka, produce
@@ -43,14 +44,13 @@ def loader(inline_loader: Loader) -> Loader:
 engine = fixtures.sqlite_engine
 
 
-def load(loader: Loader, name: str, **options: Any) -> None:
+def load(loader: Loader, name: str, retention: timedelta = timedelta(microseconds=1), **options: Any) -> None:
     # A directory of its own: with this retention a load removes what others stage beside it.
     staging = f"{loader.engine.url.database}-staging"
     produce(loader.kafka, name, names(0, 1))
     parameters: dict[str, Any] = {
         "sink": FileArchive("orders"),
-        "staging_dir": staging,
-        "staging_retention": timedelta(microseconds=1),
+        "staging": Staging(dir=staging, retention=retention),
     } | options
     loader(name, **parameters)
 
@@ -72,7 +72,7 @@ def test_each_closed_batch_is_looked_after_once(loader: Loader, topic: TopicFact
 def test_a_batch_that_was_closed_a_moment_ago_waits(loader: Loader, topic: TopicFactory) -> None:
     name = topic()
     for _ in range(2):
-        load(loader, name, staging_retention=timedelta(days=7))
+        load(loader, name, timedelta(days=7))
     assert (ASKED, unchecked(loader)) == ([], [(1,), (2,)])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import Limits, Staging, StateTables
 from airflow_kafka_offsets.exceptions import DataLossError, RecordError, StagingError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
@@ -81,7 +82,7 @@ def test_max_records_loads_in_several_batches(loader: Loader, kafka: KafkaBroker
     produce(kafka, name, names(0, 25), 0)
     produce(kafka, name, names(100, 5), 1)
 
-    result = loader(name, max_records=10)
+    result = loader(name, limits=Limits(max_records=10))
 
     assert (len(result.batches), result.rows) == (3, 30)
     assert rows(loader.engine, "SELECT max(n) FROM (SELECT count(*) AS n FROM target GROUP BY _batch_id) c") == [(10,)]
@@ -92,7 +93,7 @@ def test_slices_of_one_partition_are_read_side_by_side(loader: Loader, kafka: Ka
     name = topic()
     produce(kafka, name, names(0, 1000))
 
-    loader(name, slice_offsets=150)
+    loader(name, staging=Staging(slice_offsets=150))
 
     assert [len(one) for one in loader.launcher.jobs[0].slices] == [142, 143, 143, 143, 143, 143, 143]
     assert_exactly_once(loader.engine)
@@ -171,7 +172,7 @@ def test_staged_files_are_removed_after_the_commit(
     name, staging = topic(), tmp_path_factory.mktemp("staging")
     produce(kafka, name, names(0, 10))
 
-    loader(name, staging_dir=str(staging))
+    loader(name, staging=Staging(dir=str(staging)))
 
     assert loader.launcher.jobs[0].staging_uri.startswith(str(staging))
     assert list(staging.iterdir()) == []
@@ -183,10 +184,10 @@ def test_staging_of_a_failed_try_is_removed_by_the_next(
     name, staging = topic(), tmp_path_factory.mktemp("staging")
     produce(kafka, name, names(0, 10))
     with pytest.raises(StagingError):
-        Loader(kafka, loader.engine, Crash(loader.launcher._spark))(name, staging_dir=str(staging))
+        Loader(kafka, loader.engine, Crash(loader.launcher._spark))(name, staging=Staging(dir=str(staging)))
     assert len(list(staging.iterdir())) == 1
 
-    loader(name, staging_dir=str(staging))
+    loader(name, staging=Staging(dir=str(staging)))
 
     assert list(staging.iterdir()) == []
 
@@ -229,12 +230,12 @@ def test_a_target_of_the_user_gets_the_columns_it_has(loader: Loader, kafka: Kaf
 
 
 def test_state_tables_with_prefix_and_odd_names(loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
-    name, tables = topic(), Tables(prefix='od"d; -- ')
+    name, state_tables = topic(), StateTables(prefix='od"d; -- ')
     produce(kafka, name, names(0, 10))
 
-    loader(name, tables=tables, sink=SqlTable('ta"r;get.ä'))
+    loader(name, state_tables=state_tables, sink=SqlTable('ta"r;get.ä'))
 
-    assert positions(loader.engine, tables) == {(name, 0): 10}
+    assert positions(loader.engine, Tables(prefix=state_tables.prefix)) == {(name, 0): 10}
     assert rows(loader.engine, 'SELECT count(*) FROM "ta""r;get.ä"') == [(10,)]
 
 
@@ -269,7 +270,7 @@ def test_an_expired_log_without_records_moves_over_the_gap_without_spark(
 
     name = topic()
     produce(kafka, name, names(0, 10))
-    loader(name, max_records=10)
+    loader(name, limits=Limits(max_records=10))
     produce(kafka, name, names(10, 10))
     admin = clients.admin(kafka)
     for future in admin.delete_records([TopicPartition(name, 0, 20)]).values():

@@ -11,10 +11,10 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from airflow_kafka_offsets import DeltaTable
+from airflow_kafka_offsets import DeltaTable, Limits
 from airflow_kafka_offsets.exceptions import DataLossError, OpenBatchError
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
-from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
+from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.manifest import MANIFEST
 from airflow_kafka_offsets.verification.verify import verify
@@ -50,7 +50,7 @@ def lose(group: LakeGroup, before: int) -> None:
 
 @pytest.mark.parametrize("before", [2, 6])
 def test_the_positions_of_a_load_follow_it(group: LakeGroup, before: int, caplog: pytest.LogCaptureFixture) -> None:
-    with dying(DeltaTarget, "after"):
+    with dying(LakeTarget, "after"):
         group.load(RUN)
     lose(group, before)
 
@@ -67,8 +67,8 @@ def test_the_positions_of_a_load_follow_it(group: LakeGroup, before: int, caplog
 
 
 def test_nothing_is_lost_of_a_load_without_dead_letters(group: LakeGroup) -> None:
-    with dying(DeltaTarget, "after"):
-        group.load(RUN, max_records=2)
+    with dying(LakeTarget, "after"):
+        group.load(RUN, limits=Limits(max_records=2))
     lose(group, 2)
 
     assert group.load().rows == 5
@@ -79,8 +79,8 @@ def test_nothing_is_lost_of_a_load_without_dead_letters(group: LakeGroup) -> Non
 
 
 def test_records_that_expire_while_it_is_staged_again_do_not_have_it_abandoned(group: LakeGroup) -> None:
-    with dying(DeltaTarget, "after"):
-        group.load(RUN, max_records=2)
+    with dying(LakeTarget, "after"):
+        group.load(RUN, limits=Limits(max_records=2))
     lose(group, 0)
     kafka = group.loader.kafka
 
@@ -101,7 +101,7 @@ def test_records_that_expire_while_it_is_staged_again_do_not_have_it_abandoned(g
 def test_a_replay_follows_it_with_what_it_replaced(group: LakeGroup) -> None:
     group.load()
     bounds = {group.topic: {0: (3, 5)}}
-    with dying(DeltaTarget, "after"):
+    with dying(LakeTarget, "after"):
         group.replay(bounds, RUN, replace=True)
     lose(group, 6)
 
@@ -116,7 +116,7 @@ def test_a_replay_follows_it_with_what_it_replaced(group: LakeGroup) -> None:
 def test_a_replay_that_may_have_replaced_rows_is_not_abandoned(group: LakeGroup, dies: str) -> None:
     group.load()
     bounds = {group.topic: {0: (3, 5)}}
-    with dying(DeltaTarget, dies):
+    with dying(LakeTarget, dies):
         group.replay(bounds, RUN, replace=True)
 
     with pytest.raises(OpenBatchError, match=r"Batch 2 .* cannot be abandoned: .* run it to its end: .*TaskRun\('run'"):

@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import Coordination, Limits
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError
 from airflow_kafka_offsets.kafka.cluster import Cluster
@@ -40,7 +41,7 @@ class TestLoad:
         for partition in range(2):
             produce(kafka, name, names(10 * partition, 5 + partition), partition)
 
-        inline_loader(name, mirror_to=group)
+        inline_loader(name, coordination=Coordination(mirror_to=group))
 
         stored = {(name, 0): 5, (name, 1): 6, (name, 2): 0}
         assert positions(inline_loader.engine) == stored
@@ -52,7 +53,7 @@ class TestLoad:
             tp: (offset, logs[TopicPartition(*tp)].end, logs[TopicPartition(*tp)].end - offset)
             for tp, offset in stored.items()
         }
-        inline_loader(name, mirror_to=group)
+        inline_loader(name, coordination=Coordination(mirror_to=group))
         assert described(kafka, group) == {(name, 0): (5, 5, 0), (name, 1): (10, 10, 0), (name, 2): (2, 2, 0)}
 
     def test_each_commit_is_mirrored_before_the_next_one(
@@ -62,7 +63,12 @@ class TestLoad:
         produce(kafka, name, names(0, 5))
         seen: list[dict[tuple[str, int], int]] = []
 
-        inline_loader(name, max_records=2, mirror_to=group, on_commit=lambda _: seen.append(committed(kafka, group)))
+        inline_loader(
+            name,
+            limits=Limits(max_records=2),
+            coordination=Coordination(mirror_to=group),
+            on_commit=lambda _: seen.append(committed(kafka, group)),
+        )
 
         assert seen == [{}, {(name, 0): 2}, {(name, 0): 4}]
         assert committed(kafka, group) == {(name, 0): 5}
@@ -73,7 +79,7 @@ class TestLoad:
         name = topic(partitions=2)
         produce(kafka, name, names(0, 3))
 
-        inline_loader(name, start="latest", mirror_to=group)
+        inline_loader(name, start="latest", coordination=Coordination(mirror_to=group))
 
         assert inline_loader.launcher.jobs == []
         assert committed(kafka, group) == {(name, 0): 3, (name, 1): 0}
@@ -84,7 +90,7 @@ class TestLoad:
         former, name = topic(), topic()
         inline_loader(former)
 
-        inline_loader(name, mirror_to=group)
+        inline_loader(name, coordination=Coordination(mirror_to=group))
 
         assert committed(kafka, group) == {(name, 0): 0}
 
@@ -104,13 +110,13 @@ class TestLoad:
         wait_until(lambda: end(kafka, name, "read_committed") == 4, 30, "the transaction to be visible")
         transactions.begin(names(4, 2))
 
-        inline_loader(name, mirror_to=group)
+        inline_loader(name, coordination=Coordination(mirror_to=group))
 
         # The command counts up to the high watermark, also where a transaction is open.
         assert described(kafka, group) == {(name, 0): (4, 6, 2)}
         transactions.end()
         wait_until(lambda: end(kafka, name, "read_committed") == 7, 30, "the transaction to be visible")
-        inline_loader(name, mirror_to=group)
+        inline_loader(name, coordination=Coordination(mirror_to=group))
         assert described(kafka, group) == {(name, 0): (7, 7, 0)}
 
     @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -126,7 +132,7 @@ class TestLoad:
         name = topic(partitions=2)
         produce(kafka, name, names(0, 5))
         with consumer(kafka, group, name, protocol):
-            inline_loader(name, mirror_to=group)
+            inline_loader(name, coordination=Coordination(mirror_to=group))
 
             (warning,) = warnings(caplog)
             assert (
@@ -138,7 +144,7 @@ class TestLoad:
         assert_exactly_once(inline_loader.engine)
         caplog.clear()
 
-        assert inline_loader(name, mirror_to=group).batches == ()
+        assert inline_loader(name, coordination=Coordination(mirror_to=group)).batches == ()
 
         assert committed(kafka, group) == {(name, 0): 5, (name, 1): 0}
         assert warnings(caplog) == []
@@ -175,7 +181,7 @@ class TestLoad:
                 with monkeypatch.context() as patch:
                     patch.setattr(commit_step, "commit_batch", commit_and_freeze)
                     loader = Loader(kafka, engine, InlineLauncher())
-                    assert loader("orders", mirror_to=group).rows == 5
+                    assert loader("orders", coordination=Coordination(mirror_to=group)).rows == 5
             finally:
                 logging.getLogger("airflow_kafka_offsets.loading.mirror").removeHandler(thaw)
 
@@ -186,7 +192,7 @@ class TestLoad:
             assert "the next load mirrors them again" in warning
             assert_exactly_once(engine)
 
-            assert loader("orders", mirror_to=group).batches == ()
+            assert loader("orders", coordination=Coordination(mirror_to=group)).batches == ()
             assert committed(kafka, group) == {("orders", 0): 5}
 
     def test_a_broker_that_died_is_a_warning(
@@ -231,7 +237,7 @@ def test_the_operator_mirrors_to_the_group_of_its_template(
     produce(kafka, name, names(0, 5))
 
     with airflow_runs(kafka, airflow_uri(postgres_engine)) as runs:
-        status, output = runs.begin("2026-01-02", topics=[name], mirror_to=group + "-{{ ds }}").end()
+        status, output = runs.begin("2026-01-02", topics=[name], coordination={"mirror_to": group + "-{{ ds }}"}).end()
 
     assert status == 0, output[-5000:]
     assert committed(kafka, f"{group}-2026-01-02") == {(name, 0): 5}

@@ -10,6 +10,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import Coordination
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaUnavailableError, MirrorError
 from airflow_kafka_offsets.kafka.cluster import Cluster
@@ -206,7 +207,7 @@ class TestWithoutPermission:
         loader = Loader(guarded, engine, InlineLauncher())
 
         begun = time.monotonic()
-        loader("orders", mirror_to="theirs")
+        loader("orders", coordination=Coordination(mirror_to="theirs"))
 
         assert time.monotonic() - begun < AFTER_COMMIT_SECONDS
         (warning,) = warnings(caplog)

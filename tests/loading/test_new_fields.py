@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import DeadLetters, ExtraColumns, Limits
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import (
@@ -24,6 +25,7 @@ from airflow_kafka_offsets.exceptions import (
 )
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.record_format import OnNewField
 from airflow_kafka_offsets.replaying.replay import replay
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from tests.support.avro import encode, wire
@@ -102,7 +104,7 @@ def test_a_new_field_becomes_a_column_in_the_commit_and_in_the_history(loader: L
     orders.put(orders.register(of_nothing), of_nothing, id=2, note="größer", gone=None)
     orders.put(orders.register(V3), V3, id=3, **{"100% of: it": 0.5})
 
-    assert loader(orders.topic, value_format=AVRO, on_new_field="add").rows == 2
+    assert loader(orders.topic, value_format=AVRO, extra_columns=ExtraColumns(on_new_field="add")).rows == 2
 
     assert columns(loader.engine) == ["id", "100% of: it", "note"]
     found = rows(loader.engine, 'SELECT id, "100% of\\: it", note FROM target ORDER BY id')
@@ -114,26 +116,34 @@ def test_a_new_field_becomes_a_column_in_the_commit_and_in_the_history(loader: L
 def test_no_batch_is_staged_before_the_columns_are_added(loader: Loader, orders: Orders) -> None:
     for number in (2, 3):
         orders.put(orders.register(V2), V2, id=number, note="n")
-    loader(orders.topic, value_format=AVRO, on_new_field="add", max_records=1)
+    loader(
+        orders.topic, value_format=AVRO, extra_columns=ExtraColumns(on_new_field="add"), limits=Limits(max_records=1)
+    )
     assert added(loader.engine) == [None, ["note"], None]
     assert planned_ahead(loader.engine) == 0
 
     for number in (4, 5):
         orders.put(2, V2, id=number, note="n")
-    loader(orders.topic, value_format=AVRO, on_new_field="fail", max_records=1)
+    loader(
+        orders.topic, value_format=AVRO, extra_columns=ExtraColumns(on_new_field="fail"), limits=Limits(max_records=1)
+    )
     assert planned_ahead(loader.engine) == 1
 
 
 def test_without_new_fields_nothing_is_added(loader: Loader, orders: Orders) -> None:
     orders.put(1, V1, id=2)
-    loader(orders.topic, value_format=AVRO, on_new_field="add")
+    loader(orders.topic, value_format=AVRO, extra_columns=ExtraColumns(on_new_field="add"))
     assert columns(loader.engine) == ["id"]
     assert added(loader.engine) == [None, None]
 
 
 def test_declared_columns_stay_as_they_are_declared(loader: Loader, orders: Orders) -> None:
     orders.put(orders.register(V2), V2, id=2, note="n")
-    loader(orders.topic, value_format=Avro("id BIGINT", registry_conn_id="registry"), on_new_field="add")
+    loader(
+        orders.topic,
+        value_format=Avro("id BIGINT", registry_conn_id="registry"),
+        extra_columns=ExtraColumns(on_new_field="add"),
+    )
     assert rows(loader.engine, "SELECT id, note FROM target ORDER BY id") == [(1, None), (2, "n")]
     assert loader.launcher.jobs[-1].columns.field("id").type == "int64"
 
@@ -147,11 +157,11 @@ def test_columns_are_added_in_the_transaction_of_the_rows(loader: Loader, orders
         loader(
             orders.topic,
             value_format=AVRO,
-            on_new_field="add",
+            extra_columns=ExtraColumns(on_new_field="add"),
             sink=Meddled("target", before_write=fails),
         )
     assert columns(loader.engine) == ["id"]
-    assert loader(orders.topic, value_format=AVRO, on_new_field="add").rows == 1
+    assert loader(orders.topic, value_format=AVRO, extra_columns=ExtraColumns(on_new_field="add")).rows == 1
     assert columns(loader.engine) == ["id", "note"]
     assert_exactly_once(loader.engine)
 
@@ -163,7 +173,7 @@ def test_another_load_adds_the_same_column_first(loader: Loader, orders: Orders)
 
     orders.put(orders.register(V2), V2, id=2, note="n")
     sink = Meddled("target", after_check=_second_time(add_note))
-    assert loader(orders.topic, value_format=AVRO, on_new_field="add", sink=sink).rows == 1
+    assert loader(orders.topic, value_format=AVRO, extra_columns=ExtraColumns(on_new_field="add"), sink=sink).rows == 1
     assert rows(loader.engine, "SELECT note FROM target WHERE id = 2") == [("n",)]
     assert added(loader.engine) == [None, None]
 
@@ -185,13 +195,18 @@ def test_a_new_field_fails_the_load(loader: Loader, orders: Orders) -> None:
     orders.put(orders.register(V2), V2, id=3, note="n")
     declared = Avro("id INT", registry_conn_id="registry")
     with pytest.raises(NewFieldError) as error:
-        loader(orders.topic, value_format=declared, on_new_field="fail", on_bad_record="dead_letter")
+        loader(
+            orders.topic,
+            value_format=declared,
+            extra_columns=ExtraColumns(on_new_field="fail"),
+            on_bad_record=DeadLetters(),
+        )
     assert f"{orders.topic}[0], offsets 1..2: Schema 2 has fields that are no columns: 'note'" in str(error.value)
     assert not error.value.retriable
     assert positions(loader.engine) == {(orders.topic, 0): 1}
     wide = Avro("id INT, note STRING", registry_conn_id="registry")
     with pytest.raises(TargetError, match="ALTER TABLE target ADD COLUMN note TEXT"):
-        loader(orders.topic, value_format=wide, on_new_field="fail")
+        loader(orders.topic, value_format=wide, extra_columns=ExtraColumns(on_new_field="fail"))
 
 
 def test_a_schema_that_is_registered_after_planning_is_found_by_the_next_try(loader: Loader, orders: Orders) -> None:
@@ -201,11 +216,11 @@ def test_a_schema_that_is_registered_after_planning_is_found_by_the_next_try(loa
     orders._registry.subjects[f"{orders.topic}-value"].remove(late)
     orders.put(late, V3, id=3, **{"100% of: it": 1.5})
     with pytest.raises(NewSchemaError, match="Schema 3 has fields that are no columns yet: '100% of: it'") as error:
-        loader(orders.topic, value_format=AVRO, on_new_field="add")
+        loader(orders.topic, value_format=AVRO, extra_columns=ExtraColumns(on_new_field="add"))
     assert error.value.retriable
     assert columns(loader.engine) == ["id"]
     orders._registry.subjects[f"{orders.topic}-value"].append(late)
-    assert loader(orders.topic, value_format=AVRO, on_new_field="add").rows == 2
+    assert loader(orders.topic, value_format=AVRO, extra_columns=ExtraColumns(on_new_field="add")).rows == 2
     assert columns(loader.engine) == ["id", "100% of: it", "note"]
 
 
@@ -214,7 +229,7 @@ def test_an_alias_is_no_new_field(loader: Loader, registry: FakeRegistry, topic:
     orders.put(orders.register(V2), V2, id=1, note="n")
     renamed = _schema({"name": "remark", "type": ["null", "string"], "default": None, "aliases": ["note"]})
     orders.register(renamed)
-    loader(orders.topic, value_format=AVRO, on_new_field="add")
+    loader(orders.topic, value_format=AVRO, extra_columns=ExtraColumns(on_new_field="add"))
     assert rows(loader.engine, "SELECT id, remark FROM target") == [(1, "n")]
     assert columns(loader.engine) == ["id", "remark"]
 
@@ -223,16 +238,18 @@ def test_what_no_table_can_hold_is_named_before_anything_is_read(loader: Loader,
     nested = _schema({"name": "tags", "type": {"type": "array", "items": "string"}})
     orders.put(orders.register(nested), nested, id=2, tags=["a"])
     with pytest.raises(TargetError, match=r"'tags' is list<.*SqlTable stores no nested columns"):
-        loader(orders.topic, value_format=AVRO, on_new_field="add")
+        loader(orders.topic, value_format=AVRO, extra_columns=ExtraColumns(on_new_field="add"))
     assert len(loader.launcher.jobs) == 1
 
 
 @pytest.mark.parametrize("on_new_field", ["add", "fail"])
-def test_a_format_without_schemas_cannot_know_new_fields(loader: Loader, orders: Orders, on_new_field: str) -> None:
+def test_a_format_without_schemas_cannot_know_new_fields(
+    loader: Loader, orders: Orders, on_new_field: OnNewField
+) -> None:
     with pytest.raises(
         ConfigurationError, match=r"needs a format whose records have schemas, such as Avro\(…\): what Json"
     ):
-        loader(orders.topic, value_format=Json("id BIGINT"), on_new_field=on_new_field)
+        loader(orders.topic, value_format=Json("id BIGINT"), extra_columns=ExtraColumns(on_new_field=on_new_field))
 
 
 def test_the_target_decides_the_columns(loader: Loader, orders: Orders) -> None:
@@ -273,7 +290,7 @@ def test_a_column_of_the_target_that_only_looks_like_a_field_is_no_column_of_nul
     with pytest.raises(ConfigurationError, match=r"'Note' of 'target' would stay null: .* field 'note' differ in case"):
         loader(orders.topic, value_format=Avro(registry_conn_id="registry", columns_from="target"))
     with pytest.raises(TargetError, match="has a column 'Note', and gets no column 'note', whose name differs in case"):
-        loader(orders.topic, value_format=AVRO, on_new_field="add")
+        loader(orders.topic, value_format=AVRO, extra_columns=ExtraColumns(on_new_field="add"))
     assert len(loader.launcher.jobs) == 1
 
 
@@ -289,7 +306,7 @@ def test_files_that_were_staged_without_a_field_are_not_committed_by_a_load_that
         loader(orders.topic, sink=Meddled("target", before_write=fails), **declared)
 
     with pytest.raises(NewFieldError, match="has fields that are no columns: 'note'"):
-        loader(orders.topic, on_new_field="fail", **declared)
+        loader(orders.topic, extra_columns=ExtraColumns(on_new_field="fail"), **declared)
 
     assert positions(loader.engine) == {(orders.topic, 0): 1}
 

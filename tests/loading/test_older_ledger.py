@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.exceptions import FencedError, KafkaOffsetsError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.context import Commit
 from airflow_kafka_offsets.sinks.sql.connected_table import ConnectedSqlTable
+from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.spark.job import StageJob
 from tests.support.clients import Kafka, produce
 from tests.support.inline import InlineLauncher
@@ -91,9 +93,9 @@ class TestOlderLedger:
         prepared: list[ConnectedSqlTable] = []
         look, prepare = ConnectedSqlTable.refuse_unknown_rows, ConnectedSqlTable.prepare
 
-        def looks(sink: ConnectedSqlTable, conn: sa.Connection, batches: sa.Table, batch_id: int) -> None:
-            looked.append(batch_id)
-            look(sink, conn, batches, batch_id)
+        def looks(sink: ConnectedSqlTable, conn: sa.Connection, batches: sa.Table, output: Output) -> None:
+            looked.append(output.batch_id)
+            look(sink, conn, batches, output)
 
         def prepares(sink: ConnectedSqlTable, *args: Any, **kwargs: Any) -> Any:
             prepared.append(sink)
@@ -104,7 +106,7 @@ class TestOlderLedger:
         name = topic()
         produce(inline_loader.kafka, name, names(0, 9))
 
-        assert inline_loader(name, max_records=3).batches == (1, 2, 3)
+        assert inline_loader(name, limits=Limits(max_records=3)).batches == (1, 2, 3)
         assert looked == [1]
         # As the load begins, and when the rows of its first batch are staged.
         assert len(prepared) == 2
@@ -119,7 +121,7 @@ class TestOlderLedger:
 
         rename = executing(inline_loader, "ALTER TABLE target RENAME COLUMN name TO title")
         with pytest.raises(TargetError, match="name"):
-            inline_loader(name, max_records=3, on_commit=rename)
+            inline_loader(name, limits=Limits(max_records=3), on_commit=rename)
         assert ids(inline_loader) == list(range(3))
 
     def test_state_that_is_restored_within_a_load_takes_the_group_from_it(
@@ -128,7 +130,7 @@ class TestOlderLedger:
         name, backup = loaded_and_backed_up(inline_loader, topic)
 
         with pytest.raises(FencedError):
-            inline_loader(name, max_records=3, on_commit=lambda _: restore(inline_loader, backup))
+            inline_loader(name, limits=Limits(max_records=3), on_commit=lambda _: restore(inline_loader, backup))
         assert ids(inline_loader) == list(range(6))
         with pytest.raises(OlderLedgerError, match=r"holds rows of batch 2, .* would be 2\."):
             inline_loader(name)
@@ -146,7 +148,7 @@ class TestOlderLedger:
                 restore(inline_loader, backups[0])
 
         with pytest.raises(OlderLedgerError, match="holds rows of batch 2"):
-            inline_loader(name, max_records=3, on_commit=keep_and_restore)
+            inline_loader(name, limits=Limits(max_records=3), on_commit=keep_and_restore)
         assert ids(inline_loader) == list(range(9))
 
     def test_state_that_is_restored_and_claimed_by_another_run_is_refused(
@@ -160,7 +162,7 @@ class TestOlderLedger:
                 Loader(inline_loader.kafka, inline_loader.engine, InlineLauncher())(name)
 
         with pytest.raises(KafkaOffsetsError):
-            inline_loader(name, max_records=3, on_commit=restore_and_load)
+            inline_loader(name, limits=Limits(max_records=3), on_commit=restore_and_load)
         assert ids(inline_loader) == list(range(6))
 
     def test_a_table_that_is_dropped_within_a_load_is_found_out(
@@ -170,7 +172,7 @@ class TestOlderLedger:
         produce(inline_loader.kafka, name, names(0, 6))
 
         with pytest.raises(TargetError, match="disappeared"):
-            inline_loader(name, max_records=3, on_commit=executing(inline_loader, "DROP TABLE target"))
+            inline_loader(name, limits=Limits(max_records=3), on_commit=executing(inline_loader, "DROP TABLE target"))
 
 
 def executing(loader: Loader, statement: str) -> Callable[[Commit], None]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_kafka_offsets import Coordination, DeadLetters, ExtraColumns, Limits, Reading, Staging, StateTables
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.raw import Raw
@@ -44,39 +45,14 @@ WRONG: list[tuple[str, Any, str]] = [
         a_function,
         "the import path of a function, 'package.module.function', an ArrowTransform(…), Sql(…), or None",
     ),
-    ("max_records", 0, "an int of at least 1, or None for no limit"),
-    ("max_records", "1000", "an int of at least 1, or None for no limit"),
-    ("max_records", 1.5, "an int of at least 1, or None for no limit"),
-    ("max_records", True, "an int of at least 1, or None for no limit"),
-    ("max_bytes", "1MB", "an int of at least 1, or None for no limit"),
-    ("time_budget", 60, "a positive timedelta, or None for no limit"),
+    ("limits", 1000, "Limits(…)"),
     ("on_data_loss", "ignore", "one of fail, skip"),
-    ("on_bad_record", "deadletter", "one of fail, dead_letter"),
-    (
-        "max_dead_letters",
-        0,
-        "an int of at least 1, or a float between 0 and 1 for a share of the batch, or None for any number",
-    ),
-    (
-        "max_dead_letters",
-        "10",
-        "an int of at least 1, or a float between 0 and 1 for a share of the batch, or None for any number",
-    ),
-    ("max_record_bytes", 0, "an int of at least 1"),
-    ("max_record_bytes", "1MB", "an int of at least 1"),
-    ("isolation_level", "committed", "one of read_committed, read_uncommitted"),
-    ("slice_offsets", None, "an int of at least 1"),
-    ("slice_offsets", "10", "an int of at least 1"),
-    ("staging_dir", 7, "a text, or None"),
-    ("staging_retention", 7, "a positive timedelta"),
-    ("on_busy", "skip", "one of wait, fail"),
-    ("lease", 60, "a positive timedelta"),
-    ("lease", timedelta(0), "a positive timedelta"),
-    ("idle_timeout", 60.0, "a positive timedelta"),
-    ("idle_timeout", timedelta(seconds=-1), "a positive timedelta"),
-    ("mirror_to", "", "the name of a consumer group, or None"),
-    ("mirror_to", " ", "the name of a consumer group, or None"),
-    ("tables", "public", "Tables(…)"),
+    ("on_bad_record", "dead_letter", "'fail', or DeadLetters(…)"),
+    ("extra_columns", None, "ExtraColumns(…)"),
+    ("reading", "read_uncommitted", "Reading(…)"),
+    ("staging", "/tmp", "Staging(…)"),
+    ("state_tables", "public", "StateTables(…)"),
+    ("coordination", "skip", "Coordination(…)"),
 ]
 
 
@@ -94,22 +70,32 @@ def test_what_a_parameter_cannot_be_is_refused_by_its_name(name: str, value: Any
     [
         ("topics", ["orders"]),
         ("value_format", Raw(headers=True)),
-        ("max_records", 1),
-        ("max_bytes", 1),
-        ("max_dead_letters", None),
+        ("limits", Limits(max_records=1, max_bytes=1, time_budget=timedelta(seconds=1))),
         ("on_data_loss", "skip"),
-        ("on_bad_record", "dead_letter"),
-        ("isolation_level", "read_uncommitted"),
-        ("time_budget", timedelta(seconds=1)),
-        ("staging_dir", "/tmp"),
-        ("on_busy", "fail"),
-        ("mirror_to", None),
-        ("mirror_to", "orders-lag"),
+        ("on_bad_record", DeadLetters(limit=None)),
+        ("reading", Reading(isolation_level="read_uncommitted")),
+        ("staging", Staging(dir="/tmp")),
+        ("state_tables", StateTables(schema="team", prefix="x_")),
+        ("coordination", Coordination(on_busy="skip", mirror_to="orders-lag")),
+        ("extra_columns", ExtraColumns(key_format=Raw())),
     ],
     ids=str,
 )
 def test_what_is_documented_passes(name: str, value: Any) -> None:
     checked(name, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "refused"),
+    [
+        ("limits", Limits(max_records="{{ n }}"), "Limits.max_records must be an int of at least 1"),  # type: ignore[arg-type]
+        ("reading", Reading(max_record_bytes="{{ n }}"), "Reading.max_record_bytes must be"),  # type: ignore[arg-type]
+        ("on_bad_record", DeadLetters(limit="{{ n }}"), "DeadLetters.limit must be"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_template_that_nobody_has_rendered_is_refused(name: str, value: Any, refused: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(refused)):
+        checked(name, value)
 
 
 @pytest.mark.parametrize("name", ["g" * 251, "orders\0"], ids=["too-long", "nul"])

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import Limits, Staging
 from airflow_kafka_offsets.exceptions import (
     DatabaseUnavailableError,
     DataLossError,
@@ -57,7 +58,7 @@ def orders(kafka: Kafka, topic: TopicFactory) -> str:
 
 @pytest.fixture
 def options(tmp_path: Path) -> dict[str, Any]:
-    return {"staging_dir": str(tmp_path / "staging"), "run": RUN}
+    return {"staging": Staging(dir=str(tmp_path / "staging")), "run": RUN}
 
 
 def finish(loader: Loader, orders: str, options: dict[str, Any]) -> None:
@@ -66,7 +67,7 @@ def finish(loader: Loader, orders: str, options: dict[str, Any]) -> None:
     assert positions(loader.engine) == {(orders, 0): 20, (orders, 1): 10}
     assert_exactly_once(loader.engine)
     assert set(states(loader.engine)) <= {"committed", "abandoned"}
-    assert list(Path(options["staging_dir"]).iterdir()) == [], "staged files are left behind"
+    assert list(Path(options["staging"].dir).iterdir()) == [], "staged files are left behind"
 
 
 @pytest.mark.server
@@ -87,7 +88,7 @@ def test_a_batch_is_staged_while_the_one_before_it_is_committed(
 
     inline_loader.launcher = launcher = Steps(stage)
     around_commits(monkeypatch, before, lambda batch_id: committed.set())
-    result = inline_loader(orders, max_records=10, **options)
+    result = inline_loader(orders, limits=Limits(max_records=10), **options)
 
     assert seen == [
         ["staged", "prefetched"],
@@ -128,15 +129,15 @@ class TestTheCommitFails:
 
         loader.launcher = Steps(stage)
         with pytest.raises(DatabaseUnavailableError, match="no room"):
-            loader(orders, max_records=10, **options)
+            loader(orders, limits=Limits(max_records=10), **options)
 
         assert states(loader.engine) == ["staged", "prefetched"]
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("stage-ahead")]
-        assert len(list(Path(options["staging_dir"]).iterdir())) == 2
+        assert len(list(Path(options["staging"].dir).iterdir())) == 2
         # A load of another group that stages in the same place leaves both directories.
         loader.launcher = Steps()
-        loader(orders, group_id="another", sink=SqlTable("another"), staging_dir=options["staging_dir"])
-        assert len(list(Path(options["staging_dir"]).iterdir())) == 2
+        loader(orders, group_id="another", sink=SqlTable("another"), staging=Staging(dir=options["staging"].dir))
+        assert len(list(Path(options["staging"].dir).iterdir())) == 2
 
     def test_the_job_is_cancelled_again_where_the_wait_is_interrupted(
         self, loader: Loader, orders: str, options: dict[str, Any], failing: list[Exception]
@@ -159,7 +160,7 @@ class TestTheCommitFails:
 
         loader.launcher = Interrupted(stage)
         with pytest.raises(KeyboardInterrupt):
-            loader(orders, max_records=10, **options)
+            loader(orders, limits=Limits(max_records=10), **options)
 
         assert stopped.is_set()
         assert states(loader.engine) == ["staged", "prefetched"]
@@ -170,7 +171,7 @@ class TestTheCommitFails:
     ) -> None:
         loader.launcher = Steps(lambda number: self.staging.set() if number == 2 else None)
         with pytest.raises(DatabaseUnavailableError):
-            loader(orders, max_records=10, **options)
+            loader(orders, limits=Limits(max_records=10), **options)
         planned = rows(
             loader.engine, "SELECT batch_id, partition, start_offset, end_offset FROM offset_ranges ORDER BY 1, 2"
         )
@@ -196,7 +197,7 @@ class TestTheCommitFails:
 
         around_commits(monkeypatch, before)
         with pytest.raises(FencedError, match="was abandoned while this attempt"):
-            loader(orders, max_records=10, **options)
+            loader(orders, limits=Limits(max_records=10), **options)
         assert loader.launcher.ahead == [False, True]
         # Where it began is in the history, too.
         assert states(loader.engine) == ["abandoned", "abandoned", "committed"]
@@ -209,13 +210,13 @@ class TestTheCommitFails:
 
         def before(batch_id: int) -> None:
             if not damaged:
-                (manifest,) = Path(options["staging_dir"]).glob("batch-1-*/manifest.json")
+                (manifest,) = Path(options["staging"].dir).glob("batch-1-*/manifest.json")
                 damaged.extend(manifest.parent.glob("part-*"))
                 for path in damaged:
                     path.unlink()
 
         around_commits(monkeypatch, before)
-        loader(orders, max_records=10, **options)
+        loader(orders, limits=Limits(max_records=10), **options)
 
         assert loader.launcher.batches == [1, 2, 1, 2, 3]
         assert loader.launcher.ahead == [False, True, False, False, True]
@@ -230,7 +231,7 @@ class TestTheStagingFails:
 
         loader.launcher = Steps(stage)
         with pytest.raises(StagingError, match="no executor left"):
-            loader(orders, max_records=10, **options)
+            loader(orders, limits=Limits(max_records=10), **options)
 
         assert states(loader.engine) == ["committed", "planned"]
         finish(loader, orders, options)
@@ -249,7 +250,7 @@ class TestTheStagingFails:
         with monkeypatch.context() as patch:
             patch.setattr(stage, "create_directory", full)
             with pytest.raises(OSError, match="no space left"):
-                loader(orders, max_records=10, **options)
+                loader(orders, limits=Limits(max_records=10), **options)
 
         assert states(loader.engine) == ["committed", "planned"]
         finish(loader, orders, options)
@@ -266,14 +267,14 @@ class TestTheStagingFails:
         loader.launcher = Steps(stage)
         if policy == "fail":
             with pytest.raises(DataLossError):
-                loader(orders, max_records=10, **options)
+                loader(orders, limits=Limits(max_records=10), **options)
             assert states(loader.engine) == ["committed", "planned"]
             return
-        loader(orders, max_records=10, on_data_loss="skip", **options)
+        loader(orders, limits=Limits(max_records=10), on_data_loss="skip", **options)
 
         assert states(loader.engine)[:3] == ["committed", "abandoned", "committed"]
         assert positions(loader.engine) == {(orders, 0): 20, (orders, 1): 10}
-        assert list(Path(options["staging_dir"]).iterdir()) == []
+        assert list(Path(options["staging"].dir).iterdir()) == []
 
     def test_a_topic_that_was_recreated_is_found_when_it_is_open(
         self, loader: Loader, kafka: Any, orders: str, options: dict[str, Any]
@@ -287,7 +288,7 @@ class TestTheStagingFails:
 
         loader.launcher = Steps(stage)
         with pytest.raises(TopicRecreatedError):
-            loader(orders, max_records=10, **options)
+            loader(orders, limits=Limits(max_records=10), **options)
         assert states(loader.engine) == ["committed", "planned"]
 
 
@@ -302,12 +303,12 @@ class TestNothingIsPlannedAhead:
         self, loader: Loader, kafka: Any, orders: str, options: dict[str, Any]
     ) -> None:
         with pytest.raises(StagingError):
-            Loader(kafka, loader.engine, Fails())(orders, max_records=10, **options)
+            Loader(kafka, loader.engine, Fails())(orders, limits=Limits(max_records=10), **options)
         kafka.add_partitions(orders, 3)
         produce(kafka, orders, names(30, 5), 2)
 
         # Another run finishes the batch, and captures its targets only now.
-        loader(orders, max_records=10, **options | {"run": replace(RUN, run_id="run-2")})
+        loader(orders, limits=Limits(max_records=10), **options | {"run": replace(RUN, run_id="run-2")})
 
         assert loader.launcher.ahead[:3] == [False, False, True]
         assert positions(loader.engine) == {(orders, 0): 20, (orders, 1): 10, (orders, 2): 5}
@@ -325,17 +326,17 @@ class TestNothingIsPlannedAhead:
             return original(*args)
 
         monkeypatch.setattr(ahead, "plan_after", plan_after)
-        loader(orders, max_records=10, **options)
+        loader(orders, limits=Limits(max_records=10), **options)
 
         assert loader.launcher.ahead == [False, False, True]
         finish(loader, orders, options)
 
     def test_before_records_were_measured(self, loader: Loader, orders: str, options: dict[str, Any]) -> None:
-        loader(orders, max_bytes=10 * 1024, **options)
+        loader(orders, limits=Limits(max_bytes=10 * 1024), **options)
         assert loader.launcher.ahead[:2] == [False, False]
 
     def test_when_the_time_is_used_up(self, loader: Loader, orders: str, options: dict[str, Any]) -> None:
-        result = loader(orders, max_records=10, time_budget=timedelta(microseconds=1), **options)
+        result = loader(orders, limits=Limits(max_records=10, time_budget=timedelta(microseconds=1)), **options)
         assert (loader.launcher.ahead, result.complete) == ([False], False)
         assert states(loader.engine) == ["committed"]
 
@@ -351,7 +352,7 @@ def test_what_is_planned_ahead_is_loaded_when_the_time_is_used_up(
         used[0] = 100.0
 
     around_commits(monkeypatch, before)
-    result = loader(orders, max_records=10, time_budget=timedelta(seconds=60), **options)
+    result = loader(orders, limits=Limits(max_records=10, time_budget=timedelta(seconds=60)), **options)
 
     assert (result.batches, result.complete) == ((1, 2), False)
     assert states(loader.engine) == ["committed", "committed"]

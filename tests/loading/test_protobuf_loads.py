@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import DeadLetters, ExtraColumns
 from airflow_kafka_offsets.exceptions import NewFieldError, RecordError
 from airflow_kafka_offsets.formats.json_schema_format import JsonSchema
 from airflow_kafka_offsets.formats.protobuf_format import Protobuf
@@ -106,9 +107,11 @@ def test_new_fields_become_columns_and_schemas_are_stored(
     registry.register(f"{orders}-value", case.schemas[1], kind=case.kind)
     put(loader, orders, case.second, None)
     with pytest.raises(NewFieldError, match="level"):
-        loader(orders, value_format=replace(case.format, ddl="id BIGINT"), on_new_field="fail")
+        loader(
+            orders, value_format=replace(case.format, ddl="id BIGINT"), extra_columns=ExtraColumns(on_new_field="fail")
+        )
 
-    loader(orders, value_format=case.format, on_new_field="add")
+    loader(orders, value_format=case.format, extra_columns=ExtraColumns(on_new_field="add"))
 
     assert rows(loader.engine, "SELECT id, level FROM target ORDER BY _kafka_offset") == [
         (1, None),
@@ -132,7 +135,7 @@ def test_bad_records_are_dead_lettered_with_reasons_that_hold_no_values(
         loader(orders, value_format=case.format)
     assert positions(loader.engine) == {}
 
-    result = loader(orders, value_format=case.format, on_bad_record="dead_letter")
+    result = loader(orders, value_format=case.format, on_bad_record=DeadLetters())
 
     assert (result.rows, result.dead_letters) == (1, 3)
     errors = [error for (error,) in rows(loader.engine, "SELECT error FROM dead_letters ORDER BY offset_value")]
@@ -146,5 +149,5 @@ def test_keys_have_schemas_of_their_own(case: Case, loader: Loader, registry: Fa
     key = with_id(2, b'{"k": 7}') if case.kind == "JSON" else wire(2, b"\x08\x07", 0)
     put(loader, orders, case.first, None, key=key)
     put(loader, orders, case.first)
-    loader(orders, value_format=case.format, key_format=case.key_format)
+    loader(orders, value_format=case.format, extra_columns=ExtraColumns(key_format=case.key_format))
     assert rows(loader.engine, "SELECT k, id FROM target ORDER BY _kafka_offset") == [(7, 1), (7, None), (None, 1)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_kafka_offsets import DeadLetters, Staging
 from airflow_kafka_offsets.formats.json_schema_format import JsonSchema
 from airflow_kafka_offsets.formats.protobuf_format import Protobuf
 from tests.support.avro import wire as with_id
@@ -48,7 +49,9 @@ def test_three_schemas_of_protobuf(postgres_loader: Loader, kafka: Kafka, topic:
             registry.register(f"{name}-value", schema, kind="PROTOBUF", number=version)
         postgres_loader.connections = {"registry": registry.config}
         record_format = Protobuf(DDL, registry_conn_id="registry", message="Order")
-        result = postgres_loader(name, value_format=record_format, on_bad_record="dead_letter", slice_offsets=50)
+        result = postgres_loader(
+            name, value_format=record_format, on_bad_record=DeadLetters(), staging=Staging(slice_offsets=50)
+        )
 
     assert (result.rows, result.dead_letters) == (302, 1)
     found = rows(
@@ -78,7 +81,9 @@ def test_json_with_ids(postgres_loader: Loader, kafka: Kafka, topic: TopicFactor
         for _ in range(3):
             registry.register(f"{name}-value", {"type": "object", "properties": fields}, kind="JSON")
         postgres_loader.connections = {"registry": registry.config}
-        result = postgres_loader(name, value_format=JsonSchema(registry_conn_id="registry"), slice_offsets=20)
+        result = postgres_loader(
+            name, value_format=JsonSchema(registry_conn_id="registry"), staging=Staging(slice_offsets=20)
+        )
     assert result.rows == 90
     found = rows(postgres_loader.engine, "SELECT min(id), max(id), count(*), min(day)::text FROM target")
     assert found == [(0, 89, 90, "0001-01-01")]

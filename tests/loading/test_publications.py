@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import Sql, replay
+from airflow_kafka_offsets import DeadLetters, Sql, Staging, replay
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import OlderLedgerError, VerificationError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+from airflow_kafka_offsets.ledger.group_summaries import GroupSummary, group_summaries
 from airflow_kafka_offsets.ledger.installation import installation_id
-from airflow_kafka_offsets.ledger.overview import between_commits, groups
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
@@ -57,7 +57,7 @@ class Group:
 
     def load(self, *, dies: str | None = None, run: TaskRun = AGAIN, **options: Any) -> LoadResult:
         sink = replace(self.sink, dies=dies)
-        return self.loader(self.orders, sink=sink, run=run, on_bad_record="dead_letter", **options)
+        return self.loader(self.orders, sink=sink, run=run, on_bad_record=DeadLetters(), **options)
 
     def dying_load(self, dies: str, **options: Any) -> None:
         with pytest.raises(ProcessDiedError):
@@ -65,7 +65,7 @@ class Group:
 
     def replay(self, *, dies: str | None = None, run: TaskRun = AGAIN) -> LoadResult:
         return replay(
-            self.loader.pipeline([self.orders], sink=replace(self.sink, dies=dies), on_bad_record="dead_letter"),
+            self.loader.pipeline([self.orders], sink=replace(self.sink, dies=dies), on_bad_record=DeadLetters()),
             {self.orders: {0: (1, 5)}},
             kafka_config=self.loader.config,
             engine=self.loader.engine,
@@ -124,11 +124,11 @@ def test_what_is_published_is_committed_as_it_is_though_the_pipeline_changed(gro
 
 def test_what_is_published_is_staged_again_where_its_files_are_lost(group: Group, tmp_path: Path) -> None:
     staging = tmp_path / "staging"
-    group.dying_load("after", staging_dir=str(staging))
+    group.dying_load("after", staging=Staging(dir=str(staging)))
     (manifest,) = staging.glob("*/manifest.json")
     manifest.unlink()
 
-    assert group.load(staging_dir=str(staging)).rows == 5
+    assert group.load(staging=Staging(dir=str(staging))).rows == 5
     assert group.proved() == (5, 1)
 
 
@@ -173,23 +173,22 @@ def test_a_replay_is_not_taken_for_published_because_a_later_load_is(group: Grou
 
 
 def test_what_is_between_two_commits_is_shown(group: Group) -> None:
+    def shown() -> GroupSummary:
+        with group.loader.engine.connect() as conn:
+            _, (summary,) = group_summaries(conn, Tables.of())
+        return summary
+
     group.dying_load("after")
-    with group.loader.engine.connect() as conn:
-        (row,) = groups(conn, Tables.of())
-        (batch,) = between_commits(conn, Tables.of())["loader"]
-    assert (row["between_commits"], row["open_batch"]) == ("staged 1", 1)
+    (batch,) = shown().between
     assert batch[:3] == (1, "staged", "elsewhere://orders")
+    assert (open_batch := shown().open) is not None
+    assert open_batch.batch_id == 1
 
     abandon_batch("loader", 1, engine=group.loader.engine)
-    with group.loader.engine.connect() as conn:
-        (row,) = groups(conn, Tables.of())
-    assert row["between_commits"] == "abandoned 1"
+    assert [(batch.state, batch.batch_id) for batch in shown().between] == [("abandoned", 1)]
 
     group.load()
-    with group.loader.engine.connect() as conn:
-        (row,) = groups(conn, Tables.of())
-        assert between_commits(conn, Tables.of()) == {}
-    assert row["between_commits"] is None
+    assert shown().between == ()
 
 
 def test_verify_knows_what_is_between_two_commits(group: Group) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import Coordination, DeadLetters, Limits, Staging
 from airflow_kafka_offsets.exceptions import FencedError, GroupBusyError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading.context import LoadResult
@@ -112,9 +113,9 @@ def test_of_two_processes_each_offset_is_loaded_once(
 def options(chance: random.Random, staging: Path, group: str) -> dict[str, Any]:
     return {
         "group_id": group,
-        "staging_dir": str(staging / "staging"),
-        "max_records": chance.choice([None, 3, 2]),
-        "lease": timedelta(seconds=5),
+        "staging": Staging(dir=str(staging / "staging")),
+        "limits": Limits(max_records=chance.choice([None, 3, 2])),
+        "coordination": Coordination(lease=timedelta(seconds=5)),
     }
 
 
@@ -147,7 +148,7 @@ def test_a_try_that_wakes_after_a_later_one_changes_nothing(
     name = topic(partitions=2)
     produce(inline_loader.kafka, name, names(0, 40), 0)
     produce(inline_loader.kafka, name, names(100, 40), 1)
-    staging = {"staging_dir": str(tmp_path / "staging"), "slice_offsets": 20}
+    staging = {"staging": Staging(dir=str(tmp_path / "staging"), slice_offsets=20)}
     load = Load(url(inline_loader), inline_loader.kafka.bootstrap_servers, (name,), RUN, staging)
     # Inside its transaction the first try holds the group's lock: the second cannot overtake it, nor need it.
     holds_the_lock = point == "inside the transaction"
@@ -157,7 +158,11 @@ def test_a_try_that_wakes_after_a_later_one_changes_nothing(
         sleeper.reach(point)
         if holds_the_lock:
             with DyingLoad(
-                replace(load, run=replace(RUN, try_number=2), options=staging | {"on_busy": "fail"})
+                replace(
+                    load,
+                    run=replace(RUN, try_number=2),
+                    options=staging | {"coordination": Coordination(on_busy="fail")},
+                )
             ) as late:
                 refused = late.result() if inline_loader.engine.dialect.name == "postgresql" else None
                 if refused is not None:
@@ -190,7 +195,7 @@ def test_a_try_with_a_batch_ahead_that_wakes_after_a_later_one_changes_nothing(
     name = topic(partitions=2)
     produce(inline_loader.kafka, name, names(0, 20), 0)
     produce(inline_loader.kafka, name, names(100, 20), 1)
-    options = {"staging_dir": str(tmp_path / "staging"), "max_records": 15}
+    options = {"staging": Staging(dir=str(tmp_path / "staging")), "limits": Limits(max_records=15)}
     load = Load(url(inline_loader), inline_loader.kafka.bootstrap_servers, (name,), RUN, options)
 
     with DyingLoad(load, point) as sleeper:
@@ -225,7 +230,7 @@ def test_of_two_attempts_of_a_spark_task_one_counts(inline_loader: Loader, topic
             write_manifest(job, staging, tuple(accepted))
 
     loader = Loader(inline_loader.kafka, inline_loader.engine, Speculative())
-    loader(name, slice_offsets=10, on_bad_record="dead_letter", staging_dir=str(tmp_path / "staging"))
+    loader(name, staging=Staging(slice_offsets=10, dir=str(tmp_path / "staging")), on_bad_record=DeadLetters())
 
     assert rows(loader.engine, "SELECT count(*), count(DISTINCT id) FROM target") == [(30, 30)]
     assert rows(loader.engine, "SELECT count(*) FROM dead_letters") == [(1,)]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import ExtraColumns, Staging
 from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, read_dead_letters, summary
 from airflow_kafka_offsets.exceptions import RecordError, RegistryUnavailableError
@@ -94,9 +95,12 @@ def test_ids_and_texts_of_values_and_keys_are_stored_with_each_batch(
     registry.register("elsewhere", V2)
     registry.register(f"{orders}-key", '"long"')
     key = wire(3, encode("long", 5))
-    options: dict[str, Any] = {"value_format": AVRO, "key_format": Avro("k BIGINT", "registry", column="k")}
+    options: dict[str, Any] = {
+        "value_format": AVRO,
+        "extra_columns": ExtraColumns(key_format=Avro("k BIGINT", "registry", column="k")),
+    }
     # Of four slices.
-    options["slice_offsets"] = 1
+    options["staging"] = Staging(slice_offsets=1)
     put(loader, orders, (key, value(1, 1)), (None, value(2, 2, V2)), (None, value(3, 2, V2)), (key, None))
     loader(orders, **options)
     put(loader, orders, (None, value(4, 1)))

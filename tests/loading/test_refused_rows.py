@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import Staging
 from airflow_kafka_offsets.exceptions import RecordError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -53,7 +54,7 @@ def test_a_row_that_postgres_refuses_is_traced_to_its_record(
         conn.execute(sa.text(f"CREATE TABLE target (id BIGINT, {column})"))
 
     with pytest.raises(RecordError, match=f"partition 0 offset {7 + len(twin)} .*({reason})"):
-        postgres_loader(name, slice_offsets=100)
+        postgres_loader(name, staging=Staging(slice_offsets=100))
 
     assert rows(postgres_loader.engine, "SELECT count(*) FROM target") == [(0,)]
     assert positions(postgres_loader.engine) == {}

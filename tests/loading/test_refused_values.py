@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import DeadLetters, Staging
 from airflow_kafka_offsets.exceptions import (
     DeadLetterError,
     KafkaOffsetsError,
@@ -115,7 +116,7 @@ def test_wherever_they_are(inline_loader: Loader, topic: TopicFactory, bad: list
     produce(loader.kafka, name, texts(*("bad" if number in bad else "good" for number in range(5))))
     do(loader.engine, f"CREATE TABLE target (id BIGINT, name TEXT CHECK (name <> 'bad'), {ADDED})")
 
-    loader(name, **LEFT_OUT, slice_offsets=2)
+    loader(name, **LEFT_OUT, staging=Staging(slice_offsets=2))
 
     assert list(letters(loader)) == bad
     assert loaded(loader) == [number for number in range(5) if number not in bad]
@@ -181,14 +182,14 @@ def test_more_than_allowed_write_nothing(inline_loader: Loader, topic: TopicFact
     do(loader.engine, f"CREATE TABLE target (id BIGINT, name TEXT CHECK (name <> 'bad'), {ADDED})")
 
     refused = (
-        "1 records cannot be decoded, and at least 2 are refused by the target, and max_dead_letters allows 2 "
+        "1 records cannot be decoded, and at least 2 are refused by the target, and DeadLetters.limit allows 2 "
         ".* offset 2: "
     )
     with pytest.raises(DeadLetterError, match=refused):
-        loader(name, **LEFT_OUT, max_dead_letters=2)
+        loader(name, on_bad_record=DeadLetters(limit=2))
     assert (loaded(loader), letters(loader), positions(loader.engine)) == ([], {}, {})
 
-    loader(name, **LEFT_OUT, max_dead_letters=3)
+    loader(name, on_bad_record=DeadLetters(limit=3))
     assert (loaded(loader), list(letters(loader))) == ([1, 4], [0, 2, 3])
 
 

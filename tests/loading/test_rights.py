@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.exceptions import LedgerError, TargetError
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Ledger
@@ -121,9 +122,7 @@ def test_rights_that_are_missing_for_a_rewind_are_told(
     postgres_loader(topic())
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", database_connection(guest))
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", kafka_connection(postgres_loader.kafka))
-    rewind = KafkaRewindOperator(
-        task_id="rewind", group_id="loader", scenario="to-earliest", offsets_conn_id="warehouse"
-    )
+    rewind = KafkaRewindOperator(task_id="rewind", group_id="loader", scenario="to-earliest", conn_id="warehouse")
 
     with pytest.raises(LedgerError, match=r"Group 'loader' was not rewound: permission denied .* need SELECT, INSERT"):
         rewind.execute(task_context("rewind"))
@@ -155,5 +154,5 @@ def test_a_user_who_may_not_drop_old_dead_letters_is_told_before_spark(
     with pytest.raises(
         TargetError, match=r"may not drop old dead letters of table 'dead_letters'; GRANT UPDATE ON dead_letters TO"
     ):
-        loader(name, on_bad_record="dead_letter", dead_letter_retention=timedelta(days=1))
+        loader(name, on_bad_record=DeadLetters(retention=timedelta(days=1)))
     assert not postgres_loader.launcher.jobs

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.transforms.arrow import ArrowTransform
 from devstack.registry import SchemaRegistryServer
 from tests.support.clients import Kafka, producer
@@ -79,8 +80,7 @@ def test_values_come_through(name: str, loader: Loader, registry: Registry, topi
             topic_name,
             value_format=written.record_format,
             transform=ArrowTransform(f"{text_of_nested.__module__}.{text_of_nested.__name__}"),
-            on_bad_record="dead_letter",
-            max_dead_letters=None,
+            on_bad_record=DeadLetters(limit=None),
         )
         columns = loader.launcher.jobs[-1].columns
         own = [column for column in columns if not column.name.startswith("_kafka_")]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError, StagingError, TransformError
 from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.loading.stage import launch_application
@@ -54,8 +55,8 @@ def test_slices_that_are_not_the_planned_range_are_refused(tmp_path: Path, bound
 
 def test_a_job_says_what_to_do_with_bad_records(tmp_path: Path) -> None:
     directory = StagingDirectory(str(tmp_path))
-    assert job(batch(RANGE), directory).on_bad_record == "fail"
-    assert job(batch(RANGE), directory, replace(PIPELINE, on_bad_record="dead_letter")).on_bad_record == "dead_letter"
+    assert job(batch(RANGE), directory).has_dead_letters is False
+    assert job(batch(RANGE), directory, replace(PIPELINE, on_bad_record=DeadLetters())).has_dead_letters is True
 
 
 class TestWhatTheApplicationReports:

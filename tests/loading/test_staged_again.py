@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import Staging
 from airflow_kafka_offsets.exceptions import RecordError
 from airflow_kafka_offsets.formats.json_format import Json
 from devstack.kafka import KafkaBroker
@@ -63,13 +64,13 @@ def test_missing_files_are_staged_anew(
         conn.execute(sa.text("CREATE TABLE target (id BIGINT UNIQUE, name TEXT, _kafka_offset BIGINT)"))
         conn.execute(sa.text("INSERT INTO target VALUES (3, 'in the way', -1)"))
     with pytest.raises(RecordError):
-        loader(name, staging_dir=str(staging))
+        loader(name, staging=Staging(dir=str(staging)))
     for part in staging.glob("*/part-*.arrow"):
         part.unlink()
     with loader.engine.begin() as conn:
         conn.execute(sa.text("DELETE FROM target"))
 
-    assert loader(name, staging_dir=str(staging)).rows == 10
+    assert loader(name, staging=Staging(dir=str(staging))).rows == 10
 
     assert list(staging.iterdir()) == []
 
@@ -91,7 +92,7 @@ def test_what_cannot_be_read_or_is_no_staging_directory_is_staged_anew_and_left_
         conn.execute(sa.text("CREATE TABLE target (id BIGINT UNIQUE, name TEXT)"))
         conn.execute(sa.text("INSERT INTO target VALUES (3, 'in the way')"))
     with pytest.raises(RecordError):
-        inline_loader(name, staging_dir=str(staging))
+        inline_loader(name, staging=Staging(dir=str(staging)))
     (staged,) = staging.iterdir()
     for directory in (staged, precious):
         (directory / "manifest.json").write_text('{"batch_id": 1, "from_the_future": ')
@@ -100,7 +101,7 @@ def test_what_cannot_be_read_or_is_no_staging_directory_is_staged_anew_and_left_
         conn.execute(sa.text("UPDATE offset_batches SET staging_uri = :uri"), {"uri": uri})
         conn.execute(sa.text("DELETE FROM target"))
 
-    assert inline_loader(name, staging_dir=str(staging)).rows == 10
+    assert inline_loader(name, staging=Staging(dir=str(staging))).rows == 10
 
     assert f"in {uri} cannot be read, and it is staged again" in caplog.text
     assert (f"{uri} of batch 1 is left as it is" in caplog.text) == (uri != str(staged))

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import ProgrammingError
 
+from airflow_kafka_offsets import StateTables
 from airflow_kafka_offsets.exceptions import LedgerError
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
@@ -54,7 +55,7 @@ def test_no_team_reads_or_changes_what_another_one_has(
     produce(kafka, name, names(0, 5))
     for team, engine in teams.items():
         loader = Loader(kafka, engine, InlineLauncher())
-        loader(name, tables=Tables.of(team), sink=SqlTable("target", team))
+        loader(name, state_tables=StateTables(schema=team), sink=SqlTable("target", team))
         assert rows(engine, f"SELECT count(*), min(database_user) FROM {team}.target, {team}.offset_batches") == [
             (5, team)
         ]

@@ -6,6 +6,7 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import DataFrame, SparkSession
 
+from airflow_kafka_offsets import DeadLetters, Limits, Staging
 from airflow_kafka_offsets.exceptions import TargetError, TransformError
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
@@ -68,7 +69,7 @@ def test_a_transform_decides_the_rows_and_not_the_positions(
     name = topic()
     produce(kafka, name, names(0, 10))
 
-    result = loader(name, transform=f"{__name__}.{transform}", slice_offsets=3)
+    result = loader(name, transform=f"{__name__}.{transform}", staging=Staging(slice_offsets=3))
 
     assert result.rows == expected
     assert positions(loader.engine) == {(name, 0): 10}
@@ -85,7 +86,7 @@ def test_a_transform_finds_its_session_in_every_batch(loader: Loader, kafka: Kaf
     name = topic()
     produce(kafka, name, names(0, 3))
 
-    result = loader(name, transform=f"{__name__}.of_the_active_session", max_records=1)
+    result = loader(name, transform=f"{__name__}.of_the_active_session", limits=Limits(max_records=1))
 
     assert (len(result.batches), result.rows) == (3, 3)
 
@@ -97,7 +98,7 @@ def test_a_transform_that_stops_reading_is_refused(loader: Loader, kafka: KafkaB
     produce(kafka, name, [b'{"id": %d, "name": "%s"}' % (number, long.encode()) for number in range(60_000)])
 
     with pytest.raises(TransformError, match="stops reading early"):
-        loader(name, transform=f"{__name__}.first_only", slice_offsets=60_000)
+        loader(name, transform=f"{__name__}.first_only", staging=Staging(slice_offsets=60_000))
 
     assert positions(loader.engine) == {}
 
@@ -140,7 +141,7 @@ def test_a_transform_that_takes_some_records_is_refused(
     produce(kafka, name, names(0, 100))
 
     with pytest.raises(TransformError, match="stops reading early"):
-        loader(name, transform=f"{__name__}.ten_of_them", slice_offsets=25)
+        loader(name, transform=f"{__name__}.ten_of_them", staging=Staging(slice_offsets=25))
 
     assert positions(loader.engine) == {}
 
@@ -153,7 +154,7 @@ def test_of_a_record_whose_row_is_refused_no_other_row_stays(
     with postgres_loader.engine.begin() as conn:
         conn.exec_driver_sql(f"CREATE TABLE target (id BIGINT, name TEXT CHECK (name <> 'bad'), {ADDED})")
 
-    result = postgres_loader(name, transform=f"{__name__}.with_a_bad_twin", on_bad_record="dead_letter")
+    result = postgres_loader(name, transform=f"{__name__}.with_a_bad_twin", on_bad_record=DeadLetters())
 
     assert (result.rows, result.dead_letters) == (10, 1)
     assert rows(postgres_loader.engine, "SELECT id, count(*) FROM target GROUP BY id ORDER BY id") == [

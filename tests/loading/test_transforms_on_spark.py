@@ -1,4 +1,4 @@
-"""Transforms on real Spark: in the pass without Spark SQL, errors on executors, and the word about the slow way."""
+"""Transforms on real Spark: in the pass without Spark SQL, errors on executors, and the advice to use Sql."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
+from airflow_kafka_offsets import Staging
 from airflow_kafka_offsets.exceptions import TransformError
 from airflow_kafka_offsets.sinks.fan_out import Branch
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -26,7 +27,6 @@ FACTOR = 3
 def tripled(records: pa.RecordBatch) -> pa.RecordBatch:
     import pandas  # type: ignore[import-untyped]
 
-    # A function may use pandas, which the quick start hides from the other tasks.
     return records.append_column("x", pa.array(pandas.Series(records["id"].to_pylist(), dtype="int64") * FACTOR))
 
 
@@ -67,7 +67,7 @@ def test_it_runs_where_records_are_decoded(
 ) -> None:
     name = topic()
     produce(kafka, name, names(0, 10))
-    assert postgres_loader(name, transform=transform, slice_offsets=3).rows == len(expected)
+    assert postgres_loader(name, transform=transform, staging=Staging(slice_offsets=3)).rows == len(expected)
     assert rows(postgres_loader.engine, "SELECT id, x FROM target ORDER BY id") == expected
 
 
@@ -77,7 +77,7 @@ def test_branches_of_several_sinks_run_there_too(
     name = topic()
     produce(kafka, name, names(0, 10))
     sinks = [SqlTable("target"), Branch(SqlTable("tripled"), ArrowTransform(f"{__name__}.tripled"))]
-    assert postgres_loader(name, sink=sinks, slice_offsets=3).rows == 20
+    assert postgres_loader(name, sink=sinks, staging=Staging(slice_offsets=3)).rows == 20
     joined = "SELECT count(*), sum(x) - sum(3 * target.id) FROM target JOIN tripled USING (_kafka_offset)"
     assert rows(postgres_loader.engine, joined) == [(10, 0)]
 
@@ -104,7 +104,7 @@ def test_an_error_on_an_executor_shows_the_users_frames(
     assert raised.value.__suppress_context__
 
 
-def test_a_transform_that_sql_could_do_is_named_as_the_slow_way(
+def test_a_transform_that_sql_could_do_is_advised_to_be_sql(
     postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = topic()

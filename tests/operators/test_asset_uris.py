@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_kafka_offsets import (
+    BatchBounds,
     Branch,
     DeltaTable,
     FunctionSink,
@@ -19,7 +21,7 @@ from airflow_kafka_offsets import (
     Json,
     KafkaBatchOperator,
     KafkaReplayOperator,
-    ParquetDataset,
+    ParquetFiles,
     SqlTable,
 )
 from airflow_kafka_offsets.operators.assets import alias_of, announce, topic_uris
@@ -60,8 +62,8 @@ def test_that_of_a_topic_is_the_one_of_airflows_kafka_provider(servers: str, exp
         (SqlTable("orders", schema="crm"), "mariadb+pymysql://db.example/shop", ["mysql://db.example:3306/crm/orders"]),
         (SqlTable("orders"), "sqlite:////data/shop.db", ["sqlite:///data/shop.db/orders"]),
         (DeltaTable("s3a://lake/orders"), POSTGRES, ["s3://lake/orders"]),
-        (ParquetDataset("/lake/my orders"), POSTGRES, ["file:///lake/my%20orders"]),
-        (ParquetDataset("file:///lake/orders"), POSTGRES, ["file:///lake/orders"]),
+        (ParquetFiles("/lake/my orders"), POSTGRES, ["file:///lake/my%20orders"]),
+        (ParquetFiles("file:///lake/orders"), POSTGRES, ["file:///lake/orders"]),
         (IcebergTable("shop.orders", catalog_name="prod"), POSTGRES, ["iceberg://prod/shop/orders"]),
         (FunctionSink("shop.write", table="orders", schema="sales"), POSTGRES, [URI]),
         (FunctionSink("shop.write"), POSTGRES, []),
@@ -78,8 +80,8 @@ def test_those_of_targets(sink: Sink, database: str, expected: list[str]) -> Non
     assert "secret" not in str(expected)
 
 
-@pytest.mark.parametrize("kind", [KafkaBatchOperator, KafkaReplayOperator])
-def test_the_outlet_is_an_alias_of_the_group_beside_those_of_the_author(kind: type[KafkaBatchOperator]) -> None:
+@pytest.mark.parametrize("kind", [KafkaBatchOperator, partial(KafkaReplayOperator, bounds=BatchBounds(1))])
+def test_the_outlet_is_an_alias_of_the_group_beside_those_of_the_author(kind: Any) -> None:
     own = [Asset("orders")]
 
     assert kind(**GIVEN).outlets == [AssetAlias("kafka_offsets:orders_loader")]

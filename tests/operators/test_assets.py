@@ -38,7 +38,11 @@ def test_a_dag_that_is_scheduled_on_the_table_reads_the_ranges(
     url = postgres_engine.url
     with airflow_runs(kafka, airflow_uri(postgres_engine)) as runs:
         runs.home.env["ASSET_UNDER_TEST"] = f"postgres://{url.host}:{url.port}/{url.database}/public/orders"
-        options: dict[str, Any] = {"topics": [name], "table": "{{ 'ord' ~ 'ers' }}", "max_records": "{{ 4 + 2 }}"}
+        options: dict[str, Any] = {
+            "topics": [name],
+            "table": "{{ 'ord' ~ 'ers' }}",
+            "limits": {"max_records": "{{ 4 + 2 }}"},
+        }
         status, output = runs.begin(**options).end()
         assert status == 0, output[-8000:]
 

@@ -45,8 +45,8 @@ def test_concurrent_runs_load_every_offset_once(
     # Held at its commit, the first run is alive for as long as the others take.
     with locked(postgres_engine, "consumed_offsets", "SHARE"):
         waiting = runs.begin("2026-01-02", topics=[name])
-        failing = runs.begin("2026-01-03", topics=[name], on_busy="fail")
-        skipping = runs.begin("2026-01-04", topics=[name], on_busy="skip")
+        failing = runs.begin("2026-01-03", topics=[name], coordination={"on_busy": "fail"})
+        skipping = runs.begin("2026-01-04", topics=[name], coordination={"on_busy": "skip"})
         status, output = failing.end()
         assert status != 0
         assert "Group 'loader' is being" in output
@@ -78,12 +78,13 @@ def test_a_standalone_cluster_and_a_transform_beside_the_dag(
         run = runs.begin(
             topics=[name],
             transform="load_under_test.keep_all",
-            staging_dir=str(tmp_path),
-            slice_offsets=200,
-            spark_conf={
-                "spark.ui.enabled": "false",
-                "spark.eventLog.enabled": "true",
-                "spark.eventLog.dir": str(tmp_path),
+            staging={"dir": str(tmp_path), "slice_offsets": 200},
+            spark={
+                "conf": {
+                    "spark.ui.enabled": "false",
+                    "spark.eventLog.enabled": "true",
+                    "spark.eventLog.dir": str(tmp_path),
+                }
             },
         )
         status, output = run.end()

@@ -104,7 +104,9 @@ def test_events_have_topic_table_ranges_counts_schema_and_errors(
         # The first batch is committed before the second one fails.
         produce(kafka, name, names(5, 3), 0)
         produce(kafka, name, [b"no JSON"], 0)
-        _, failed = airflow.run("load_under_test", "2026-01-02", LOAD_UNDER_TEST={"topics": [name], "max_records": 3})
+        _, failed = airflow.run(
+            "load_under_test", "2026-01-02", LOAD_UNDER_TEST={"topics": [name], "limits": {"max_records": 3}}
+        )
         assert failed["eventType"] == "FAIL"
         assert (facet(failed)["ranges"], facet(failed)["complete"]) == (
             [{"topic": name, "partition": 0, "start": 5, "end": 8}],

@@ -16,7 +16,7 @@ from airflow_kafka_offsets import (
     Json,
     KafkaBatchOperator,
     KafkaRewindOperator,
-    ParquetDataset,
+    ParquetFiles,
     SqlTable,
 )
 from airflow_kafka_offsets.operators.assets import topic_uris
@@ -88,7 +88,7 @@ def test_each_of_several_targets_is_a_dataset_of_its_own_with_its_columns(tmp_pa
 
 def test_files_of_a_table_have_its_columns(tmp_path: Path) -> None:
     lake = DeltaTable(str(tmp_path), conn_id="warehouse")
-    lake.create(pa.schema([("id", pa.int64())]))
+    lake.connect(sa.create_engine("sqlite://")).format.create(pa.schema([("id", pa.int64())]))
 
     (table,) = datasets_of(lake, sa.create_engine("sqlite://"))
     assert table == Dataset("file", str(tmp_path), [("id", "int64"), *(table.fields or ())[1:]])
@@ -96,7 +96,7 @@ def test_files_of_a_table_have_its_columns(tmp_path: Path) -> None:
 
 def test_a_table_that_is_not_created_yet_has_a_name_and_no_columns(tmp_path: Path) -> None:
     engine = sa.create_engine(f"sqlite:///{tmp_path}/shop.db")
-    table = ParquetDataset(str(tmp_path / "lake"), conn_id="warehouse")
+    table = ParquetFiles(str(tmp_path / "lake"), conn_id="warehouse")
 
     assert datasets_of(table, engine) == [Dataset("file", f"{tmp_path}/lake", None)]
     assert datasets_of(SqlTable("orders", conn_id="warehouse"), engine)[0].fields is None
@@ -150,7 +150,7 @@ def test_a_rewind_names_what_moved_and_the_rows_it_removed(warehouse: str) -> No
         task_id="rewind",
         group_id="loader",
         scenario="to-earliest",
-        offsets_conn_id="warehouse",
+        conn_id="warehouse",
         replace=SqlTable("orders", conn_id="warehouse"),
     )
     stays = {"topic": "orders", "partition": 1, "old": 3, "new": 3}
@@ -174,7 +174,5 @@ def test_what_cannot_be_read_is_left_out(warehouse: str, monkeypatch: pytest.Mon
     monkeypatch.delenv("AIRFLOW_CONN_KAFKA_DEFAULT")
     verified = KafkaVerifyOperator(task_id="verify", group_id="loader", sink=SqlTable("orders", conn_id="warehouse"))
     assert [read.name for read in verified.get_openlineage_facets_on_start().inputs] == ["orders"]
-    rewind = KafkaRewindOperator(
-        task_id="rewind", group_id="loader", scenario="to-earliest", offsets_conn_id="warehouse"
-    )
+    rewind = KafkaRewindOperator(task_id="rewind", group_id="loader", scenario="to-earliest", conn_id="warehouse")
     assert rewind.get_openlineage_facets_on_start().inputs == []

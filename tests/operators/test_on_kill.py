@@ -34,7 +34,8 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def operator_of(kind: type[PipelineOperator]) -> PipelineOperator:
     given: dict[str, Any] = {"value_format": Json("id BIGINT"), "sink": SqlTable("target", conn_id="warehouse")}
-    return kind(task_id="task", group_id="group", topics=["orders"], **given)
+    own = {"bounds": {"orders": {0: [0, 1]}}} if kind is KafkaReplayOperator else {}
+    return kind(task_id="task", group_id="group", topics=["orders"], **given, **own)
 
 
 @KINDS

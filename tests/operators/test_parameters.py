@@ -12,7 +12,16 @@ import pytest
 from airflow.sdk import DAG
 from jinja2 import UndefinedError
 
-from airflow_kafka_offsets import Avro, Header, Json, KafkaBatchOperator, KafkaReplayOperator, SqlTable
+from airflow_kafka_offsets import (
+    Avro,
+    BatchBounds,
+    Coordination,
+    Json,
+    KafkaBatchOperator,
+    KafkaReplayOperator,
+    SqlTable,
+    Staging,
+)
 from airflow_kafka_offsets.core.offsets import OffsetRange, PartitionLog
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks import connections
@@ -33,6 +42,8 @@ GIVEN: dict[str, Any] = {
 }
 
 
+OWN: dict[type, dict[str, Any]] = {KafkaBatchOperator: {}, KafkaReplayOperator: {"bounds": {"orders": {0: [0, 1]}}}}
+
 WRONG: list[tuple[str, Any, str]] = [
     (
         "value_format",
@@ -47,17 +58,20 @@ WRONG: list[tuple[str, Any, str]] = [
         "transform must be the import path of a function, 'package.module.function', an ArrowTransform(…), Sql(…), or "
         "None; got ",
     ),
-    ("max_records", "1000", "got max_records='1000'"),
+    ("limits", 1000, "limits must be Limits(…); got limits=1000"),
     ("on_data_loss", "ignore", "on_data_loss must be one of fail, skip"),
-    ("on_bad_record", "deadletter", "on_bad_record must be one of fail, dead_letter"),
-    ("max_dead_letters", "10", "got max_dead_letters='10'"),
-    ("max_record_bytes", None, "max_record_bytes must be an int of at least 1; got max_record_bytes=None"),
-    ("isolation_level", "committed", "got isolation_level='committed'"),
-    ("slice_offsets", "10", "got slice_offsets='10'"),
-    ("staging_retention", 7, "got staging_retention=7"),
-    ("idle_timeout", 60, "idle_timeout must be a positive timedelta; got idle_timeout=60"),
-    ("offsets_prefix", None, "offsets_prefix must be a text; got offsets_prefix=None"),
+    (
+        "on_bad_record",
+        "dead_letter",
+        "on_bad_record must be 'fail', or DeadLetters(…); got on_bad_record='dead_letter'",
+    ),
+    ("extra_columns", {"at": "timestamp"}, "extra_columns must be ExtraColumns(…)"),
+    ("reading", "committed", "reading must be Reading(…); got reading='committed'"),
+    ("staging", "/tmp", "staging must be Staging(…); got staging='/tmp'"),
+    ("state_tables", None, "state_tables must be StateTables(…); got state_tables=None"),
+    ("spark", "spark_default", "spark must be Spark(…); got spark='spark_default'"),
     ("kafka_conn_id", None, "got kafka_conn_id=None"),
+    ("assets", "no", "assets must be True or False"),
 ]
 
 
@@ -65,32 +79,22 @@ WRONG: list[tuple[str, Any, str]] = [
 @pytest.mark.parametrize(("name", "value", "told"), WRONG, ids=[f"{name}-{n}" for n, (name, _, _) in enumerate(WRONG)])
 def test_what_both_refuse(operator: type[PipelineOperator], name: str, value: Any, told: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(told)):
-        operator(**(GIVEN | {name: value}))
+        operator(**(GIVEN | OWN[operator] | {name: value}))
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "told"),
-    [
-        ("max_bytes", "1MB", "got max_bytes='1MB'"),
-        ("time_budget", 60, "got time_budget=60"),
-        ("lease", 60, "lease must be a positive timedelta; got lease=60"),
-        ("on_busy", "explode", "on_busy must be one of wait, skip, fail; got on_busy='explode'"),
-    ],
-    ids=["max_bytes", "time_budget", "lease", "on_busy"],
-)
-def test_what_a_load_refuses(name: str, value: Any, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=re.escape(told)):
-        KafkaBatchOperator(**(GIVEN | {name: value}))
+def test_a_load_refuses_another_coordination() -> None:
+    with pytest.raises(ConfigurationError, match=r"^coordination must be Coordination\(…\); got coordination='skip'"):
+        KafkaBatchOperator(**GIVEN, coordination="skip")  # type: ignore[arg-type]
 
 
 def test_a_replay_replaces_only_where_it_is_told_so() -> None:
     with pytest.raises(ConfigurationError, match="replace must be True or False; got replace='no'"):
-        KafkaReplayOperator(**GIVEN, replace="no")  # type: ignore[arg-type]
+        KafkaReplayOperator(**GIVEN, **OWN[KafkaReplayOperator], replace="no")  # type: ignore[arg-type]
 
 
 GROUP: dict[str, Any] = {"task_id": "task", "group_id": "group"}
 SINK = SqlTable("target", conn_id="warehouse")
-LAG: dict[str, Any] = GROUP | {"offsets_conn_id": "warehouse", "min_lag": 1}
+LAG: dict[str, Any] = GROUP | {"conn_id": "warehouse", "min_lag": 1}
 
 
 @pytest.mark.parametrize(
@@ -107,9 +111,9 @@ LAG: dict[str, Any] = GROUP | {"offsets_conn_id": "warehouse", "min_lag": 1}
         ),
         (KafkaRewindOperator, {"abandon_open_batch": "no"}, "abandon_open_batch must be True or False"),
         (KafkaRewindOperator, {"new_cluster": 1}, "new_cluster must be True or False; got new_cluster=1"),
-        (KafkaRewindOperator, {"offsets_conn_id": None}, "got offsets_conn_id=None"),
+        (KafkaRewindOperator, {"conn_id": None}, "got conn_id=None"),
         (KafkaReplayPlanOperator, {"conn_id": 5}, "got conn_id=5"),
-        (KafkaReplayPlanOperator, {"offsets_prefix": None}, "offsets_prefix must be a text; got offsets_prefix=None"),
+        (KafkaReplayPlanOperator, {"state_tables": "x_"}, "state_tables must be StateTables(…); got state_tables='x_'"),
         (KafkaLagSensor, {"kafka_conn_id": None}, "got kafka_conn_id=None"),
         (KafkaLagSensor, {"isolation_level": "all"}, "got isolation_level='all'"),
         (KafkaLagSensor, {"per_partition": "no"}, "per_partition must be True or False; got per_partition='no'"),
@@ -118,8 +122,8 @@ LAG: dict[str, Any] = GROUP | {"offsets_conn_id": "warehouse", "min_lag": 1}
 def test_what_the_others_refuse(operator: Any, given: dict[str, Any], told: str) -> None:
     needed = {
         KafkaVerifyOperator: GROUP,
-        KafkaRewindOperator: GROUP | {"scenario": "undo", "offsets_conn_id": "warehouse"},
-        KafkaReplayPlanOperator: GROUP | {"topics": ["orders"], "parts": 2},
+        KafkaRewindOperator: GROUP | {"scenario": "undo", "conn_id": "warehouse"},
+        KafkaReplayPlanOperator: GROUP | {"topics": ["orders"], "parts": 2, "bounds": BatchBounds(1)},
         KafkaLagSensor: LAG,
     }
     with pytest.raises(ConfigurationError, match=re.escape(told)):
@@ -133,25 +137,18 @@ TEMPLATE = "{{ params.of_the_run }}"
     ("operator", "given", "name"),
     [
         (KafkaBatchOperator, GIVEN | {"on_data_loss": TEMPLATE}, "on_data_loss"),
-        (KafkaBatchOperator, GIVEN | {"lease": "{% if params.long %}60{% endif %}"}, "lease"),
         (
             KafkaBatchOperator,
             GIVEN | {"value_format": Avro(registry_conn_id="registry", columns_from=TEMPLATE)},  # type: ignore[arg-type]
             "value_format.columns_from",
         ),
-        (
-            KafkaBatchOperator,
-            GIVEN | {"metadata_columns": {"source": Header("source", which=TEMPLATE)}},  # type: ignore[arg-type]
-            "metadata_columns.which",
-        ),
-        (KafkaBatchOperator, GIVEN | {"metadata_columns": {TEMPLATE: "timestamp"}}, "a key of metadata_columns"),
-        (KafkaReplayOperator, GIVEN | {"isolation_level": TEMPLATE}, "isolation_level"),
+        (KafkaReplayOperator, GIVEN | OWN[KafkaReplayOperator] | {"on_data_loss": TEMPLATE}, "on_data_loss"),
         (
             KafkaReplayPlanOperator,
-            GROUP | {"topics": ["orders"], "parts": 2, "isolation_level": TEMPLATE},
+            GROUP | {"topics": ["orders"], "parts": 2, "bounds": BatchBounds(1), "isolation_level": TEMPLATE},
             "isolation_level",
         ),
-        (KafkaRewindOperator, GROUP | {"scenario": "undo", "offsets_conn_id": "w", "new_group": TEMPLATE}, "new_group"),
+        (KafkaRewindOperator, GROUP | {"scenario": "undo", "conn_id": "w", "new_group": TEMPLATE}, "new_group"),
         (KafkaVerifyOperator, GROUP | {"sink": SINK, "isolation_level": TEMPLATE}, "isolation_level"),
         (KafkaLagSensor, LAG | {"isolation_level": TEMPLATE}, "isolation_level"),
     ],
@@ -161,9 +158,9 @@ def test_a_template_that_airflow_does_not_render_is_refused(operator: Any, given
         operator(**given)
 
 
-@pytest.mark.parametrize("name", ["group_id", "topics", "offsets_conn_id", "start"])
+@pytest.mark.parametrize("name", ["group_id", "topics", "conn_id", "start"])
 def test_nothing_of_an_event_trigger_is_templated(name: str) -> None:
-    given: dict[str, Any] = {"group_id": "group", "offsets_conn_id": "warehouse", "min_lag": 1, name: TEMPLATE}
+    given: dict[str, Any] = {"group_id": "group", "conn_id": "warehouse", "min_lag": 1, name: TEMPLATE}
 
     with pytest.raises(ConfigurationError, match=f"^{name} is not templated"):
         KafkaLagEventTrigger(**given)
@@ -173,10 +170,10 @@ def test_what_is_templated_is_left_to_the_run() -> None:
     KafkaBatchOperator(
         **GIVEN | {"group_id": "{{ params.group }}", "topics": "{{ params.topics }}"},
         transform="{{ params.transform }}",
-        staging_dir="{{ params.staging_dir }}",
+        staging=Staging(dir="{{ params.staging_dir }}"),
         start="{{ params.start }}",
         until="{{ data_interval_end }}",
-        mirror_to="{{ params.mirror_to }}",
+        coordination=Coordination(mirror_to="{{ params.mirror_to }}"),
     )
 
 
@@ -197,7 +194,7 @@ def test_a_run_without_a_data_interval_is_told_so_where_its_end_is_rendered() ->
             **GROUP,
             scenario="to-datetime",
             value="{{ data_interval_start }}",
-            offsets_conn_id="warehouse",
+            conn_id="warehouse",
         ),
     ],
     ids=["load", "rewind"],
@@ -226,7 +223,7 @@ def test_the_plan_of_a_replay_logs_the_first_of_its_ranges(
     monkeypatch.setattr(connections, "kafka_config", lambda conn_id: {"bootstrap.servers": "127.0.0.1:1"})
     monkeypatch.setattr(bounds, "resolve_bounds", lambda *_: (ranges, logs))
     operator = KafkaReplayPlanOperator(
-        task_id="plan", group_id="group", topics=["orders"], parts=2, offsets={"orders": {0: [0, 10]}}
+        task_id="plan", group_id="group", topics=["orders"], parts=2, bounds={"orders": {0: [0, 10]}}
     )
     assert len(operator.execute({})) == 2
     logged = capsys.readouterr().out

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_offsets import Avro, Json, KafkaBatchOperator, SqlTable
+from airflow_kafka_offsets import Avro, ExtraColumns, Json, KafkaBatchOperator, SqlTable
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.operators import outcome
@@ -52,11 +52,13 @@ def test_that_of_a_registry_is_looked_up_for_key_and_value() -> None:
     expected = {"registry": {"url": "https://registry", "basic.auth.user.info": f"ada:{CANARY}"}}
     avro = Avro(registry_conn_id="registry")
     assert connections_of(value_format=avro) == expected
-    assert connections_of(value_format=Json("id INT"), key_format=avro) == expected
+    assert connections_of(value_format=Json("id INT"), extra_columns=ExtraColumns(key_format=avro)) == expected
 
 
 def test_formats_without_one_need_none() -> None:
-    assert connections_of(value_format=Json("id INT"), key_format=Avro(schema='"int"')) == {}
+    assert (
+        connections_of(value_format=Json("id INT"), extra_columns=ExtraColumns(key_format=Avro(schema='"int"'))) == {}
+    )
 
 
 def test_a_connection_of_another_type_is_refused() -> None:

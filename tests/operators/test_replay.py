@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import Raw, SqlTable, TimeBounds
+from airflow_kafka_offsets import BatchBounds, OffsetBounds, Raw, SqlTable, TimeBounds
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.operators.replay import KafkaReplayOperator, KafkaReplayPlanOperator
 from devstack.kafka import KafkaBroker
@@ -31,7 +32,7 @@ def test_mapped_parts_are_together_exactly_the_range(
     Loader(kafka, postgres_engine, InlineLauncher())(name)
     before = positions(postgres_engine)
     with airflow_runs(kafka, airflow_uri(postgres_engine)) as runs:
-        runs.home.env["REPLAY_UNDER_TEST"] = json.dumps({"topic": name, "plan": {"batch_id": 1}, "replay": {}})
+        runs.home.env["REPLAY_UNDER_TEST"] = json.dumps({"topic": name, "batch_id": 1})
         run = runs.home.run("dags", "test", "replay_under_test", "2026-01-01", timeout=900)
         output = run.stdout + run.stderr
         assert run.returncode == 0, output[-8000:]
@@ -51,48 +52,62 @@ def test_mapped_parts_are_together_exactly_the_range(
     assert positions(postgres_engine) == before
 
 
-@pytest.mark.parametrize(
-    ("bounds", "message"),
-    [
-        ({}, "A replay has one of offsets, since"),
-        ({"since": "2026-01-01", "batch_id": 3}, "A replay has one of offsets, since"),
-        ({"until": "2026-01-01"}, "A replay has one of offsets, since"),
-        ({"batch_id": "seven"}, "batch_id must be a number; got batch_id='seven'"),
-        ({"batch_id": 3}, "batch_id needs conn_id"),
-        (
-            {"offsets": {"t": {0: [0, 1]}}, "parts": "two"},
-            "parts must be a whole number of at least 1; got parts='two'",
-        ),
-        ({"offsets": {"t": {0: [0, 1]}}, "parts": "-1"}, "parts must be a whole number of at least 1; got parts='-1'"),
-    ],
-    ids=["none", "two", "until-alone", "no-number", "no-database", "parts-in-words", "negative-parts"],
-)
-def test_bounds_that_say_nothing_or_two_things_are_refused(bounds: dict[str, Any], message: str) -> None:
-    plan = KafkaReplayPlanOperator(task_id="plan", group_id="g", topics=["t"], **({"parts": 2} | bounds))
+BOUNDS: dict[str, Any] = {"parts": 2, "bounds": {"t": {0: [0, 1]}}}
 
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"bounds": None}, "bounds must be TimeBounds"),
+        ({"bounds": 7}, "bounds must be TimeBounds"),
+        ({"parts": "two"}, "parts must be an int of at least 1; got parts='two'"),
+        ({"parts": -1}, "parts must be an int of at least 1; got parts=-1"),
+    ],
+    ids=["none", "number", "parts-in-words", "negative-parts"],
+)
+def test_a_plan_without_bounds_or_parts_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
+        KafkaReplayPlanOperator(**{"task_id": "plan", "group_id": "g", "topics": ["t"]} | BOUNDS | given)
+
+
+def test_bounds_of_a_batch_need_the_database_of_its_history() -> None:
+    plan = KafkaReplayPlanOperator(task_id="plan", group_id="g", topics=["t"], parts=2, bounds=BatchBounds(3))
+
+    with pytest.raises(ConfigurationError, match="BatchBounds need conn_id"):
         plan.execute({})
 
 
-def test_all_records_are_those_of_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {
-        "task_id": "replay",
-        "group_id": "g",
-        "topics": ["t"],
-        "value_format": Raw(),
-        "sink": SqlTable("t", conn_id="warehouse"),
-    }
+@pytest.mark.parametrize(
+    ("bounds", "rendered"),
+    [
+        (
+            TimeBounds("{{ params.since }}", "{{ params.none }}", all_records=True),
+            TimeBounds("2026-01-01", all_records=True),
+        ),
+        (BatchBounds("{{ params.batch }}"), BatchBounds(3)),  # type: ignore[arg-type]
+        (OffsetBounds("{{ params.offsets }}"), OffsetBounds('{"t": {"0": [0, 1]}}')),
+        ({"t": {"0": [0, "{{ params.batch }}"]}}, {"t": {"0": [0, "3"]}}),
+        ("{{ params.offsets }}", '{"t": {"0": [0, 1]}}'),
+    ],
+    ids=["time", "batch", "offsets", "mapping", "text"],
+)
+def test_bounds_are_templated(monkeypatch: pytest.MonkeyPatch, bounds: Any, rendered: Any) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(KafkaReplayOperator, "run_on_spark", lambda *args, **_: asked.append(args[3]))
+    with DAG("templates"):
+        replay = KafkaReplayOperator(
+            task_id="replay",
+            group_id="g",
+            topics=["t"],
+            value_format=Raw(),
+            sink=SqlTable("t", conn_id="warehouse"),
+            bounds=bounds,
+        )
+    params = {"since": "2026-01-01", "none": "", "batch": 3, "offsets": '{"t": {"0": [0, 1]}}'}
+    replay.render_template_fields({"params": params, "task": replay})
+    replay.execute({})
 
-    KafkaReplayOperator(**given, since="2026-01-01", all_records=True).execute({})
-    KafkaReplayOperator(**given, since="2026-01-01").execute({})
-
-    assert asked == [TimeBounds("2026-01-01", all_records=True), TimeBounds("2026-01-01")]
-    with pytest.raises(ConfigurationError, match="all_records takes the records of a span of time: it needs since"):
-        KafkaReplayOperator(**given, batch_id=3, all_records=True).execute({})
-    with pytest.raises(ConfigurationError, match="all_records must be True or False; got all_records='yes'"):
-        KafkaReplayOperator(**given, since="2026-01-01", all_records="yes")  # type: ignore[arg-type]
+    assert asked == [rendered]
 
 
 def test_offsets_of_a_partition_that_is_not_there_are_refused(
@@ -100,7 +115,7 @@ def test_offsets_of_a_partition_that_is_not_there_are_refused(
 ) -> None:
     name = topic()
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", kafka_connection(kafka))
-    plan = KafkaReplayPlanOperator(task_id="plan", group_id="g", topics=[name], parts=1, offsets={name: {7: [0, 10]}})
+    plan = KafkaReplayPlanOperator(task_id="plan", group_id="g", topics=[name], parts=1, bounds={name: {7: [0, 10]}})
 
     with pytest.raises(ConfigurationError, match=rf"the topic has no such partition: {name}\[7\] 0\.\.10"):
         plan.execute({})

@@ -15,6 +15,9 @@ from airflow.sdk.execution_time.task_runner import _serialize_rendered_fields
 from airflow_kafka_offsets import (
     Avro,
     Branch,
+    Coordination,
+    DeadLetters,
+    ExtraColumns,
     Header,
     IcebergTable,
     Json,
@@ -23,13 +26,21 @@ from airflow_kafka_offsets import (
     KafkaReplayOperator,
     KafkaRewindOperator,
     KafkaVerifyOperator,
+    Limits,
+    Reading,
     Sql,
     SqlTable,
+    Staging,
+    StateTables,
 )
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.fan_out import FanOut
 
 PARAMS = {"number": 5, "share": 0.5, "table": "orders", "none": None, "empty": ""}
+
+NUMBER: Any = "{{ params.number }}"
+
+LIMITS = Limits(max_records=NUMBER)
 
 GIVEN: dict[str, Any] = {
     "task_id": "load",
@@ -67,10 +78,12 @@ def test_those_of_formats_and_columns_are_rendered() -> None:
         **GIVEN
         | {
             "value_format": Json("{{ params.table }}_id BIGINT"),
-            "key_format": Avro(
-                registry_conn_id="{{ params.table }}", subject="{{ params.table }}-key", schema='{"type": "int"}\n'
+            "extra_columns": ExtraColumns(
+                key_format=Avro(
+                    registry_conn_id="{{ params.table }}", subject="{{ params.table }}-key", schema='{"type": "int"}\n'
+                ),
+                metadata={"source": Header("{{ params.table }}"), "at": "timestamp"},
             ),
-            "metadata_columns": {"source": Header("{{ params.table }}"), "at": "timestamp"},
             "transform": Sql("SELECT * FROM records WHERE orders_id > {{ params.number }}"),
         },
     )
@@ -79,45 +92,56 @@ def test_those_of_formats_and_columns_are_rendered() -> None:
     assert pipeline.value_format == Json("orders_id BIGINT")
     # A text without a template stays as it is, also where it ends with a newline.
     assert pipeline.key_format == Avro(registry_conn_id="orders", subject="orders-key", schema='{"type": "int"}\n')
-    assert pipeline.metadata_columns == {"source": Header("orders"), "at": "timestamp"}
+    assert pipeline.extra_columns.metadata == {"source": Header("orders"), "at": "timestamp"}
     assert pipeline.transform == Sql("SELECT * FROM records WHERE orders_id > 5")
 
 
 @pytest.mark.parametrize("native", [False, True])
 def test_numbers_are_read_from_what_is_rendered(native: bool) -> None:
-    number = "{{ params.number }}"
+    number: Any = "{{ params.number }}"
     operator = rendered(
         KafkaBatchOperator,
         native=native,
         **GIVEN,
-        max_records=number,
-        max_bytes="{{ params.none }}",
-        max_dead_letters="{{ params.share }}",
-        slice_offsets=number,
-        max_record_bytes=number,
+        limits=Limits(max_records=number, max_bytes="{{ params.none }}"),  # type: ignore[arg-type]
+        on_bad_record=DeadLetters(limit="{{ params.share }}"),  # type: ignore[arg-type]
+        staging=Staging(slice_offsets=number),
+        reading=Reading(max_record_bytes=number),
     )
 
-    assert (operator.max_records, operator.max_bytes, operator.max_dead_letters) == (5, None, 0.5)
-    assert (operator.slice_offsets, operator.max_record_bytes) == (5, 5)
+    assert operator.limits == Limits(max_records=5)
+    assert operator.on_bad_record == DeadLetters(limit=0.5)
+    assert (operator.staging, operator.reading) == (Staging(slice_offsets=5), Reading(max_record_bytes=5))
 
 
 def test_an_empty_text_is_none_where_none_has_a_meaning() -> None:
-    empty = "{{ params.empty }}"
+    empty: Any = "{{ params.empty }}"
     operator = rendered(
-        KafkaBatchOperator, **GIVEN, also_to_topic=empty, mirror_to=empty, offsets_schema=empty, max_records=empty
+        KafkaBatchOperator,
+        **GIVEN,
+        on_bad_record=DeadLetters(topic=empty),
+        coordination=Coordination(mirror_to=empty),
+        state_tables=StateTables(schema=empty),
+        limits=Limits(max_records=empty),
+        staging=Staging(dir=empty),
     )
 
-    assert (operator.also_to_topic, operator.mirror_to, operator.offsets_schema, operator.max_records) == (None,) * 4
+    assert operator.on_bad_record == DeadLetters()
+    assert (operator.coordination, operator.state_tables) == (Coordination(), StateTables())
+    assert (operator.limits, operator.staging) == (Limits(), Staging())
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         (
-            {"max_records": "{{ params.table }}"},
-            "max_records must be an int of at least 1, or None for no limit; got max_records='orders'",
+            {"limits": Limits(max_records="{{ params.table }}")},  # type: ignore[arg-type]
+            "Limits.max_records must be an int of at least 1, or None for no limit; got max_records='orders'",
         ),
-        ({"slice_offsets": "{{ params.empty }}"}, "slice_offsets must be an int of at least 1; got slice_offsets=''"),
+        (
+            {"staging": Staging(slice_offsets="{{ params.empty }}")},  # type: ignore[arg-type]
+            "Staging.slice_offsets must be an int of at least 1; got slice_offsets=''",
+        ),
         ({"group_id": "{{ params.empty }}"}, "group_id must be a text that is not empty; got group_id=''"),
         (
             {"kafka_conn_id": "{{ params.empty }}"},
@@ -130,23 +154,18 @@ def test_what_is_rendered_is_checked_as_what_is_given(given: dict[str, Any], mes
         rendered(KafkaBatchOperator, **GIVEN | given)
 
 
-@pytest.mark.parametrize("value", ["5", "five"])
-def test_a_number_as_plain_text_is_refused_when_the_dag_is_parsed(value: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"got max_records='{value}'"):
-        KafkaBatchOperator(**GIVEN, max_records=value)
-
-
 def test_a_mapped_task_is_rendered_too() -> None:
     with DAG("mapped"):
         mapped = KafkaReplayOperator.partial(
-            **GIVEN | {"sink": SqlTable("{{ params.table }}", conn_id="warehouse")}, max_records="{{ params.number }}"
-        ).expand(offsets=[{"orders": {0: [0, 5]}}])
-    task: Any = mapped.unmap({"offsets": {"orders": {0: [0, 5]}}})
+            **GIVEN | {"sink": SqlTable("{{ params.table }}", conn_id="warehouse")},
+            limits=LIMITS,
+        ).expand(bounds=[{"orders": {0: [0, 5]}}])
+    task: Any = mapped.unmap({"bounds": {"orders": {0: [0, 5]}}})
     context: Any = {"params": PARAMS, "task": task}
     # As Airflow's mapped operators do.
     task._do_render_template_fields(task, mapped.template_fields, context, task.get_template_env(), set())
 
-    assert (task.sink.name, task.max_records) == ("orders", 5)
+    assert (task.sink.name, task.limits.max_records) == ("orders", 5)
 
 
 def test_several_sinks_are_in_the_order_of_their_rendered_names() -> None:
@@ -172,36 +191,45 @@ def test_other_operators_render_theirs() -> None:
     verify = rendered(
         KafkaVerifyOperator, task_id="verify", group_id="g", sink=sink, kafka_conn_id="{{ params.empty }}"
     )
-    rewind = rendered(
-        KafkaRewindOperator, task_id="r", group_id="g", scenario="undo", offsets_conn_id=connection, replace=sink
-    )
+    given: dict[str, Any] = {"task_id": "r", "group_id": "g", "scenario": "undo", "conn_id": connection}
+    rewind = rendered(KafkaRewindOperator, **given, replace=sink, preview_only="{{ params.empty or 'True' }}")
 
     assert (verify.sink.name, verify.kafka_conn_id) == ("orders", None)
-    assert (rewind.replace.name, rewind.offsets_conn_id) == ("orders", "orders")
+    assert (rewind.replace.name, rewind.conn_id, rewind.preview_only) == ("orders", "orders", True)
+    with pytest.raises(ConfigurationError, match="preview_only must be True or False; got preview_only='orders'"):
+        rendered(KafkaRewindOperator, **given, preview_only=connection)
 
 
 def test_thresholds_of_a_sensor_are_rendered() -> None:
-    given: dict[str, Any] = {"task_id": "wait", "group_id": "g", "offsets_conn_id": "{{ params.table }}"}
+    given: dict[str, Any] = {"task_id": "wait", "group_id": "g", "conn_id": "{{ params.table }}"}
     sensor = rendered(KafkaLagSensor, **given, min_lag="{{ params.number }}", max_lag="{{ params.none }}")
     options = sensor._options()
-    assert (options.min_lag, options.max_lag, options.offsets_conn_id) == (5, None, "orders")
+    assert (options.min_lag, options.max_lag, options.conn_id) == (5, None, "orders")
 
     with pytest.raises(ConfigurationError, match=r"min_lag must be a whole number of offsets .*; got min_lag='orders'"):
         rendered(KafkaLagSensor, **given, min_lag="{{ params.table }}")._options()
     with pytest.raises(ConfigurationError, match="got min_lag='5'"):
-        KafkaLagSensor(task_id="wait", group_id="g", offsets_conn_id="warehouse", min_lag="5")
+        KafkaLagSensor(task_id="wait", group_id="g", conn_id="warehouse", min_lag="5")
     with pytest.raises(ConfigurationError, match=r"^per_partition is not templated"):
         KafkaLagSensor(**given, min_lag="{{ params.number }}", per_partition="{{ params.none }}")  # type: ignore[arg-type]
 
 
 def test_rendered_templates_show_target_columns_and_caps() -> None:
     sink = SqlTable("{{ params.table }}", conn_id="warehouse", upsert_key=("id",))
-    operator = rendered(KafkaBatchOperator, **GIVEN | {"sink": sink}, max_records="{{ params.number }}")
+    operator = rendered(KafkaBatchOperator, **GIVEN | {"sink": sink, "limits": LIMITS})
 
     shown = _serialize_rendered_fields(operator)
     assert shown["sink"] == {"type": "SqlTable", "table": "orders", "conn_id": "warehouse", "upsert_key": ["id"]}
     assert shown["value_format"] == {"type": "Json", "ddl": "id BIGINT"}
-    assert shown["max_records"] == 5
+    assert shown["limits"] == {"type": "Limits", "max_records": 5, "max_bytes": None, "time_budget": None}
+    assert shown["reading"] == {
+        "type": "Reading",
+        "isolation_level": "read_committed",
+        "max_record_bytes": 64 << 20,
+        "idle_timeout": "0:02:00",
+    }
+    assert shown["on_bad_record"] == "fail"
+    assert KafkaBatchOperator.template_fields_renderers.keys() >= {"limits", "reading", "on_bad_record", "spark"}
 
 
 def test_rendered_templates_show_no_secrets() -> None:
@@ -222,7 +250,9 @@ def test_rendered_templates_show_no_secrets() -> None:
 def test_an_xcom_is_a_parameter_of_the_task_and_no_part_of_a_sink() -> None:
     with DAG("xcoms"):
         plan = BaseOperator(task_id="plan")
-        load = KafkaBatchOperator(**GIVEN, max_records=XComArg(plan))  # type: ignore[arg-type]
+        load = KafkaBatchOperator(**GIVEN, start=XComArg(plan))  # type: ignore[arg-type]
         assert load.upstream_task_ids == {"plan"}
+        with pytest.raises(ConfigurationError, match=r"^limits\.max_records is not templated"):
+            KafkaBatchOperator(**GIVEN | {"task_id": "limited", "limits": Limits(max_records=XComArg(plan))})  # type: ignore[arg-type]
         with pytest.raises(ConfigurationError, match=r"^sink\.table is not templated"):
             KafkaBatchOperator(**GIVEN | {"task_id": "other", "sink": SqlTable(XComArg(plan), conn_id="warehouse")})  # type: ignore[arg-type]

@@ -61,14 +61,14 @@ def orders(loader: Loader, kafka: Kafka, topic: TopicFactory) -> str:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers wait for what is read, however slow the machine is."""
-    from airflow_kafka_offsets.plugin import background, group_pages, pages, rewind_pages
+    from airflow_kafka_offsets.plugin import background, group_pages, group_request, pages, rewind_pages
 
     for module, name in (
         (background, "PATIENCE_SECONDS"),
         (pages, "_SOURCES_SECONDS"),
         (pages, "_GROUPS_SECONDS"),
         (group_pages, "_LAG_SECONDS"),
-        (group_pages, "_SECONDS"),
+        (group_request, "_SECONDS"),
         (rewind_pages, "_PREVIEW_SECONDS"),
         (rewind_pages, "_EXECUTE_SECONDS"),
     ):

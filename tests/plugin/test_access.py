@@ -14,7 +14,7 @@ from sqlalchemy.engine import Engine
 from starlette.routing import BaseRoute
 
 from airflow_kafka_offsets.plugin import forms
-from airflow_kafka_offsets.plugin.sources import Origin, Source
+from airflow_kafka_offsets.plugin.sources import Discovery, Source
 from tests.support.web import PREFIX, ROLES, Web, of_group, ticket_of
 
 pytestmark = pytest.mark.server
@@ -124,7 +124,7 @@ def test_who_edits_a_dag_may_edit_its_groups(web: Web, orders: str, monkeypatch:
 
     monkeypatch.setattr(web.auth_manager, "get_authorized_dag_ids", lambda **_: {"shop"})
     source = Source("warehouse")
-    (look,) = web.readings.look({source: Origin()}, 60.0)
+    (look,) = web.readings.look({source: Discovery()}, 60.0)
     assert look.stored.value is not None
     (group,) = look.stored.value.groups or ()
 

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_kafka_offsets.dead_letters.page import Excerpt
 from airflow_kafka_offsets.lag.report import LagReport, PartitionLag
-from airflow_kafka_offsets.ledger.group_summaries import GroupSummary, LoadSummary
+from airflow_kafka_offsets.ledger.group_summaries import BatchSummary, GroupSummary
 from airflow_kafka_offsets.plugin.group_rows import Level, group_row, headroom_share, in_order
 from airflow_kafka_offsets.plugin.problems import Problem
 from airflow_kafka_offsets.plugin.rendering import duration, text_of
@@ -17,8 +17,8 @@ from airflow_kafka_offsets.plugin.sources import Source
 
 WAREHOUSE = Source("warehouse")
 NOW = datetime(2026, 5, 6, tzinfo=UTC)
-LOAD = LoadSummary(7, "staged", 1, None, None, NOW, None, "shop", "load")
-GROUP = GroupSummary("orders", "cluster", 1, None, None, None, None, 0, ())
+LOAD = BatchSummary(7, "staged", 1, None, None, NOW, None, "shop", "load")
+GROUP = GroupSummary("orders", "cluster", 0, 1, None, None, None, None, None, 0, ())
 
 
 def lag(hours_old: int, hours_left: int, lost: int = 0) -> LagReport:

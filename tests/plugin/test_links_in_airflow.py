@@ -24,24 +24,25 @@ pytestmark = [pytest.mark.server, pytest.mark.long]
 _DAG = """
 from airflow.sdk import DAG
 from airflow_kafka_offsets import (
-    Json, KafkaBatchOperator, KafkaLagSensor, KafkaReplayOperator, KafkaRewindOperator, KafkaVerifyOperator, SqlTable
+    Json, KafkaBatchOperator, KafkaLagSensor, KafkaReplayOperator, KafkaRewindOperator, KafkaVerifyOperator, Limits,
+    SqlTable, StateTables
 )
 
-GROUP = {"group_id": "orders loader", "offsets_prefix": "x_"}
+GROUP = {"group_id": "orders loader", "state_tables": StateTables(prefix="x_")}
 LOAD = {"topics": ["orders"], "value_format": Json("id BIGINT, name STRING")}
 
 with DAG("links", schedule=None) as dag:
     (
-        KafkaLagSensor(task_id="wait", topics=["orders"], offsets_conn_id="warehouse", min_lag=1, **GROUP)
+        KafkaLagSensor(task_id="wait", topics=["orders"], conn_id="warehouse", min_lag=1, **GROUP)
         >> KafkaBatchOperator(
-            task_id="load", sink=SqlTable("orders", conn_id="warehouse"), max_records=3, **LOAD, **GROUP
+            task_id="load", sink=SqlTable("orders", conn_id="warehouse"), limits=Limits(max_records=3), **LOAD, **GROUP
         )
         >> KafkaVerifyOperator(task_id="verify", sink=SqlTable("orders", conn_id="warehouse"), **GROUP)
         >> KafkaReplayOperator(
-            task_id="replay", sink=SqlTable("copy", conn_id="warehouse"), offsets={"orders": {0: [0, 2]}},
+            task_id="replay", sink=SqlTable("copy", conn_id="warehouse"), bounds={"orders": {0: [0, 2]}},
             **LOAD, **GROUP,
         )
-        >> KafkaRewindOperator(task_id="rewind", scenario="shift-by", value=-2, offsets_conn_id="warehouse", **GROUP)
+        >> KafkaRewindOperator(task_id="rewind", scenario="shift-by", value=-2, conn_id="warehouse", **GROUP)
     )
 """
 _RUN = "2026-01-01T00:00:00+00:00"

@@ -13,9 +13,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.plugin.group_targets import GroupTarget
-from airflow_kafka_offsets.plugin.rewind_work import RewindForm
+from airflow_kafka_offsets.plugin.rewind_work import RewindEstimate, RewindForm
 from airflow_kafka_offsets.plugin.shell_commands import replace_command, verify_command
 from airflow_kafka_offsets.plugin.sources import Registered, Source
+from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 from tests.support.loads import positions
 from tests.support.web import Web, of_group, ticket_of
@@ -25,6 +26,11 @@ pytestmark = [pytest.mark.server, pytest.mark.usefixtures("of_shop")]
 GROUP = of_group("loader")
 VERIFY = "airflow kafka-offsets verify loader --conn-id warehouse"
 OF_TASK = "--dag-id shop --task-id load_orders"
+
+
+def estimate(target: GroupTarget, kafka_conn_id: str, open_batch: int | None = None) -> RewindEstimate:
+    preview = RewindPreview("g", "cluster", 1, "to-earliest", "rewind", (), open_batch=open_batch)
+    return RewindEstimate(preview, target, kafka_conn_id)
 
 
 @pytest.fixture
@@ -144,7 +150,7 @@ def test_the_commands_are_those_of_the_command_line(wish: RewindForm) -> None:
     target = GroupTarget("delta://x", task=("shop", "load orders"))
     source = Source("warehouse", "team", "x_")
 
-    text = replace_command(source, "eu orders", target, wish, "kafka_eu", 9)
+    text = replace_command(source, "eu orders", estimate(target, "kafka_eu", open_batch=9), wish)
 
     assert text is not None
     args = vars(get_parser().parse_args(shlex.split(text)[1:]))
@@ -159,7 +165,7 @@ def test_the_commands_are_those_of_the_command_line(wish: RewindForm) -> None:
 def test_offsets_of_a_file_are_typed_into_the_command() -> None:
     wish = RewindForm("from-file", "orders,0,3\r\norders,1,4")
 
-    text = replace_command(Source("w"), "g", GroupTarget("delta://x", task=("d", "t")), wish, "kafka_default", None)
+    text = replace_command(Source("w"), "g", estimate(GroupTarget("delta://x", task=("d", "t")), "kafka_default"), wish)
 
     assert text == (
         "printf '%s\\n' orders,0,3 orders,1,4 | airflow kafka-offsets rewind g --conn-id w --from-file - --replace "

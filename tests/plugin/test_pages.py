@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import OperationalError
 
+from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.plugin import background
@@ -55,7 +56,7 @@ def test_a_group_has_partitions_batches_and_links_to_logs(web: Web, orders: str)
 
 
 def test_the_history_has_a_point_for_each_batch(web: Web, orders: str, loader: Loader) -> None:
-    loader(orders, on_bad_record="dead_letter")
+    loader(orders, on_bad_record=DeadLetters())
 
     history = web.get("/group/history", **of_group("loader")).json()
 
@@ -98,7 +99,7 @@ def test_dead_letters_are_decoded_and_escaped(web: Web, orders: str) -> None:
 
 def test_dead_letters_are_paged(web: Web, orders: str, loader: Loader, kafka: Kafka) -> None:
     produce(kafka, orders, [b"[]"] * 40)
-    loader(orders, on_bad_record="dead_letter")
+    loader(orders, on_bad_record=DeadLetters())
 
     pages = [web.get("/letters", **of_group("loader", page=number)).text for number in (1, 2, 3, 4)]
 
@@ -108,7 +109,7 @@ def test_dead_letters_are_paged(web: Web, orders: str, loader: Loader, kafka: Ka
 
 def test_large_values_are_cut(web: Web, orders: str, loader: Loader, kafka: Kafka) -> None:
     produce(kafka, orders, [b"[" + "ü".encode() * 100_000 + b"]"])
-    loader(orders, on_bad_record="dead_letter")
+    loader(orders, on_bad_record=DeadLetters())
 
     page = web.get("/letters", **of_group("loader", batch=2)).text
 
@@ -185,7 +186,7 @@ def test_a_database_without_state_tables_is_empty(web: Web) -> None:
 
 
 def test_a_dag_has_its_own_groups(web: Web, orders: str, loader: Loader, kafka: Kafka) -> None:
-    loader(orders, group_id="other", on_bad_record="dead_letter")
+    loader(orders, group_id="other", on_bad_record=DeadLetters())
 
     page = web.get("/dags/shop").text
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_kafka_offsets import DeltaTable, Json, KafkaBatchOperator, KafkaVerifyOperator, SqlTable
+from airflow_kafka_offsets import DeltaTable, Json, KafkaBatchOperator, KafkaVerifyOperator, SqlTable, StateTables
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.plugin.sources import Origin, Source, configured, merged, of_serialized_dag
+from airflow_kafka_offsets.plugin.sources import Discovery, Source, configured, merged, of_serialized_dag
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 
 
-def serialized(**options: str) -> dict[str, object]:
+def serialized(**options: Any) -> dict[str, object]:
     with DAG("shop") as dag:
         KafkaBatchOperator(
             task_id="load",
@@ -20,7 +22,7 @@ def serialized(**options: str) -> dict[str, object]:
             topics=["orders"],
             value_format=Json("id BIGINT"),
             sink=SqlTable("orders", conn_id="warehouse"),
-            **options,  # type: ignore[arg-type]
+            **options,
         )
     data: dict[str, object] = DagSerialization.to_dict(dag)
     assert DagSerialization.from_dict(data).dag_id == "shop"
@@ -28,7 +30,7 @@ def serialized(**options: str) -> dict[str, object]:
 
 
 def test_a_task_names_its_state_tables_and_its_group() -> None:
-    found = of_serialized_dag(serialized(offsets_schema="team", kafka_conn_id="kafka_eu"))
+    found = of_serialized_dag(serialized(state_tables=StateTables(schema="team"), kafka_conn_id="kafka_eu"))
 
     assert found.kafka_conn_ids == {Source("warehouse", "team"): {"kafka_eu"}}
     assert found.groups == {"orders"}
@@ -54,8 +56,8 @@ def test_a_task_names_all_its_tables_and_one_that_verifies_is_known() -> None:
 
 def test_the_configuration_names_state_tables() -> None:
     assert configured("warehouse, lake?schema=team&prefix=x_&kafka_conn_id=kafka_eu,") == {
-        Source("warehouse"): Origin(is_configured=True),
-        Source("lake", "team", "x_"): Origin(frozenset({"kafka_eu"}), is_configured=True),
+        Source("warehouse"): Discovery(is_configured=True),
+        Source("lake", "team", "x_"): Discovery(frozenset({"kafka_eu"}), is_configured=True),
     }
 
 
@@ -70,6 +72,6 @@ def test_both_are_merged() -> None:
     registered = {"shop": of_serialized_dag(serialized())}
 
     assert merged(configured("warehouse,lake"), registered) == {
-        Source("lake"): Origin(frozenset({"kafka_default"}), is_configured=True),
-        Source("warehouse"): Origin(frozenset({"kafka_default"}), frozenset({"shop"}), is_configured=True),
+        Source("lake"): Discovery(frozenset({"kafka_default"}), is_configured=True),
+        Source("warehouse"): Discovery(frozenset({"kafka_default"}), frozenset({"shop"}), is_configured=True),
     }

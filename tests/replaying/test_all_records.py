@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import BatchBounds, TimeBounds
+from airflow_kafka_offsets import BatchBounds, DeadLetters, Limits, Staging, TimeBounds
 from airflow_kafka_offsets.core.instants import milliseconds
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
@@ -195,9 +195,9 @@ class TestTheGroupsTable:
         name = topic(**KEPT)
         for minutes in (2, 7, 3):
             produce(replayer.loader.kafka, name, [b"no JSON"], timestamp=milliseconds(at(minutes)))
-        replayer.loader(name, on_bad_record="dead_letter")
+        replayer.loader(name, on_bad_record=DeadLetters())
 
-        replayer(name, SPAN, on_bad_record="dead_letter", **OWN)
+        replayer(name, SPAN, on_bad_record=DeadLetters(), **OWN)
 
         found = rows(replayer.loader.engine, "SELECT offset_value, batch_id FROM dead_letters ORDER BY 1")
         assert found == [(0, 2), (1, 1), (2, 2)]
@@ -205,10 +205,10 @@ class TestTheGroupsTable:
 
     def test_a_later_try_carries_on_with_the_same_records(self, replayer: Replayer, shuffled: str) -> None:
         with pytest.raises(StagingError):
-            replayer(shuffled, SPAN, run=RUN, launcher=Interrupted(die), max_records=3, **OWN)
+            replayer(shuffled, SPAN, run=RUN, launcher=Interrupted(die), limits=Limits(max_records=3), **OWN)
         produce_at(replayer.loader.kafka, shuffled, [2], first=20)
 
-        result = replayer(shuffled, SPAN, run=replace(RUN, try_number=2), max_records=3, **OWN)
+        result = replayer(shuffled, SPAN, run=replace(RUN, try_number=2), limits=Limits(max_records=3), **OWN)
 
         assert result.rows == 4
         assert {state for kind, state in states(replayer.loader) if kind == "replay"} == {"committed"}
@@ -218,7 +218,7 @@ class TestTheGroupsTable:
     @pytest.mark.parametrize("point", ["after the manifest", "inside the transaction of a replay", "after COMMIT"])
     def test_killed_and_tried_again(self, replayer: Replayer, shuffled: str, point: str, tmp_path: Path) -> None:
         loader = replayer.loader
-        options = {"sink": SqlTable("target"), "staging_dir": str(tmp_path)}
+        options = {"sink": SqlTable("target"), "staging": Staging(dir=str(tmp_path))}
         doomed = Replay(url(loader), loader.kafka.bootstrap_servers, (shuffled,), RUN, options, SPAN, True)
         with DyingLoad(doomed, point) as process:
             process.reach(point)

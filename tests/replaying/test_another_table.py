@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import Limits, StateTables
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
     ConfigurationError,
     DoubleLoadError,
 )
-from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from tests.support.clients import produce
@@ -98,7 +98,7 @@ class TestIntoAnotherTable:
             replayer(orders, {orders: {0: (0, 2)}}, replace=True)
 
     def test_max_records_splits_it(self, replayer: Replayer, orders: str) -> None:
-        result = replayer(orders, {orders: {0: (0, 20), 1: (0, 20)}}, max_records=15)
+        result = replayer(orders, {orders: {0: (0, 20), 1: (0, 20)}}, limits=Limits(max_records=15))
 
         assert (len(result.batches), result.rows) == (3, 40)
         assert offsets(replayer.loader, "elsewhere") == {0: list(range(20)), 1: list(range(20))}
@@ -112,7 +112,14 @@ class TestIntoAnotherTable:
     @pytest.mark.parametrize(
         ("option", "expected"),
         [
-            ({"max_records": 0}, "max_records must be an int of at least 1, or None for no limit; got max_records=0"),
+            (
+                {"limits": Limits(max_records="{{ n }}")},  # type: ignore[arg-type]
+                "Limits.max_records must be an int of at least 1, or None for no limit; got max_records='{{ n }}'",
+            ),
+            (
+                {"limits": Limits(max_records=1, max_bytes=5)},
+                r"A replay has no limits but max_records; got Limits\(max_records=1, max_bytes=5\)",
+            ),
             ({"on_data_loss": "ignore"}, "on_data_loss must be one of fail, skip; got on_data_loss='ignore'"),
             ({"replace": "no"}, "replace must be True or False; got replace='no'"),
         ],
@@ -136,6 +143,6 @@ def test_the_state_tables_may_be_elsewhere(replayer: Replayer, topic: TopicFacto
     name = topic()
     produce(replayer.loader.kafka, name, names(0, 5))
 
-    replayer(name, {name: {0: (1, 3)}}, tables=Tables(prefix="mine_"))
+    replayer(name, {name: {0: (1, 3)}}, state_tables=StateTables(prefix="mine_"))
 
     assert rows(replayer.loader.engine, "SELECT kind, epoch FROM mine_offset_batches") == [("replay", 1)]

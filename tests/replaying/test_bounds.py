@@ -57,7 +57,7 @@ class TestOffsets:
         ids=["text", "no-partitions", "no-pair", "triple", "no-offsets", "number", "no-number"],
     )
     def test_another_shape_is_refused_with_the_value(self, wrong: Any) -> None:
-        with pytest.raises(ConfigurationError, match=r'Offsets must look like {"orders": .*; got'):
+        with pytest.raises(ConfigurationError, match=r'OffsetBounds.ranges must be like {"orders": .*; got ranges='):
             OffsetBounds(wrong).read()
 
     @pytest.mark.parametrize("pair", [(-1, 3), (4, 3)], ids=["negative", "backwards"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_offsets import BatchBounds, TimeBounds
+from airflow_kafka_offsets import BatchBounds, Limits, Staging, TimeBounds
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     DataLossError,
@@ -135,7 +135,11 @@ class TestBounds:
     ) -> None:
         servers = replayer.loader.kafka.bootstrap_servers
         expire = Interrupted(lambda: delete_records(servers, orders, 5))
-        options: dict[str, Any] = {"max_records": 5, "staging_dir": str(tmp_path / "staging"), "on_data_loss": "skip"}
+        options: dict[str, Any] = {
+            "limits": Limits(max_records=5),
+            "staging": Staging(dir=str(tmp_path / "staging")),
+            "on_data_loss": "skip",
+        }
 
         result = replayer(orders, {orders: {0: (2, 12)}}, launcher=expire, run=RUN, **options)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     DoubleLoadError,
@@ -84,7 +85,7 @@ class TestIntoTheGroupsTable:
     def test_dead_letters_are_replaced_too(self, replayer: Replayer, topic: TopicFactory) -> None:
         loader, name = replayer.loader, topic()
         produce(loader.kafka, name, [*names(0, 2), b'{"id": "x"}', *names(3, 2)])
-        aside: dict[str, Any] = {"on_bad_record": "dead_letter"}
+        aside: dict[str, Any] = {"on_bad_record": DeadLetters()}
         loader(name, **aside)
 
         result = replayer(name, {name: {0: (1, 4)}}, sink=SqlTable("target"), replace=True, **aside)
@@ -99,7 +100,7 @@ class TestIntoTheGroupsTable:
     ) -> None:
         loader, name = replayer.loader, topic()
         produce(loader.kafka, name, [*names(0, 2), b'{"id": "x"}', *names(3, 2)])
-        aside: dict[str, Any] = {"on_bad_record": "dead_letter"}
+        aside: dict[str, Any] = {"on_bad_record": DeadLetters()}
         loader(name, **aside)
         with loader.engine.begin() as conn:
             for table in ("dead_letters", "target"):

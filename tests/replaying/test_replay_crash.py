@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_kafka_offsets import Coordination, Staging
 from airflow_kafka_offsets.exceptions import (
     FencedError,
     GroupBusyError,
@@ -37,7 +38,7 @@ def a_replay(loader: Loader, topic: str, tmp_path: Path, table: str, replacing: 
         loader.kafka.bootstrap_servers,
         (topic,),
         RUN,
-        {"sink": SqlTable(table), "staging_dir": str(tmp_path / "staging"), "slice_offsets": 8},
+        {"sink": SqlTable(table), "staging": Staging(dir=str(tmp_path / "staging"), slice_offsets=8)},
         {topic: {0: (2, 18), 1: (0, 10)}},
         replacing,
     )
@@ -144,9 +145,9 @@ def test_only_a_commit_into_the_groups_table_keeps_its_loads_out(
         process.reach(point)
         if replacing:
             with pytest.raises(GroupBusyError):
-                inline_loader(orders, on_busy="fail")
+                inline_loader(orders, coordination=Coordination(on_busy="fail"))
         else:
-            assert inline_loader(orders, on_busy="fail").rows == 5
+            assert inline_loader(orders, coordination=Coordination(on_busy="fail")).rows == 5
         process.go_on()
         assert isinstance(process.result(), LoadResult)
 

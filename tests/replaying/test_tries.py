@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_kafka_offsets import Limits, Staging
 from airflow_kafka_offsets.exceptions import (
     BatchClosedError,
     DoubleLoadError,
@@ -49,7 +50,7 @@ class TestTries:
     @pytest.mark.parametrize("replacing", [True, False], ids=["replace", "elsewhere"])
     def test_a_part_that_was_given_up_is_planned_again(self, replayer: Replayer, orders: str, replacing: bool) -> None:
         loader = replayer.loader
-        options: dict[str, Any] = {"max_records": 5, "replace": replacing}
+        options: dict[str, Any] = {"limits": Limits(max_records=5), "replace": replacing}
         if replacing:
             options["sink"] = TARGET
         failing = Interrupted(lambda: die() if len(failing.jobs) == 1 else None)
@@ -95,8 +96,7 @@ class TestTries:
         self, replayer: Replayer, orders: str, tmp_path: Path
     ) -> None:
         options: dict[str, Any] = {
-            "staging_dir": str(tmp_path / "staging"),
-            "staging_retention": timedelta(microseconds=1),
+            "staging": Staging(dir=str(tmp_path / "staging"), retention=timedelta(microseconds=1)),
         }
         with pytest.raises(StagingError):
             replayer(orders, {orders: {0: (0, 5)}}, run=RUN, launcher=Interrupted(die), **options)

@@ -94,7 +94,7 @@ def test_r12_each_partition_is_clamped_to_its_own_log() -> None:
     assert (new_offset(second), second.clamped, second.note) == (5, False, "")
 
 
-def test_what_is_beyond_the_end_is_told() -> None:
+def test_an_offset_beyond_the_end_is_clamped_and_noted() -> None:
     assert one("to-offset", 11, of=log(0, 10)).note == "clamped: 11 is beyond the end offset"
 
 
@@ -225,7 +225,9 @@ def test_undoing_what_chose_a_position_removes_it() -> None:
     ],
 )
 @pytest.mark.parametrize("stored", [None, at(50)], ids=["no-position", "position"])
-def test_what_a_scenario_knows_nothing_of_stays(name: str, value: object, note: str, stored: Position | None) -> None:
+def test_a_partition_that_the_scenario_does_not_name_stays(
+    name: str, value: object, note: str, stored: Position | None
+) -> None:
     decided = one(name, value, stored=stored, of=log(0, 100), found={T1: at(3)})
 
     assert (decided.new, decided.changes, decided.note) == (stored, False, note)

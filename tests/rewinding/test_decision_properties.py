@@ -133,7 +133,7 @@ def test_the_same_question_has_the_same_answer(situation: Situation) -> None:
 
 
 @given(situations())
-def test_what_is_clamped_is_told_and_what_is_not_is_what_was_wanted(situation: Situation) -> None:
+def test_clamped_offsets_are_noted_and_others_are_those_of_the_scenario(situation: Situation) -> None:
     for part, log_now in each(situation):
         wanted = situation.found.get(part.topic_partition)
         assert part.clamped == part.note.startswith("clamped: ")

@@ -135,7 +135,7 @@ class TestExecute:
         loaded.load({T0: 9})
         loaded.verify()
 
-    def test_what_is_passed_over_for_good_is_a_gap(self, loaded: Warehouse) -> None:
+    def test_offsets_that_a_rewind_skips_for_good_are_a_gap(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 10, of=[T0])
         batch_id = loaded.rewind("to-offset", 30, of=[T0])
 

@@ -39,7 +39,7 @@ from tests.support.warehouse import (
 
 
 class TestStateBefore:
-    def test_it_is_where_the_batches_before_it_left_off(self, loaded: Warehouse) -> None:
+    def test_the_state_before_a_batch_is_where_earlier_batches_ended(self, loaded: Warehouse) -> None:
         assert offsets_of(state_before(loaded.ledger, GROUP, 2)) == {T0: 10, T1: 5}
 
     def test_a_partition_that_came_later_is_where_it_began(self, loaded: Warehouse) -> None:
@@ -131,7 +131,7 @@ class TestLastRewind:
 
         assert self.before(loaded) == {T1: 5}, "nothing of it was replaced, recreated or moved since"
 
-    def test_what_was_loaded_since_is_named(self, loaded: Warehouse) -> None:
+    def test_partitions_that_a_load_moved_since_the_last_rewind_are_named(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 3)
         loaded.load({T1: 4})
 
@@ -158,7 +158,7 @@ class TestLastRewind:
         with pytest.raises(RewindConflictError, match="removed the rows that are to be loaded again"):
             self.before(loaded, {"orders": frozenset({1})})
 
-    def test_what_was_replaced_is_told(self, loaded: Warehouse) -> None:
+    def test_a_last_rewind_that_replaced_rows_is_refused(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 3, replace=TARGET)
 
         with pytest.raises(RewindConflictError, match="removed the rows that are to be loaded again"):
@@ -202,14 +202,14 @@ class TestCovered:
             found = loaded_within(conn, db.tables, GROUP, {T0: topic_id})
         return sorted(found.get(T0, []))
 
-    def test_it_is_what_loads_loaded(self, loaded: Warehouse) -> None:
+    def test_loaded_offsets_are_those_of_loads(self, loaded: Warehouse) -> None:
         assert self.spans(loaded) == [(0, 10), (10, 20)]
 
     def test_nothing_is_asked_for_nothing(self, loaded: Warehouse) -> None:
         with loaded.engine.connect() as conn:
             assert loaded_within(conn, loaded.tables, GROUP, {}) == {}
 
-    def test_what_was_replaced_since_is_not(self, loaded: Warehouse) -> None:
+    def test_replaced_offsets_are_not_loaded_offsets(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 5, replace=TARGET)
         assert self.spans(loaded) == [(0, 5)]
         loaded.load({T0: 7})
@@ -241,7 +241,7 @@ class TestCovered:
         assert self.spans(db) == []
 
 
-def test_what_is_executed_is_told_as_a_preview(loaded: Warehouse) -> None:
+def test_an_executed_rewind_is_read_as_a_preview(loaded: Warehouse) -> None:
     preview = loaded.preview("to-offset", 3)
     done = executed_preview(loaded.ledger, loaded.execute(preview))
 

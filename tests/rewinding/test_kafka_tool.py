@@ -126,7 +126,7 @@ def test_a_marker_may_be_where_both_begin(  # T04
 
 
 @pytest.mark.parametrize("shift", ["-1000", "1000"])
-def test_what_the_tool_clamps_is_clamped_here_and_said(
+def test_offsets_that_kafkas_tool_clamps_are_clamped_and_noted(
     tool: ConsumerGroupTool, subject: Subject, engine: Engine, shift: str
 ) -> None:
     scope = f"{subject.topic}:{WITH_COMMIT}"
@@ -169,7 +169,7 @@ class TestFiles:
         assert theirs == stored
         assert theirs == {(subject.topic, partition): COMMITTED[partition] for partition in (0, 1, 3, 5)}
 
-    def test_what_the_tool_exports_is_read_here(
+    def test_a_file_that_kafkas_tool_exports_is_read(
         self, tool: ConsumerGroupTool, subject: Subject, engine: Engine
     ) -> None:
         arguments = ("--group", subject.group, "--topic", subject.topic, "--to-offset", "25")
@@ -195,7 +195,9 @@ class TestFiles:
         assert new_offsets(ours(subject, engine, scenario)) == expected
 
 
-def test_what_the_tool_describes_is_stored_and_shown(tool: ConsumerGroupTool, subject: Subject, engine: Engine) -> None:
+def test_commits_that_kafkas_tool_describes_are_imported_and_shown(
+    tool: ConsumerGroupTool, subject: Subject, engine: Engine
+) -> None:
     described = re.findall(
         rf"^{subject.group}\s+{subject.topic}\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s",
         tool("--group", subject.group, "--describe"),
@@ -289,7 +291,7 @@ class TestDifferencesOnPurpose:
         with pytest.raises(ConfigurationError, match=r"by-duration needs a duration .* got '-P1D'"):
             Scenario.of("by-duration", "-P1D")
 
-    def test_what_does_not_exist_is_an_error_where_the_tool_ends_with_status_0(
+    def test_missing_topics_and_groups_are_errors_though_kafkas_tool_succeeds(
         self, tool: ConsumerGroupTool, subject: Subject, engine: Engine
     ) -> None:
         # run_class raises for any other status.

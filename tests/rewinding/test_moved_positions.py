@@ -212,7 +212,7 @@ class TestScope:
         # Without a scope it is all topics of the group.
         assert rewinder("to-earliest").moved == 4
 
-    def test_what_is_not_there_is_named(self, rewinder: Rewinder, half: str) -> None:
+    def test_topics_and_partitions_that_do_not_exist_are_named(self, rewinder: Rewinder, half: str) -> None:
         with pytest.raises(UnknownTopicError, match=re.escape(f"no partition {half}[4] (the topic has 1: 0..0)")):
             rewinder.preview("to-earliest", None, f"{half}:0,4")
         with pytest.raises(UnknownTopicError, match="has no topic 'no-such-topic'"):

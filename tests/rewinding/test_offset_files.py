@@ -99,7 +99,7 @@ class TestFile:
     def test_a_topic_may_be_named_as_the_header(self) -> None:
         assert read_offsets("topic,0,50") == {TopicPartition("topic", 0): 50}
 
-    def test_of_several_groups_one_is_taken(self) -> None:
+    def test_one_group_is_read_from_a_file_of_several(self) -> None:
         text = 'loader,orders,0,50\n"odd, ""group""",orders,0,70\nother,broken,line,x\n'
         assert read_offsets(text, "loader") == {T0: 50}
         assert read_offsets(text, 'odd, "group"') == {T0: 70}
@@ -113,7 +113,7 @@ class TestFile:
             read_offsets("loader,orders,0,50\nother,orders,0,50\n")
 
     @given(OFFSETS)
-    def test_what_is_written_is_read_again(self, offsets: dict[TopicPartition, int]) -> None:
+    def test_written_offset_files_are_read_again(self, offsets: dict[TopicPartition, int]) -> None:
         """R28."""
         text = write_offsets(offsets)
         assert read_offsets(text) == offsets

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
@@ -68,7 +69,7 @@ class TestHistory:
         name = topic(partitions=2)
         kafka = rewinder.loader.kafka
         produce(kafka, name, names(0, 10))
-        rewinder.loader(name, group_id="other", max_records=10)
+        rewinder.loader(name, group_id="other", limits=Limits(max_records=10))
         Rewinder(rewinder.loader, "other")("to-offset", 4, f"{name}:0")
         produce(kafka, name, names(10, 5))
         produce(kafka, name, names(20, 5), 1)
@@ -104,7 +105,7 @@ class TestHistory:
 
 class TestImport:
     @pytest.mark.broker
-    def test_it_begins_a_group_where_a_consumer_group_of_kafkas_stands(
+    def test_an_import_begins_a_group_at_the_commits_of_a_consumer_group(
         self, rewinder: Rewinder, topic: TopicFactory
     ) -> None:
         name, kafka = topic(partitions=4), rewinder.loader.kafka
@@ -168,7 +169,7 @@ class TestImport:
         with pytest.raises(NoPositionError, match="Kafka has no consumer group 'no-such-group'"):
             rewinder.preview("import", "no-such-group", topic())
 
-    def test_it_moves_a_group_that_has_positions(self, rewinder: Rewinder, half: str) -> None:
+    def test_an_import_moves_a_group_that_has_positions(self, rewinder: Rewinder, half: str) -> None:
         commit_to_kafka(rewinder.loader.kafka, half, half, {0: 70})
 
         rewinder("import", half, replace=TARGET)

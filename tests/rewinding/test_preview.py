@@ -95,13 +95,13 @@ def previews(draw: st.DrawFn) -> RewindPreview:
 
 
 @given(previews())
-def test_what_is_saved_is_read_again(preview: RewindPreview) -> None:
+def test_saved_previews_are_read_again(preview: RewindPreview) -> None:
     assert RewindPreview.from_dict(preview.as_dict()) == preview
     assert RewindPreview.from_json(json.dumps(preview.as_dict())) == preview
     assert RewindPreview.from_json(json.dumps(preview.as_dict(), indent=1, sort_keys=True)) == preview
 
 
-def test_it_is_plain_data_that_names_what_will_be_done() -> None:
+def test_a_saved_preview_is_plain_data_with_every_move() -> None:
     back, on, chosen, gone, same = saved()["partitions"]
 
     assert (back["old"], back["new"], back["difference"], back["reread"], back["clamped"]) == (100, 20, -80, 80, True)
@@ -119,7 +119,7 @@ def test_it_is_plain_data_that_names_what_will_be_done() -> None:
     assert saved()["instant"] == "2026-11-17T08:00:00+00:00"
 
 
-def test_it_knows_what_changes() -> None:
+def test_a_preview_knows_which_positions_change() -> None:
     assert PREVIEW.changed == (MOVED_BACK, MOVED_ON, CHOSEN, GONE)
     assert replace(PREVIEW, partitions=(SAME,)).changed == ()
 
@@ -130,7 +130,7 @@ def test_it_knows_what_changes() -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "nul", "[" * 100_000, "1" * 5_000, "\0", '{"format": }'], ids=lambda text: repr(text)[:10]
 )
-def test_what_is_no_json_is_refused(text: str) -> None:
+def test_a_saved_preview_that_is_not_json_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="this is none"):
         RewindPreview.from_json(text)
 
@@ -138,7 +138,7 @@ def test_what_is_no_json_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "other", [None, 5, "x", [], {}, [["format", 1]], {"format": "airflow-kafka-offsets rewind 1"}], ids=str
 )
-def test_what_is_no_preview_is_refused(other: object) -> None:
+def test_json_that_is_not_a_preview_is_refused(other: object) -> None:
     assert "its format is not 'airflow-kafka-offsets rewind 2'" in refused(other)
 
 

@@ -202,7 +202,7 @@ class TestOpenBatch:
 
         assert loaded.claim(owner=OTHER_RUN).epoch > 0
 
-    def test_it_can_be_abandoned_alone(self, loaded: Warehouse) -> None:
+    def test_an_open_batch_can_be_abandoned_without_a_rewind(self, loaded: Warehouse) -> None:
         held, batch = loaded.plan({T0: 30})
         abandon_batch(GROUP, batch.batch_id, engine=loaded.engine, tables=loaded.tables, who="ana@host")
 

@@ -52,7 +52,7 @@ class TestReplace:
         assert (loaded.output(), loaded.output(T1)) == (list(range(25)), list(range(6)))
         loaded.verify()
 
-    def test_what_was_removed_is_counted_for_each_batch_and_partition(self, loaded: Warehouse) -> None:
+    def test_removed_output_is_counted_for_each_batch_and_partition(self, loaded: Warehouse) -> None:
         batch_id = loaded.rewind("to-offset", 3, replace=TARGET)
 
         rows = loaded.rows("SELECT * FROM replaced_output ORDER BY replaced_batch_id, partition")

@@ -137,7 +137,7 @@ class TestTries:
         rewinder(name, value, *scopes, run=self.RUN, replace=replace)
         return True
 
-    def test_what_was_done_is_not_done_again(self, rewinder: Rewinder, half: str) -> None:
+    def test_a_later_try_does_not_repeat_an_executed_rewind(self, rewinder: Rewinder, half: str) -> None:
         assert self.tried(rewinder, "shift-by", -10, half)
         assert not self.tried(rewinder, "shift-by", -10, half)
         rewinder.loader(half)

@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseUnavailableError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.tables import Tables
@@ -53,7 +54,7 @@ def make_rewind(loader: Loader, name: str) -> Rewind:
     rewinder = Rewinder(loader)
     for partition in range(2):
         produce(loader.kafka, name, [*names(0, 6), b"{not json", *names(7, 3)], partition)
-    loader(name, on_bad_record="dead_letter")
+    loader(name, on_bad_record=DeadLetters())
     more_partitions(loader.kafka, name, 3)
     produce(loader.kafka, name, names(0, 10), 2)
     produce(loader.kafka, name, names(10, 5), 1)
@@ -130,7 +131,7 @@ def finish(loader: Loader, rewind: Rewind) -> None:
     """The load after the rewind, and what there is then."""
     rewinder = Rewinder(loader)
     name = rewind.preview["partitions"][0]["topic"]
-    loader(name, on_bad_record="dead_letter")
+    loader(name, on_bad_record=DeadLetters())
     found = [rewinder.times(name, partition) for partition in range(3)]
     assert found == [once((0, 6), (7, 10)), once((0, 6), (7, 10), (12, 15)), once((4, 10))]
     assert rows(loader.engine, "SELECT partition, offset_value FROM dead_letters ORDER BY 1") == [(0, 6), (1, 6)]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_kafka_offsets import Coordination, Staging
 from airflow_kafka_offsets.exceptions import FencedError, OpenBatchError, RewindConflictError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading import plan
@@ -31,7 +32,7 @@ ROUNDS = 5
 def load(rewinder: Rewinder, half: str) -> Load:
     """The load of the other half, for a process of its own."""
     url = rewinder.loader.engine.url.render_as_string(hide_password=False)
-    return Load(url, rewinder.loader.kafka.bootstrap_servers, (half,), RUN, {"slice_offsets": 40})
+    return Load(url, rewinder.loader.kafka.bootstrap_servers, (half,), RUN, {"staging": Staging(slice_offsets=40)})
 
 
 def slip_in(
@@ -167,7 +168,7 @@ def test_the_next_load_need_not_wait_for_the_lease_of_one_that_was_abandoned(
         rewinder("to-offset", 50, replace=TARGET, abandon=2)
 
         # The other one stands where it stood, and holds nothing any more.
-        rewinder.loader(half, on_busy="fail")
+        rewinder.loader(half, coordination=Coordination(on_busy="fail"))
 
         assert isinstance(finished(running), FencedError)
     assert rewinder.times(half) == once((0, 200))
@@ -192,7 +193,7 @@ def test_a_rewind_waits_for_a_commit_under_way_and_then_finds_a_conflict(
     rewinder.prove()
 
 
-def test_of_two_rewinds_at_once_one_finds_a_conflict(rewinder: Rewinder, half: str) -> None:
+def test_one_of_two_concurrent_rewinds_finds_a_conflict(rewinder: Rewinder, half: str) -> None:
     for _ in range(ROUNDS):
         previews = [rewinder.preview("to-offset", offset) for offset in (30, 60)]
         with ThreadPoolExecutor(2) as pool:
@@ -222,7 +223,7 @@ def test_two_tries_of_a_task_rewind_once(rewinder: Rewinder, half: str) -> None:
     rewinder.prove()
 
 
-def test_of_two_that_begin_a_group_at_once_one_finds_a_conflict(rewinder: Rewinder, topic: TopicFactory) -> None:
+def test_one_of_two_concurrent_rewinds_of_a_new_group_finds_a_conflict(rewinder: Rewinder, topic: TopicFactory) -> None:
     name = topic()
     produce(rewinder.loader.kafka, name, names(0, 10))
     for number in range(ROUNDS):

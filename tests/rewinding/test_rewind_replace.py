@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import replay
+from airflow_kafka_offsets import DeadLetters, Limits, replay
 from airflow_kafka_offsets.exceptions import ConfigurationError, RewindConflictError
 from airflow_kafka_offsets.ledger import replaced_output
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
@@ -37,7 +37,7 @@ class TestReplace:
     def test_dead_letters_go_with_the_rows(self, rewinder: Rewinder, topic: TopicFactory) -> None:
         name = topic()
         produce(rewinder.loader.kafka, name, self.VALUES)
-        rewinder.loader(name, on_bad_record="dead_letter")
+        rewinder.loader(name, on_bad_record=DeadLetters())
         assert letters(rewinder) == {3: 1, 7: 1}
 
         done = rewinder("to-offset", 5, replace=TARGET)
@@ -45,7 +45,7 @@ class TestReplace:
         assert (done.rows_removed, done.dead_letters_removed) == (4, 1)
         assert letters(rewinder) == {3: 1}
         rewinder.prove()
-        rewinder.loader(name, on_bad_record="dead_letter")
+        rewinder.loader(name, on_bad_record=DeadLetters())
         assert letters(rewinder) == {3: 1, 7: 1}
         assert rewinder.times(name) == once((0, 3), (4, 7), (8, 10))
         rewinder.prove()
@@ -53,10 +53,10 @@ class TestReplace:
     def test_without_it_dead_letters_are_set_aside_again(self, rewinder: Rewinder, topic: TopicFactory) -> None:
         name = topic()
         produce(rewinder.loader.kafka, name, self.VALUES)
-        rewinder.loader(name, on_bad_record="dead_letter")
+        rewinder.loader(name, on_bad_record=DeadLetters())
 
         rewinder("to-offset", 5)
-        rewinder.loader(name, on_bad_record="dead_letter")
+        rewinder.loader(name, on_bad_record=DeadLetters())
 
         assert letters(rewinder) == {3: 1, 7: 2}
         assert rewinder.times(name) == once((0, 3), (4, 7), (8, 10), (5, 7), (8, 10))
@@ -65,7 +65,7 @@ class TestReplace:
     def test_every_copy_of_what_is_reopened_goes(self, rewinder: Rewinder, topic: TopicFactory) -> None:
         name = topic()
         produce(rewinder.loader.kafka, name, names(0, 10))
-        rewinder.loader(name, max_records=4)
+        rewinder.loader(name, limits=Limits(max_records=4))
         rewinder("to-offset", 6)
         rewinder.loader(name)
         assert rewinder.times(name) == once((0, 10), (6, 10))
@@ -103,7 +103,9 @@ class TestReplace:
         rewinder.prove()
 
     @pytest.mark.parametrize("offset", [2, 7], ids=["further-back", "forward"])
-    def test_what_an_earlier_rewind_left_goes_too(self, rewinder: Rewinder, topic: TopicFactory, offset: int) -> None:
+    def test_replace_removes_rows_that_an_earlier_rewind_left(
+        self, rewinder: Rewinder, topic: TopicFactory, offset: int
+    ) -> None:
         name = topic()
         produce(rewinder.loader.kafka, name, names(0, 10))
         rewinder.loader(name)
@@ -117,7 +119,7 @@ class TestReplace:
         assert rewinder.times(name) == once((0, 10))
         rewinder.prove()
 
-    def test_of_some_partitions_the_output_goes_and_others_move(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+    def test_replace_removes_output_of_the_scope_alone(self, rewinder: Rewinder, topic: TopicFactory) -> None:
         name = topic(partitions=3)
         for partition in range(3):
             produce(rewinder.loader.kafka, name, names(0, 10), partition)
@@ -134,7 +136,9 @@ class TestReplace:
         assert rows(rewinder.loader.engine, "SELECT count(*) FROM target") == [(30,)]
         rewinder.prove()
 
-    def test_what_a_replay_left_beyond_the_position_goes_too(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+    def test_replace_removes_rows_that_a_replay_left_beyond_the_position(
+        self, rewinder: Rewinder, topic: TopicFactory
+    ) -> None:
         name = topic()
         produce(rewinder.loader.kafka, name, names(0, 10))
         rewinder.loader(name, start="latest")
@@ -214,7 +218,7 @@ class TestReplace:
     ) -> None:
         name = topic()
         produce(rewinder.loader.kafka, name, [*names(0, 11), b"{not json"])
-        rewinder.loader(name, max_records=4, on_bad_record="dead_letter")
+        rewinder.loader(name, limits=Limits(max_records=4), on_bad_record=DeadLetters())
         monkeypatch.setattr(replaced_output, "_MOST_BOUND", most)
         plans: list[str] = []
 

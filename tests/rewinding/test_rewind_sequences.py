@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.exceptions import NoPositionError, RewindConflictError
 from tests.support.clients import produce
 from tests.support.loads import TopicFactory, names
@@ -37,7 +38,7 @@ def test_any_sequence_of_loads_and_rewinds_is_proved(rewinder: Rewinder, topic: 
             count = chance.randrange(8)
             produce(kafka, name, names(end, count))
             end += count
-            rewinder.loader(name, max_records=chance.choice([None, 3]))
+            rewinder.loader(name, limits=Limits(max_records=chance.choice([None, 3])))
             expected.update(range(position, end))
             position = end
             done.append(f"load to {end}")

@@ -94,7 +94,7 @@ class TestOnce:
         assert loaded.execute(loaded.preview("shift-by", -5, of=[T0]), run=owner) > first
         assert loaded.positions()[T0] == 10
 
-    def test_of_two_groups_each_is_rewound(self, loaded: Warehouse) -> None:
+    def test_a_task_that_rewinds_two_groups_rewinds_each(self, loaded: Warehouse) -> None:
         loaded.load({T0: 9}, group="other")
         loaded.execute(loaded.preview("to-earliest"), run=REWINDER)
         loaded.execute(loaded.preview("to-earliest", group="other"), run=REWINDER)

@@ -73,7 +73,7 @@ class TestScenario:
         ],
         ids=lambda value: repr(value)[:12],
     )
-    def test_what_is_no_number_is_refused(self, name: str, value: object) -> None:
+    def test_offsets_that_are_not_numbers_are_refused(self, name: str, value: object) -> None:
         assert f"{name} needs a whole number" in refused(name, value)
 
     @pytest.mark.parametrize("name", ["to-offset", "to-batch"])
@@ -98,7 +98,7 @@ class TestScenario:
         ],
         ids=lambda value: value if isinstance(value, str) else "",
     )
-    def test_it_is_told_in_a_few_words(self, scenario: Scenario, text: str) -> None:
+    def test_a_scenario_is_described_in_a_few_words(self, scenario: Scenario, text: str) -> None:
         assert scenario.text == text
 
     def test_files_of_other_offsets_are_told_apart(self) -> None:
@@ -108,7 +108,7 @@ class TestScenario:
         }
         assert len(texts) == 2
 
-    def test_it_is_told_with_its_scope(self) -> None:
+    def test_a_scenario_is_described_with_its_scope(self) -> None:
         scenario = Scenario.of("to-offset", 5)
         assert scenario.describe({}) == "to-offset 5"
         assert scenario.describe(parse_scope(["returns", "orders:2,0"])) == "to-offset 5, of orders:0,2 returns"
@@ -146,7 +146,7 @@ class TestDatetime:
         ],
         ids=repr,
     )
-    def test_what_is_no_instant_is_refused(self, value: object) -> None:
+    def test_texts_that_are_not_instants_are_refused(self, value: object) -> None:
         assert "to-datetime must be a date-time, such as 2026-11-17T08:00:00Z" in refused("to-datetime", value)
 
     @pytest.mark.parametrize("value", ["1969-12-31T23:59:59.999999", "1970-01-01T00:30+01:00", "0001-01-01"])
@@ -163,7 +163,7 @@ class TestDatetime:
         at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
         assert timedelta(0) <= at - read < timedelta(milliseconds=1)
 
-    def test_it_is_shown_in_utc(self) -> None:
+    def test_an_instant_is_shown_in_utc(self) -> None:
         assert (
             format_instant(datetime(2026, 11, 17, 9, tzinfo=timezone(timedelta(hours=1)))) == "2026-11-17 08:00:00 UTC"
         )
@@ -218,7 +218,7 @@ class TestDuration:
         ],
         ids=repr,
     )
-    def test_what_is_none_or_of_uncertain_length_is_refused(self, value: object) -> None:
+    def test_texts_that_are_not_durations_of_fixed_length_are_refused(self, value: object) -> None:
         assert "by-duration needs a duration of weeks, days, hours, minutes and seconds" in refused(
             "by-duration", value
         )
@@ -286,6 +286,6 @@ class TestScope:
             "orders:٣",
         ],
     )
-    def test_what_is_none_is_refused(self, one: str) -> None:
+    def test_texts_that_are_not_scopes_are_refused(self, one: str) -> None:
         with pytest.raises(ConfigurationError, match="A scope is topic or topic:0,1"):
             parse_scope([one])

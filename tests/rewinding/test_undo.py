@@ -17,7 +17,7 @@ pytestmark = pytest.mark.server
 
 class TestUndo:
     @pytest.mark.broker
-    def test_it_takes_the_last_rewind_back_and_then_itself(self, rewinder: Rewinder, half: str) -> None:
+    def test_an_undo_takes_back_the_last_rewind_and_then_itself(self, rewinder: Rewinder, half: str) -> None:
         rewinder("to-offset", 30)
         assert rewinder.preview("undo").kind == "undo"
 
@@ -49,7 +49,7 @@ class TestUndo:
         assert (rewinder.positions(half), rewinder.positions(other)) == ({0: 100}, {0: 10})
         rewinder.prove()
 
-    def test_of_a_move_forward_it_brings_back_what_was_passed_over(self, rewinder: Rewinder, half: str) -> None:
+    def test_an_undo_of_a_move_forward_loads_the_skipped_offsets(self, rewinder: Rewinder, half: str) -> None:
         rewinder("to-latest")
         assert rewinder.gaps() == [(0, 100, 200, "passed over")]
 
@@ -60,7 +60,7 @@ class TestUndo:
         assert rewinder.times(half) == once((0, 200))
         rewinder.prove()
 
-    def test_it_is_refused_once_a_load_has_moved_on(self, rewinder: Rewinder, half: str) -> None:
+    def test_an_undo_is_refused_after_a_load_has_moved_positions(self, rewinder: Rewinder, half: str) -> None:
         number = rewinder("to-offset", 30).batch_id
         rewinder.loader(half)
 
@@ -77,7 +77,7 @@ class TestUndo:
         assert rewinder.positions(half) == {0: 100}
         rewinder.prove()
 
-    def test_what_moved_on_outside_of_its_scope_is_left_as_it_is(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+    def test_an_undo_leaves_moves_outside_of_its_scope(self, rewinder: Rewinder, topic: TopicFactory) -> None:
         name, other = topic(partitions=2), topic()
         kafka = rewinder.loader.kafka
         for at_topic, partition in ((name, 0), (name, 1), (other, 0)):
@@ -97,7 +97,7 @@ class TestUndo:
         assert (rewinder.times(name), rewinder.times(name, 1)) == (once((0, 10), (4, 10)), once((0, 10)))
         rewinder.prove()
 
-    def test_it_is_refused_where_rows_were_removed(self, rewinder: Rewinder, half: str) -> None:
+    def test_an_undo_is_refused_if_rows_were_removed(self, rewinder: Rewinder, half: str) -> None:
         rewinder("to-offset", 30, replace=TARGET)
 
         with pytest.raises(RewindConflictError, match="removed the rows that are to be loaded again"):
@@ -107,12 +107,12 @@ class TestUndo:
         assert rewinder.times(half) == once((0, 200))
         rewinder.prove()
 
-    def test_it_is_refused_where_there_is_nothing_to_undo(self, rewinder: Rewinder, half: str) -> None:
+    def test_an_undo_is_refused_without_a_rewind(self, rewinder: Rewinder, half: str) -> None:
         with pytest.raises(NoPositionError, match="The history of group 'loader' has no rewind that could be undone"):
             rewinder.preview("undo")
         assert rewinder.positions(half) == {0: 100}
 
-    def test_of_positions_that_were_the_first_it_removes_them(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+    def test_an_undo_removes_positions_that_were_the_first(self, rewinder: Rewinder, topic: TopicFactory) -> None:
         name = topic()
         produce(rewinder.loader.kafka, name, names(0, 10))
         rewinder("to-offset", 5, name, new_group=True)

@@ -29,7 +29,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("thresholds", "told"), BAD, ids=["none", "negative", "negative duration", "contradictory"])
 def test_bad_thresholds_are_refused_when_the_dag_is_parsed(thresholds: dict[str, Any], told: str) -> None:
-    watched: dict[str, Any] = {"group_id": "g", "topics": ["t"], "offsets_conn_id": "warehouse"}
+    watched: dict[str, Any] = {"group_id": "g", "topics": ["t"], "conn_id": "warehouse"}
     with pytest.raises(ConfigurationError, match=told):
         KafkaLagSensor(task_id="enough", **watched, **thresholds)
     with pytest.raises(ConfigurationError, match=told):
@@ -40,7 +40,7 @@ def test_bad_thresholds_are_refused_when_the_dag_is_parsed(thresholds: dict[str,
 def test_intervals_of_a_trigger_are_positive(name: str) -> None:
     intervals: dict[str, Any] = {name: timedelta(0)}
     with pytest.raises(ConfigurationError, match=f"{name} must be a positive timedelta; got {name}="):
-        KafkaLagEventTrigger(group_id="g", offsets_conn_id="warehouse", min_lag=1, **intervals)
+        KafkaLagEventTrigger(group_id="g", conn_id="warehouse", min_lag=1, **intervals)
 
 
 class TestPoke:
@@ -56,7 +56,7 @@ class TestPoke:
         return name
 
     def sensor(self, topic: str, **options: Any) -> KafkaLagSensor:
-        defaults: dict[str, Any] = {"group_id": "loader", "topics": [topic], "offsets_conn_id": "warehouse"}
+        defaults: dict[str, Any] = {"group_id": "loader", "topics": [topic], "conn_id": "warehouse"}
         return KafkaLagSensor(task_id="sense", **(defaults | {"deferrable": False} | options))
 
     def test_the_report_is_handed_on_and_told(self, sensed: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import Staging
 from tests.support.clients import Kafka, produce
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, names, rows
@@ -61,7 +62,7 @@ def load(kafka: Kafka, topic: TopicFactory, engine: Engine, count: int) -> int:
     """Load records, in two files, and return the number of rows that the load and the history report."""
     name = topic()
     produce(kafka, name, names(0, count))
-    result = Loader(kafka, engine, InlineLauncher())(name, slice_offsets=count // 2)
+    result = Loader(kafka, engine, InlineLauncher())(name, staging=Staging(slice_offsets=count // 2))
     assert rows(engine, "SELECT records, row_count FROM offset_batches") == [(count, result.rows)]
     return result.rows
 

@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import RecordError
@@ -179,7 +180,7 @@ def test_values_are_the_same(
         conn.execute(f"CREATE TABLE target ({TABLES[table]}, {ORIGIN})".encode())
     loader = loader_of(kafka, engine)
 
-    result = loader(name, value_format=Json(columns), on_bad_record="dead_letter")
+    result = loader(name, value_format=Json(columns), on_bad_record=DeadLetters())
 
     assert (result.rows, result.dead_letters) == (3, 1)
     assert len(read_positions(Ledger(engine), "loader")) == 1
@@ -253,7 +254,7 @@ def test_a_reason_that_the_database_cannot_hold_is_escaped(
     # A column of this name could not be in the target; a reason of another format may hold anything.
     monkeypatch.setattr(json_decoder, "_reason", lambda message: "café costs €")
 
-    result = loader_of(kafka, engine)(name, value_format=Json("id BIGINT"), on_bad_record="dead_letter")
+    result = loader_of(kafka, engine)(name, value_format=Json("id BIGINT"), on_bad_record=DeadLetters())
 
     assert (result.rows, result.dead_letters) == (1, 1)
     (letter,) = rows(engine, "SELECT error, headers, key, value FROM dead_letters")

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import ArrowTransform, Branch, KafkaBatchOperator, Sql, SqlTable
+from airflow_kafka_offsets import ArrowTransform, Branch, DeadLetters, KafkaBatchOperator, Limits, Sql, SqlTable
 from airflow_kafka_offsets.exceptions import ConfigurationError, DeadLetterError, TargetError, TransformError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.sinks.fan_out import FanOut
@@ -85,7 +85,7 @@ def test_a_target_that_is_one_wrote_nothing_into_several(engine: Engine) -> None
 
 
 def test_each_sink_gets_its_rows_in_one_transaction(inline_loader: Loader, name: str) -> None:
-    result = inline_loader(name, sink=BOTH, max_records=4)
+    result = inline_loader(name, sink=BOTH, limits=Limits(max_records=4))
 
     assert (result.records, result.rows) == (6, 9)
     assert rows(inline_loader.engine, "SELECT _batch_id, id, name FROM orders ORDER BY 2") == [
@@ -105,7 +105,7 @@ def test_each_sink_gets_its_rows_in_one_transaction(inline_loader: Loader, name:
 
 
 def test_the_order_of_the_sinks_does_not_matter(inline_loader: Loader, name: str) -> None:
-    inline_loader(name, sink=BOTH, max_records=4)
+    inline_loader(name, sink=BOTH, limits=Limits(max_records=4))
     produce(inline_loader.kafka, name, names(6, 1))
 
     assert inline_loader(name, sink=[LARGE, ORDERS]).rows == 2
@@ -119,7 +119,7 @@ def test_a_record_that_a_transform_refuses_has_a_row_in_no_sink(inline_loader: L
     with pytest.raises(TransformError, match=r"offset 2.* cannot be transformed"):
         inline_loader(name, sink=[ORDERS, ratio], run=TaskRun("run"))
     assert ids(inline_loader) == []
-    inline_loader(name, sink=[ORDERS, ratio], on_bad_record="dead_letter", run=TaskRun("run"))
+    inline_loader(name, sink=[ORDERS, ratio], on_bad_record=DeadLetters(), run=TaskRun("run"))
 
     assert ids(inline_loader) == ids(inline_loader, "ratios") == [0, 1, 3, 4, 5]
     ((offset, (kind, error)),) = letters(inline_loader).items()
@@ -142,7 +142,7 @@ def checked(loader: Loader) -> None:
 def test_a_record_that_a_table_refuses_has_a_row_in_no_sink(inline_loader: Loader, name: str, other: str) -> None:
     checked(inline_loader)
 
-    result = inline_loader(name, sink=[SqlTable(other), LARGE], on_bad_record="dead_letter")
+    result = inline_loader(name, sink=[SqlTable(other), LARGE], on_bad_record=DeadLetters())
 
     assert (result.rows, result.dead_letters) == (7, 1)
     assert ids(inline_loader, other) == [0, 1, 2, 3, 5]
@@ -157,7 +157,7 @@ def test_dead_letters_of_all_branches_are_limited_together(inline_loader: Loader
     ratio = Branch(SqlTable("ratios"), Sql("SELECT 60 / (id - 2) AS ratio FROM records"))
 
     with pytest.raises(DeadLetterError):
-        inline_loader(name, sink=[ratio, LARGE], on_bad_record="dead_letter", max_dead_letters=1)
+        inline_loader(name, sink=[ratio, LARGE], on_bad_record=DeadLetters(limit=1))
     assert ids(inline_loader, "ratios") == ids(inline_loader, "large") == []
 
 
@@ -170,7 +170,7 @@ def test_rows_that_may_be_of_a_refused_record_stop_the_load(inline_loader: Loade
     branch = Branch(SqlTable("anonymous"), ArrowTransform(f"{__name__}.without_origin"))
 
     with pytest.raises(TargetError, match="rows that do not say which record they are of may be of it"):
-        inline_loader(name, sink=[branch, LARGE], on_bad_record="dead_letter")
+        inline_loader(name, sink=[branch, LARGE], on_bad_record=DeadLetters())
     assert rows(inline_loader.engine, "SELECT count(*) FROM anonymous") == [(0,)]
 
 
@@ -206,7 +206,7 @@ def test_one_of_several_sinks_may_be_a_function(inline_loader: Loader, name: str
     produce(inline_loader.kafka, name, [json.dumps({"id": 6, "name": "bad"}).encode()])
     sinks = [functions.sink("picky"), ORDERS]
 
-    assert inline_loader(name, sink=sinks, on_bad_record="dead_letter").rows == 12
+    assert inline_loader(name, sink=sinks, on_bad_record=DeadLetters()).rows == 12
 
     assert ids(inline_loader) == ids(inline_loader, "lines") == list(range(6))
     assert letters(inline_loader) == {6: ("target", "a bad name")}

@@ -13,7 +13,18 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import Avro, Branch, Sql, SqlTable, TimeBounds, replay, verify
+from airflow_kafka_offsets import (
+    Avro,
+    Branch,
+    DeadLetters,
+    ExtraColumns,
+    Limits,
+    Sql,
+    SqlTable,
+    TimeBounds,
+    replay,
+    verify,
+)
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import ConfigurationError, DoubleLoadError, OlderLedgerError, VerificationError
@@ -40,7 +51,7 @@ def loader(inline_loader: Loader, topic: TopicFactory) -> Loader:
     """One that has loaded eight records in batches of four, the third of them a dead letter."""
     made = topic()
     produce(inline_loader.kafka, made, [*names(0, 2), b"{no JSON", *names(3, 5)])
-    inline_loader(made, sink=BOTH, max_records=4, on_bad_record="dead_letter")
+    inline_loader(made, sink=BOTH, limits=Limits(max_records=4), on_bad_record=DeadLetters())
     return inline_loader
 
 
@@ -146,7 +157,7 @@ def test_a_rewind_takes_back_the_rows_of_each_sink(loader: Loader) -> None:
     assert (done.rows_removed, done.dead_letters_removed) == (6 + 5, 1)
     assert (offsets(loader, "orders"), offsets(loader, "large")) == ([0], [])
     assert proved(loader) == (1, 0, True)
-    loader(topic_of(loader), sink=BOTH, on_bad_record="dead_letter")
+    loader(topic_of(loader), sink=BOTH, on_bad_record=DeadLetters())
     assert offsets(loader, "orders") == [0, 1, 3, 4, 5, 6, 7]
     assert offsets(loader, "large") == [3, 4, 5, 6, 7]
     assert proved(loader) == (12, 1, True)
@@ -157,7 +168,7 @@ def test_a_replay_replaces_the_rows_of_each_sink(loader: Loader) -> None:
 
     def replay_range(**options: Any) -> int:
         return replay(
-            loader.pipeline([topic], sink=BOTH, on_bad_record="dead_letter"),
+            loader.pipeline([topic], sink=BOTH, on_bad_record=DeadLetters()),
             {topic: {0: (2, 5)}},
             kafka_config=loader.config,
             engine=loader.engine,
@@ -254,7 +265,11 @@ def avro_loader(kafka: Any, engine: Engine) -> Iterator[tuple[Loader, Any]]:
 def test_each_sink_gets_the_columns_that_its_rows_have(avro_loader: tuple[Loader, Any], topic: TopicFactory) -> None:
     loader, registry = avro_loader
     name, writer = topic(), producer(loader.kafka)
-    options: dict[str, Any] = {"value_format": Avro(registry_conn_id="registry"), "sink": BOTH, "on_new_field": "add"}
+    options: dict[str, Any] = {
+        "value_format": Avro(registry_conn_id="registry"),
+        "sink": BOTH,
+        "extra_columns": ExtraColumns(on_new_field="add"),
+    }
     for number, (schema, value) in enumerate(((V1, {"id": 3}), (V2, {"id": 4, "note": "new"}))):
         registry.register(f"{name}-value", schema)
         writer.produce(name, partition=0, value=wire(number + 1, encode(schema, value)))

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets import FunctionSink
+from airflow_kafka_offsets import FunctionSink, Limits
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     DatabaseUnavailableError,
@@ -34,7 +34,7 @@ AsSink = Callable[[Callable[..., Any]], FunctionSink]
 
 
 def test_rows_and_positions_are_committed_together(callable_loader: Loader, four: str) -> None:
-    assert callable_loader(four, sink=sink("insert"), max_records=3).rows == 4
+    assert callable_loader(four, sink=sink("insert"), limits=Limits(max_records=3)).rows == 4
 
     assert rows(callable_loader.engine, "SELECT _batch_id, _kafka_offset, line FROM lines ORDER BY 2") == [
         (1, 0, "0: name-0"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets import FunctionSink
+from airflow_kafka_offsets import FunctionSink, Staging
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError
 from airflow_kafka_offsets.sinks.function_values import WrittenBatch
 from tests.support import functions
@@ -50,7 +50,9 @@ def test_the_batch_is_staged_again(
 ) -> None:
     callable_loader.launcher = launcher = DamagingLauncher("rows", flip)
 
-    result = callable_loader(four, sink=function(write), staging_dir=str(tmp_path / "staging"), slice_offsets=2)
+    result = callable_loader(
+        four, sink=function(write), staging=Staging(dir=str(tmp_path / "staging"), slice_offsets=2)
+    )
 
     assert (result.rows, len(launcher.jobs)) == (4, 2)
     assert written(callable_loader) == ([] if write is reads_nothing else [0, 1, 2, 3])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import replay, verify
+from airflow_kafka_offsets import DeadLetters, Limits, replay, verify
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import ConfigurationError, FunctionError, OlderLedgerError, VerificationError
@@ -33,7 +33,7 @@ def loader(inline_loader: Loader, topic: TopicFactory) -> Loader:
     functions.create(inline_loader.engine)
     name = topic()
     produce(inline_loader.kafka, name, names(0, 6))
-    inline_loader(name, sink=PROVED, max_records=3)
+    inline_loader(name, sink=PROVED, limits=Limits(max_records=3))
     return inline_loader
 
 
@@ -135,7 +135,7 @@ def test_dead_letters_are_written_when_the_function_takes_them(loader: Loader) -
     topic = loaded_topic(loader)
     picky, lenient = sink("picky"), sink("insert")
     produce(loader.kafka, topic, [json.dumps({"id": 6, "name": "bad"}).encode()])
-    loader(topic, sink=picky, group_id="other", on_bad_record="dead_letter")
+    loader(topic, sink=picky, group_id="other", on_bad_record=DeadLetters())
     assert rows(loader.engine, "SELECT offset_value FROM dead_letters") == [(6,)]
 
     # The target of the group is the one that it loads into: the same function takes more by now.

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets import FunctionSink
+from airflow_kafka_offsets import DeadLetters, FunctionSink
 from airflow_kafka_offsets.exceptions import FunctionError, RecordError
 from airflow_kafka_offsets.sinks.function_values import WrittenBatch
 from airflow_kafka_offsets.transforms.arrow import ArrowTransform
@@ -34,7 +34,7 @@ def bad(*offsets: int) -> list[bytes]:
 def test_refused_records_become_dead_letters(callable_loader: Loader, four: str) -> None:
     produce(callable_loader.kafka, four, bad(1, 4))
 
-    assert callable_loader(four, sink=sink("picky"), on_bad_record="dead_letter").rows == 8
+    assert callable_loader(four, sink=sink("picky"), on_bad_record=DeadLetters()).rows == 8
 
     assert written(callable_loader) == [0, 1, 2, 3, 4, 6, 7, 9]
     assert rows(callable_loader.engine, "SELECT rows FROM totals") == [(8,)]
@@ -61,7 +61,7 @@ def test_several_are_refused_at_once(callable_loader: Loader, four: str, functio
         if refused:
             raise ExceptionGroup("odd ids", refused)
 
-    assert callable_loader(four, sink=function(write), on_bad_record="dead_letter").rows == 2
+    assert callable_loader(four, sink=function(write), on_bad_record=DeadLetters()).rows == 2
     assert calls == [4, 2]
     assert letters(callable_loader) == {1: "odd", 3: "odd"}
 
@@ -72,7 +72,7 @@ def test_a_record_that_is_not_there_cannot_be_refused(callable_loader: Loader, f
 
     # The second time, it has no row any more.
     with pytest.raises(FunctionError, match=r"refuses topic .* offset 1, and was given no row of that record"):
-        callable_loader(four, sink=function(write), on_bad_record="dead_letter")
+        callable_loader(four, sink=function(write), on_bad_record=DeadLetters())
     assert letters(callable_loader) == {}
 
 
@@ -84,7 +84,7 @@ def test_of_a_refused_record_no_row_of_a_transform_stays(callable_loader: Loader
     produce(callable_loader.kafka, four, bad(0)[:1])
 
     callable_loader(
-        four, sink=sink("picky"), on_bad_record="dead_letter", transform=ArrowTransform(f"{__name__}.twice")
+        four, sink=sink("picky"), on_bad_record=DeadLetters(), transform=ArrowTransform(f"{__name__}.twice")
     )
 
     assert written(callable_loader) == [0, 0, 1, 1, 2, 2, 3, 3]

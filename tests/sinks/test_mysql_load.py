@@ -15,9 +15,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.database.pymysql_protocol import ResultOfRows
 from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
-from airflow_kafka_offsets.sinks.sql.mysql_load import _Result
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.sinks.sql.target import SqlTarget
 from devstack.mariadb import MariaDbServer
@@ -171,7 +171,7 @@ class TestFilesOfThisMachine:
 
         for name in (b"airflow_kafka_offsets-1", b""):
             with pytest.raises(RuntimeError, match="The server asked for the file"):
-                _Result(connection, name, [b"rows"]).read()
+                ResultOfRows(connection, name, [b"rows"]).read()
 
         assert done == ["closed", "closed"]
 
@@ -191,7 +191,7 @@ def test_rows_that_cannot_be_made_leave_no_answer_behind() -> None:
         raise MemoryError
 
     with pytest.raises(MemoryError):
-        _Result(connection, b"name", lines()).read()
+        ResultOfRows(connection, b"name", lines()).read()
 
     assert done == [b"1\n", "closed"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import TimeBounds, replay
+from airflow_kafka_offsets import DeadLetters, Limits, TimeBounds, replay
 from airflow_kafka_offsets.exceptions import (
     DoubleLoadError,
     ForeignBatchError,
@@ -57,7 +57,7 @@ def loaded(inline_loader: Loader, kafka: Kafka, topic: TopicFactory, sink: Archi
     """A topic of ten records, the fourth a dead letter, loaded in batches of four."""
     name = topic()
     produce(kafka, name, [*names(0, 3), b"{not json", *names(4, 6)])
-    inline_loader(name, sink=sink, max_records=4, on_bad_record="dead_letter")
+    inline_loader(name, sink=sink, limits=Limits(max_records=4), on_bad_record=DeadLetters())
     return name
 
 
@@ -89,13 +89,13 @@ def test_a_refused_record_leaves_nothing_and_a_retry_loads_the_rest_once(
     produce(kafka, name, [*names(0, 5), json.dumps({"id": 5, "name": "refused"}).encode()])
 
     with pytest.raises(RecordError, match="the archive takes no such name") as raised:
-        inline_loader(name, sink=sink, max_records=3, run=run)
+        inline_loader(name, sink=sink, limits=Limits(max_records=3), run=run)
     assert raised.value.offset == 5
     assert archived(inline_loader, sink) == [(1, 0), (1, 1), (1, 2)]
     assert positions(inline_loader.engine) == {(name, 0): 3}
 
     lenient = replace(sink, refused="")
-    assert inline_loader(name, sink=lenient, max_records=3, run=run).rows == 3
+    assert inline_loader(name, sink=lenient, limits=Limits(max_records=3), run=run).rows == 3
     assert archived(inline_loader, sink) == [(1, 0), (1, 1), (1, 2), (2, 3), (2, 4), (2, 5)]
     assert proved(inline_loader, sink) == (6, 0, 6)
 
@@ -106,7 +106,7 @@ def test_a_rewind_takes_back_rows_and_dead_letters(inline_loader: Loader, loaded
     assert (done.rows_removed, done.dead_letters_removed) == (7, 1)
     assert archived(inline_loader, sink) == [(1, 0), (1, 1)]
     assert proved(inline_loader, sink) == (2, 0, 2)
-    inline_loader(loaded, sink=sink, on_bad_record="dead_letter")
+    inline_loader(loaded, sink=sink, on_bad_record=DeadLetters())
     assert [offset for _, offset in archived(inline_loader, sink)] == [0, 1, 2, 4, 5, 6, 7, 8, 9]
     assert proved(inline_loader, sink) == (9, 1, 10)
 
@@ -114,7 +114,7 @@ def test_a_rewind_takes_back_rows_and_dead_letters(inline_loader: Loader, loaded
 def test_a_replay_replaces_rows_in_one_transaction(inline_loader: Loader, loaded: str, sink: Archive) -> None:
     def replay_range(**options: Any) -> int:
         return replay(
-            inline_loader.pipeline([loaded], sink=sink, on_bad_record="dead_letter"),
+            inline_loader.pipeline([loaded], sink=sink, on_bad_record=DeadLetters()),
             {loaded: {0: (2, 6)}},
             kafka_config=inline_loader.config,
             engine=inline_loader.engine,

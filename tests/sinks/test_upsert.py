@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_kafka_offsets import Limits, Staging
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.kafka import KafkaBroker
@@ -34,7 +35,7 @@ def test_slices_that_are_staged_side_by_side_are_one_batch(
     name = topic()
     produce(kafka, name, [record(i % 3, f"n{i}") for i in range(30)])
 
-    assert inline_loader(name, slice_offsets=4, **KEYED).rows == 3
+    assert inline_loader(name, staging=Staging(slice_offsets=4), **KEYED).rows == 3
 
     assert held(inline_loader.engine) == [(0, "n27", 27), (1, "n28", 28), (2, "n29", 29)]
 
@@ -58,7 +59,7 @@ def test_an_old_range_that_is_loaded_again_overwrites_nothing_newer(
     produce(kafka, name, [record(1, "old"), record(2, "only"), record(1, "new")])
     inline_loader(name, **KEYED)
 
-    replay = inline_loader(name, group_id="again", max_records=1, **KEYED)
+    replay = inline_loader(name, group_id="again", limits=Limits(max_records=1), **KEYED)
 
     # The second batch of the replay is the row that is there, and the third as well; the first is older.
     assert (len(replay.batches), replay.records, replay.rows) == (3, 3, 2)
@@ -74,7 +75,7 @@ def test_an_old_range_that_is_loaded_in_part_leaves_no_old_value(
     partly = Loader(kafka, inline_loader.engine, Interrupted(after=1))
 
     with pytest.raises(StagingError):
-        partly(name, group_id="again", max_records=1, **KEYED)
+        partly(name, group_id="again", limits=Limits(max_records=1), **KEYED)
 
     assert held(inline_loader.engine) == [(1, "new", 1)]
     assert rows(inline_loader.engine, "SELECT row_count FROM offset_batches WHERE state = 'committed'") == [(1,), (0,)]

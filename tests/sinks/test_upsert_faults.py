@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import Staging
 from airflow_kafka_offsets.exceptions import RecordError, StagingError, TargetError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
@@ -94,7 +95,7 @@ def test_a_row_that_the_database_refuses_is_traced_to_its_record(
     do(inline_loader.engine, f"CREATE TABLE target (id BIGINT PRIMARY KEY, {column}, {ORIGIN})")
 
     with pytest.raises(RecordError, match=rf"partition 1 offset {49 + len(bad)} .*refuses its row: .*{reason}"):
-        inline_loader(name, slice_offsets=20, **KEYED)
+        inline_loader(name, staging=Staging(slice_offsets=20), **KEYED)
 
     assert rows(inline_loader.engine, "SELECT count(*) FROM target") == [(0,)]
     assert positions(inline_loader.engine) == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import Limits, Staging
 from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, VerificationError
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify
@@ -22,7 +23,7 @@ def test_a_big_batch(inline_loader: Loader, kafka: KafkaBroker, topic: TopicFact
     for partition in range(2):
         produce(kafka, name, [record(i % 3_000 * 2 + partition, f"n{i}") for i in range(10_000)], partition)
 
-    assert inline_loader(name, slice_offsets=3_000, **KEYED).rows == 6_000
+    assert inline_loader(name, staging=Staging(slice_offsets=3_000), **KEYED).rows == 6_000
 
     assert rows(inline_loader.engine, "SELECT count(*), min(_kafka_offset), max(_kafka_offset) FROM target") == [
         (6_000, 7_000, 9_999)
@@ -38,7 +39,7 @@ def test_two_groups_that_load_the_same_keys_leave_the_newest(
     for _ in range(3):
         produce(kafka, name, [record(3, "more")])
         inline_loader(name, group_id="ahead", **KEYED)
-        inline_loader(name, group_id="behind", max_records=30, **KEYED)
+        inline_loader(name, group_id="behind", limits=Limits(max_records=30), **KEYED)
 
     assert held(inline_loader.engine) == [
         (key, *(("more", 102) if key == 3 else (f"n{90 + key}", 90 + key))) for key in range(10)
@@ -73,7 +74,7 @@ def test_a_rewind_and_the_load_after_it_leave_the_same_rows(
 ) -> None:
     name, sink = topic(), KEYED["sink"]
     produce(kafka, name, [record(1, "a"), record(2, "b"), record(1, "c"), record(3, "d"), record(2, "e")])
-    inline_loader(name, max_records=2, **KEYED)
+    inline_loader(name, limits=Limits(max_records=2), **KEYED)
     before = held(inline_loader.engine)
     assert before == [(1, "c", 2), (2, "e", 4), (3, "d", 3)]
 
@@ -84,7 +85,7 @@ def test_a_rewind_and_the_load_after_it_leave_the_same_rows(
     assert done.rows_removed == (3 if with_replace else 0)
     verify("loader", sink=sink, engine=inline_loader.engine)
     # In batches as small as one record, no older row takes the place of a newer one.
-    inline_loader(name, max_records=1, **KEYED)
+    inline_loader(name, limits=Limits(max_records=1), **KEYED)
     assert held(inline_loader.engine) == before
     verify("loader", sink=sink, engine=inline_loader.engine)
 

@@ -56,7 +56,7 @@ JOB = StageJob(
         replace(JOB, transform=ArrowTransform("shop.orders.clean", ["shop.prices"], code="3.11:AA==", columns="AA==")),
         replace(JOB, transform=Sql("SELECT id FROM records", planned='SELECT "id" FROM "records"', columns="AA==")),
         replace(JOB, transform=TaskBody("clean", "3.11:AA==", "f00d", ["shop.prices"])),
-        replace(JOB, on_bad_record="dead_letter"),
+        replace(JOB, has_dead_letters=True),
         replace(JOB, record_format=Raw(headers=True), columns=row_columns(Raw(headers=True))),
         replace(
             JOB, record_format=whole_record(Json("id INT"), Text("k"), {"t": "timestamp", "h": Header("h", "all")})

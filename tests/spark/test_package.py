@@ -1,6 +1,5 @@
 """The files that travel with a job."""
 
-import compileall
 import json
 import os
 import stat
@@ -8,7 +7,6 @@ import subprocess
 import sys
 import time
 import zipfile
-from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,6 @@ import airflow_kafka_offsets
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.row_columns import row_columns
-from airflow_kafka_offsets.spark import package
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.package import write_application, write_package
 from airflow_kafka_offsets.staging.rows import TargetColumns
@@ -79,7 +76,6 @@ def run(code: str, archive: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compileall.compile_dir(str(ROOT), quiet=1)
     return write_package(tmp_path_factory.mktemp("package") / "airflow_kafka_offsets.zip")
 
 
@@ -129,39 +125,6 @@ class TestPackage:
 
     def test_it_holds_the_whole_package_and_nothing_else(self, archive: Path) -> None:
         """Half of it would hide the other half from a transform that imports it."""
-        sources = {name: content for name, content in contents(archive).items() if not name.endswith(".pyc")}
-        assert sources == {str(path.relative_to(ROOT.parent)): path.read_bytes() for path in ROOT.rglob("*.py")}
-
-    def test_what_spark_imports_is_not_compiled_again(self, archive: Path) -> None:
-        code = (
-            "import sys, zipimport\n"
-            "zipimport._compile_source = lambda path, source: sys.exit(f'{path} is compiled')\n"
-            "import airflow_kafka_offsets.spark.main, airflow_kafka_offsets.kafka.reader\n"
-            "print(airflow_kafka_offsets.spark.main.__file__)"
-        )
-        done = run(code, archive)
-        assert done.stdout == f"{archive}/airflow_kafka_offsets/spark/main.pyc\n", done.stderr
-
-    def test_another_version_of_python_takes_the_sources(self, archive: Path, tmp_path: Path) -> None:
-        with zipfile.ZipFile(tmp_path / "other.zip", "w") as other:
-            for name, content in contents(archive).items():
-                other.writestr(name, b"\0\0\r\n" + content[4:] if name.endswith(".pyc") else content)
-        found = run("from airflow_kafka_offsets import exceptions; print(exceptions.__file__)", tmp_path / "other.zip")
-        assert found.stdout == f"{tmp_path}/other.zip/airflow_kafka_offsets/exceptions.py\n", found.stderr
-
-    def test_bytecode_of_an_older_source_is_left_out(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        root = tmp_path / "airflow_kafka_offsets"
-        (root / "spark").mkdir(parents=True)
-        (root / "core").mkdir()
-        for name in ("spark/package.py", "core/kept.py", "core/edited.py", "core/never_imported.py"):
-            (root / name).write_text("value = 1\n")
-        compileall.compile_dir(str(root), quiet=1)
-        (root / "core" / "edited.py").write_text("value = 22\n")
-        Path(cache_from_source(root / "core" / "never_imported.py")).unlink()
-        monkeypatch.setattr(package, "__file__", str(root / "spark" / "package.py"))
-
-        held = contents(write_package(tmp_path / "other.zip"))
-
-        assert [name for name in held if name.startswith("airflow_kafka_offsets/core/") and name.endswith("c")] == [
-            "airflow_kafka_offsets/core/kept.pyc"
-        ]
+        assert contents(archive) == {
+            str(path.relative_to(ROOT.parent)): path.read_bytes() for path in ROOT.rglob("*.py")
+        }

@@ -100,7 +100,7 @@ class SubclassOfRemoteSession(RemoteSession):
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The sessions that jobs ran in."""
     ran: list[Any] = []
-    monkeypatch.setattr(session_launcher, "run", lambda spark, job, display, shared: ran.append(spark))
+    monkeypatch.setattr(session_launcher, "run", lambda spark, job, display: ran.append(spark))
     return ran
 
 

@@ -73,7 +73,7 @@ def test_a_slice_is_read_no_further_once_it_has_too_many_dead_letters(tmp_path: 
         yield [FakeMessage(offset, b"{") for offset in range(14, 16)]
         raise AssertionError("it is read on")
 
-    one = job(tmp_path, on_bad_record="dead_letter", max_dead_letters=3)
+    one = job(tmp_path, has_dead_letters=True, max_dead_letters=3)
     with pytest.raises(DeadLetterError, match=r"More than 3 records of orders\[3\] 10\.\.20 .* offset 14"):
         rows_of(one, script())
     (left,) = StagingDirectory(one.staging_uri).notes("failure-")
@@ -88,12 +88,12 @@ class TestLargeRecords:
         return [large, good(15, 20)]
 
     def test_they_fail_the_slice(self, tmp_path: Path) -> None:
-        told = r"offset 11 cannot be loaded: it has 41 bytes, and max_record_bytes allows 31"
+        told = r"offset 11 cannot be loaded: it has 41 bytes, and Reading.max_record_bytes allows 31"
         with pytest.raises(RecordError, match=told):
             rows_of(job(tmp_path, record_format=Raw(), columns=row_columns(Raw()), max_record_bytes=31), self.script())
 
     def test_dead_letters_keep_nothing_of_them(self, tmp_path: Path) -> None:
-        raw = {"record_format": Raw(), "columns": row_columns(Raw()), "on_bad_record": "dead_letter"}
+        raw = {"record_format": Raw(), "columns": row_columns(Raw()), "has_dead_letters": True}
         one = job(tmp_path, **raw, max_record_bytes=31)
 
         found = [row["_kafka_offset"] for row in rows_of(one, self.script(name=b"", fields=[("h", b"")]))]
@@ -109,7 +109,7 @@ class TestLargeRecords:
         assert [(row["offset"], row["key"], row["value"], row["headers"]) for row in letters] == [
             (offset, None, None, None) for offset in (11, 13, 14)
         ]
-        assert letters[2]["error"] == "it has 32 bytes, and max_record_bytes allows 31"
+        assert letters[2]["error"] == "it has 32 bytes, and Reading.max_record_bytes allows 31"
 
     @pytest.mark.parametrize("part", ["name", "headers"])
     def test_keys_and_headers_count(self, tmp_path: Path, part: str) -> None:
@@ -124,7 +124,7 @@ class TestLargeRecords:
             rows_of(one, [[FakeMessage(13, b"v" * (2 if part == "name" else 0), **fields)]])
 
     def test_a_slice_of_them_has_no_rows(self, tmp_path: Path) -> None:
-        one = job(tmp_path, on_bad_record="dead_letter", max_record_bytes=1)
+        one = job(tmp_path, has_dead_letters=True, max_record_bytes=1)
         assert rows_of(one, [good(10, 20)]) == []
         assert note(one).dead_letters == 10
 
@@ -175,7 +175,7 @@ class TestBadRecords:
             rows_of(job(tmp_path), self.SCRIPT)
 
     def test_they_are_set_aside_where_that_is_wanted(self, tmp_path: Path) -> None:
-        one = job(tmp_path, on_bad_record="dead_letter")
+        one = job(tmp_path, has_dead_letters=True)
         assert [row["id"] for row in rows_of(one, self.SCRIPT)] == [10, 11, 13, 14, 17, 18, 19]
         read = note(one)
         assert (read.records, read.dead_letters) == (10, 3)
@@ -191,13 +191,13 @@ class TestBadRecords:
         ]
 
     def test_without_any_there_is_no_file(self, tmp_path: Path) -> None:
-        one = job(tmp_path, on_bad_record="dead_letter")
+        one = job(tmp_path, has_dead_letters=True)
         rows_of(one, [good(10, 20)])
         assert (note(one).dead_letters, note(one).dead_letters_file) == (0, None)
         assert not list(tmp_path.glob("dead-*"))
 
     def test_a_slice_that_is_evaluated_twice_counts_once(self, tmp_path: Path) -> None:
-        one = job(tmp_path, on_bad_record="dead_letter")
+        one = job(tmp_path, has_dead_letters=True)
         rows_of(one, self.SCRIPT)
         rows_of(one, self.SCRIPT)
         assert len(list(tmp_path.glob("dead-0-*"))) == 2
@@ -207,14 +207,14 @@ class TestBadRecords:
         assert (tmp_path / file.name).exists()
 
     def test_progress_tells_how_many_there_are(self, tmp_path: Path) -> None:
-        one = job(tmp_path, on_bad_record="dead_letter", progress_interval=0.0)
+        one = job(tmp_path, has_dead_letters=True, progress_interval=0.0)
         rows_of(one, self.SCRIPT)
         assert note(one, "progress").dead_letters == 3
 
     def test_the_log_line_tells_it_where_there_are_any(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        one = job(tmp_path, on_bad_record="dead_letter")
+        one = job(tmp_path, has_dead_letters=True)
         progress = Progress(one, SliceNotes(StagingDirectory(one.staging_uri)))
         rows_of(one, [good(10, 20)])
         progress.report()
@@ -225,7 +225,7 @@ class TestBadRecords:
         assert printed.rstrip().endswith(", 3 dead letters")
 
     def test_a_raw_record_is_never_bad(self, tmp_path: Path) -> None:
-        one = job(tmp_path, on_bad_record="dead_letter", record_format=Raw(), columns=row_columns(Raw()))
+        one = job(tmp_path, has_dead_letters=True, record_format=Raw(), columns=row_columns(Raw()))
         assert [row["value"] for row in rows_of(one, self.SCRIPT)][2] == b"{"
         assert note(one).dead_letters == 0
 
@@ -234,8 +234,8 @@ class TestBadRecords:
     ("changes", "said"),
     [
         ({}, "are_fail"),
-        ({"on_bad_record": "dead_letter"}, "are_kept"),
-        ({"on_bad_record": "dead_letter", "transform": DataFrameFunction("shop.orders.clean")}, "are_spread"),
+        ({"has_dead_letters": True}, "are_kept"),
+        ({"has_dead_letters": True, "transform": DataFrameFunction("shop.orders.clean")}, "are_spread"),
     ],
 )
 def test_rows_that_no_file_can_have_are_staged_unless_spark_may_have_spread_their_record(

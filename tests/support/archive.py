@@ -45,8 +45,8 @@ class ArchiveTable(Table):
     def prepare(self, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
         return self.sink.prepare(self.engine)
 
-    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
-        self.sink.refuse_unknown_rows(conn, batches, batch_id)
+    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
+        self.sink.refuse_unknown_rows(conn, batches, output)
 
     def publish(self, conn: Connection, output: Output) -> AbstractContextManager[Target]:
         return self.sink.open(conn, output)
@@ -79,7 +79,8 @@ class Archive(Sink):
         self.blobs.create(engine, checkfirst=True)
         return TargetColumns(self.name, None)
 
-    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
+    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
+        batch_id = output.batch_id
         known = set(conn.scalars(sa.select(batches.c.batch_id))) - {batch_id}
         unknown = [batch for batch, _ in self.read(conn) if batch >= batch_id and batch not in known]
         if unknown:

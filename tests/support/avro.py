@@ -51,7 +51,6 @@ _SHARED: list[dict[str, Any]] = [
             },
         ],
     },
-    {"name": "either", "type": ["null", "string", "long"]},
 ]
 
 
@@ -68,6 +67,8 @@ VERSIONS = {
         _NAME | {"aliases": ["first_name"]},
         {"name": "level", "type": "int", "default": 7},
         {"name": "note", "type": ["null", "string"], "default": None},
+        # Only this version is read value by value.
+        {"name": "either", "type": ["null", "string", "long"], "default": None},
         *_SHARED,
     ),
 }

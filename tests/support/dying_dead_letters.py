@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import Staging
 from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.formats.json_format import Json
@@ -54,7 +55,7 @@ class DeadLetterReplay:
             topics=(self.topic,),
             value_format=Json("id BIGINT NOT NULL, name STRING"),
             sink=self.sink,
-            staging_dir=self.staging_dir,
+            staging=Staging(dir=self.staging_dir),
         )
         try:
             return replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=engine, corrected=self.corrected)

@@ -82,9 +82,9 @@ class ElsewhereArchive(Archive):
                 other.execute(CreateTable(table, if_not_exists=True))
         return TargetColumns(self.name, None)
 
-    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
+    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
         # Rows of this batch may be its own, once it began to be published.
-        is_other = sa.or_(batches.c.batch_id != batch_id, batches.c.publish_started_at.is_not(None))
+        is_other = sa.or_(batches.c.batch_id != output.batch_id, batches.c.publish_started_at.is_not(None))
         known = set(conn.scalars(sa.select(batches.c.batch_id).where(is_other)))
         with self.database().connect() as other:
             unknown = [batch for batch, _ in self.read(other) if batch not in known]

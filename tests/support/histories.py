@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, Position, TopicPartition
 from airflow_kafka_offsets.exceptions import Violation
 from airflow_kafka_offsets.sinks.target_rows import Detail, RowCount
-from airflow_kafka_offsets.verification.facts import BatchRecord, Findings, LoadedRange
+from airflow_kafka_offsets.verification.facts import BatchFacts, Findings, LoadedRange
 from airflow_kafka_offsets.verification.proof import prove
 
 T0 = TopicPartition("t", 0)
@@ -15,7 +15,7 @@ Log = dict[int, int]  # offsets of records, and their timestamps in milliseconds
 
 
 def proved(
-    batches: list[BatchRecord], positions: dict[TopicPartition, Position], detail: Detail = "offsets"
+    batches: list[BatchFacts], positions: dict[TopicPartition, Position], detail: Detail = "offsets"
 ) -> Findings:
     return prove(batches, positions, target="target", detail=detail)
 
@@ -31,10 +31,10 @@ def tally(offsets: list[int], tp: TopicPartition = T0) -> RowCount:
 
 def loaded(
     batch_id: int, start: int, end: int, *, how: str = "stored", topic_id: str = ID, gap: Gap | None = None
-) -> BatchRecord:
+) -> BatchFacts:
     """A batch of one partition whose every offset holds a record."""
     count = end - start
-    return BatchRecord(
+    return BatchFacts(
         batch_id,
         state="committed",
         target_table="target",
@@ -76,6 +76,6 @@ def rewind(
     how: str = "rewind",
     topic_id: str = ID,
     replaced: tuple[int, int] | None = None,
-) -> BatchRecord:
+) -> BatchFacts:
     one = OffsetRange(*T0, start, end, end, topic_id, how)
-    return BatchRecord(batch_id, "rewind", "committed", ranges=(LoadedRange(one, replaced=replaced),))
+    return BatchFacts(batch_id, "rewind", "committed", ranges=(LoadedRange(one, replaced=replaced),))

@@ -1,4 +1,4 @@
-"""Iceberg tables in tests: in the database of the positions, or in a catalog elsewhere; counted by readers of their
+"""Iceberg tables in tests: in the database of the positions, or in an external catalog; counted by readers of their
 own.
 """
 
@@ -18,10 +18,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.replaying.replay import replay
-from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.verification.verify import verify
 from devstack.iceberg_rest import IcebergRestServer
@@ -30,10 +30,10 @@ from tests.support.loads import Loader
 NAME = "shop.orders"
 
 
-def iceberg_sink(where: str, directory: Path, *, name: str = NAME, **options: Any) -> IcebergSink:
+def iceberg_sink(where: str, directory: Path, *, name: str = NAME, **options: Any) -> IcebergTable:
     """Return a sink.
 
-    :param where: of its catalog: `positions`, `elsewhere`, or `rest`, whose namespace is the directory's
+    :param where: of its catalog: `positions`, `sql`, or `rest`, whose namespace is the directory's
     """
     if where == "rest":
         namespace = "shop_" + hashlib.sha256(str(directory).encode()).hexdigest()[:16]
@@ -63,14 +63,14 @@ def stop_rest_server() -> None:
         rest_server.cache_clear()
 
 
-def open_table(sink: IcebergSink, engine: Engine) -> Table:
+def open_table(sink: IcebergTable, engine: Engine) -> Table:
     """Open the table as any other program does."""
     found = find_table(sink, engine)
     assert found is not None
     return found
 
 
-def find_table(sink: IcebergSink, engine: Engine) -> Table | None:
+def find_table(sink: IcebergTable, engine: Engine) -> Table | None:
     """Open the table as any other program does; None where there is none."""
     own = {"type": "sql", "uri": engine.url.render_as_string(hide_password=False), "warehouse": sink.warehouse or ""}
     properties = sink.catalog if isinstance(sink.catalog, Mapping) else own
@@ -101,14 +101,14 @@ class IcebergGroup:
 
     loader: Loader
     orders: str
-    sink: IcebergSink
+    sink: IcebergTable
 
     def load(self, **options: Any) -> LoadResult:
-        return self.loader(self.orders, **{"sink": self.sink, "on_bad_record": "dead_letter", **options})
+        return self.loader(self.orders, **{"sink": self.sink, "on_bad_record": DeadLetters(), **options})
 
     def replay(self, bounds: Any, pipeline: Mapping[str, Any] | None = None, **options: Any) -> LoadResult:
         return replay(
-            self.loader.pipeline([self.orders], sink=self.sink, on_bad_record="dead_letter", **(pipeline or {})),
+            self.loader.pipeline([self.orders], sink=self.sink, on_bad_record=DeadLetters(), **(pipeline or {})),
             bounds,
             kafka_config=self.loader.config,
             engine=self.loader.engine,

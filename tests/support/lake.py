@@ -13,11 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_kafka_offsets import replay
+from airflow_kafka_offsets import DeadLetters, replay
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading.context import LoadResult
-from airflow_kafka_offsets.sinks.lake.table_sink import FileTableSink
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -72,11 +71,11 @@ class LakeGroup:
     read: Callable[[], pa.Table]
 
     def load(self, run: TaskRun = AGAIN, **options: Any) -> LoadResult:
-        return self.loader(self.topic, run=run, **{"sink": self.sink, "on_bad_record": "dead_letter", **options})
+        return self.loader(self.topic, run=run, **{"sink": self.sink, "on_bad_record": DeadLetters(), **options})
 
     def replay(self, bounds: Any, run: TaskRun = AGAIN, **options: Any) -> LoadResult:
         return replay(
-            self.loader.pipeline([self.topic], sink=self.sink, on_bad_record="dead_letter"),
+            self.loader.pipeline([self.topic], sink=self.sink, on_bad_record=DeadLetters()),
             bounds,
             kafka_config=self.loader.config,
             engine=self.loader.engine,
@@ -106,18 +105,19 @@ class LakeGroup:
         return positions(self.loader.engine).get((self.topic, 0))
 
 
-def publish_rows(sink: FileTableSink, rows: pa.RecordBatch, tmp_path: Path, batch_id: int = 1, **options: Any) -> None:
+def publish_rows(sink: Sink, rows: pa.RecordBatch, tmp_path: Path, batch_id: int = 1, **options: Any) -> None:
     """Publish rows as a batch, without a load.
 
     :param options: of `prepare`
     """
-    engine: Any = None
+    conn: Any = None
+    table = sink.connect(conn)
     output = Output(batch_id, "g", (), "series", f"batch-{batch_id}-x")
-    sink.prepare(engine, rows.schema, **options)
-    writer = sink.writer(engine, rows.schema, output)
+    table.prepare(rows.schema, **options)
+    writer: Any = table.writer(rows.schema, output)
     directory = StagingDirectory(str(tmp_path))
     files = tuple(writer.write([rows], directory, {}, RefusedRows(directory)))
     staged = StagedRows(directory, Manifest(batch_id, "", files, (), (), writer.columns))
-    with sink.open(engine, output) as target:
+    with table.publish(conn, output) as target:
         target.add_columns(rows.schema)
         target.write(staged)

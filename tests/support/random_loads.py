@@ -26,6 +26,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from airflow_kafka_offsets import Coordination, DeadLetters, Limits, Staging
 from airflow_kafka_offsets.exceptions import DataLossError, TopicRecreatedError
 from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
@@ -130,7 +131,10 @@ class Machine(RandomTopic):
         spark=st.sampled_from([False, False, False, True]),
     )
     def load(self, max_records: int | None, until: int | None, slice_offsets: int, spark: bool) -> None:
-        options: dict[str, Any] = {"max_records": max_records, "slice_offsets": slice_offsets}
+        options: dict[str, Any] = {
+            "limits": Limits(max_records=max_records),
+            "staging": Staging(slice_offsets=slice_offsets),
+        }
         if until is not None:
             options["until"] = NOON + timedelta(minutes=until)
         run = self.next_run()
@@ -183,12 +187,11 @@ class Machine(RandomTopic):
             {
                 "group_id": self.group_id,
                 "sink": self.target.sink,
-                "staging_dir": str(self.staging),
-                "on_bad_record": "dead_letter",
+                "staging": Staging(dir=str(self.staging), slice_offsets=4),
+                "on_bad_record": DeadLetters(),
                 "on_data_loss": "skip",
-                "lease": timedelta(seconds=1),
-                "slice_offsets": 4,
-                "max_records": max_records,
+                "coordination": Coordination(lease=timedelta(seconds=1)),
+                "limits": Limits(max_records=max_records),
             },
         )
         with DyingLoad(dying, point) as process:
@@ -207,9 +210,9 @@ class Machine(RandomTopic):
             "topics": (self.topic,),
             "value_format": COLUMNS,
             "sink": self.target.sink,
-            "staging_dir": str(self.staging),
-            "on_bad_record": "dead_letter",
-            "lease": timedelta(seconds=1),
+            "staging": Staging(dir=str(self.staging)),
+            "on_bad_record": DeadLetters(),
+            "coordination": Coordination(lease=timedelta(seconds=1)),
         }
         return load(
             *pipeline_and_options(parameters | options),
@@ -286,7 +289,7 @@ class Machine(RandomTopic):
         """Return the rows of a batch that a target which commits elsewhere may have, and the state tables do not know
         as committed.
         """
-        if not self.target.kind.commits_elsewhere:
+        if not self.target.kind.commits_externally:
             return set()
         ranges = self.rows(
             "SELECT r.partition, r.start_offset, r.end_offset FROM offset_ranges r JOIN offset_batches b ON b.batch_id "

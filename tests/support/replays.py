@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_kafka_offsets import replay
+from airflow_kafka_offsets.core.options import Limits
 from airflow_kafka_offsets.core.planning import OnDataLoss
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading.context import LoadResult
@@ -36,7 +37,7 @@ class Replayer:
         run: TaskRun | None = None,
         replace: bool = False,
         reason: str | None = None,
-        max_records: int | None = None,
+        limits: Limits = Limits(),
         on_data_loss: OnDataLoss = "fail",
         launcher: InlineLauncher | None = None,
         **options: Any,
@@ -47,7 +48,7 @@ class Replayer:
             kafka_config=self.loader.config,
             engine=self.loader.engine,
             launcher=launcher or self.loader.launcher,
-            max_records=max_records,
+            limits=limits,
             on_data_loss=on_data_loss,
             replace=replace,
             reason=reason,

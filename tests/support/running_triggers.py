@@ -20,7 +20,7 @@ Looked = list[PollResult[Judgement] | Exception]
 
 
 def arguments(topic: str, **more: Any) -> dict[str, Any]:
-    defaults = {"group_id": "loader", "topics": [topic], "offsets_conn_id": "warehouse", "poll_interval": POLL}
+    defaults = {"group_id": "loader", "topics": [topic], "conn_id": "warehouse", "poll_interval": POLL}
     return defaults | more
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import Staging
 from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.row_columns import row_columns
@@ -29,7 +30,11 @@ RANGE = OffsetRange("orders", 0, 10, 30, 30)
 
 
 PIPELINE = Pipeline(
-    group_id="group", topics=("orders",), value_format=Json("id BIGINT"), sink=SqlTable("target"), slice_offsets=10
+    group_id="group",
+    topics=("orders",),
+    value_format=Json("id BIGINT"),
+    sink=SqlTable("target"),
+    staging=Staging(slice_offsets=10),
 )
 
 
@@ -49,8 +54,9 @@ def read(start: int, end: int, records: int | None = 5, **fields: Any) -> SliceR
 
 def job(planned: Batch, directory: StagingDirectory, pipeline: Pipeline = PIPELINE) -> StageJob:
     values: dict[str, Any] = dict.fromkeys(field.name for field in fields(LoadContext))
-    values |= {"pipeline": pipeline, "kafka_config": {}, "columns": COLUMNS}
-    values |= {"ledger": Ledger(sa.create_engine("sqlite://"))}
+    values |= {"pipeline": pipeline, "kafka_config": {}, "columns": COLUMNS, "connections": {}}
+    engine = sa.create_engine("sqlite://")
+    values |= {"ledger": Ledger(engine), "table": pipeline.sink.connect(engine, {})}
     values |= {"target": TargetColumns("target", None), "recipe": Recipe("target", None, WANTED)}
     return make_job(LoadContext(**values), "load", planned, directory)
 

@@ -14,9 +14,8 @@ import sqlalchemy as sa
 from pyarrow.dataset import dataset
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import DeltaTable, ParquetDataset, committed_files
+from airflow_kafka_offsets import DeltaTable, IcebergTable, ParquetFiles
 from airflow_kafka_offsets.sinks.fan_out import Branch, FanOut
-from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.transforms.sql import Sql
@@ -39,14 +38,14 @@ class Place(NamedTuple):
 class Kind:
     """A kind of target.
 
-    :param commits_elsewhere: whether it is an `ElsewhereSink`
+    :param commits_externally: whether it makes a commit of its own
     :param refuses: whether it refuses some of the values that `random_topics` writes
     :param sink: makes one, with a name, in a directory
     :param read: every row of it
     """
 
     name: str
-    commits_elsewhere: bool
+    commits_externally: bool
     refuses: bool
     sink: Callable[[str, Path], Sink]
     read: Callable[[Sink, Engine], list[Place]]
@@ -68,7 +67,7 @@ def _read_archive(sink: Sink, engine: Engine) -> list[Place]:
 
 
 def _read_iceberg(sink: Sink, engine: Engine) -> list[Place]:
-    assert isinstance(sink, IcebergSink)
+    assert isinstance(sink, IcebergTable)
     table = find_table(sink, engine)
     names = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_batch_id", "id")
     return [] if table is None else [Place(*row) for row in scanned(table, *names)]
@@ -82,10 +81,9 @@ def _read_delta(sink: Sink, engine: Engine) -> list[Place]:
 
 
 def _read_parquet(sink: Sink, engine: Engine) -> list[Place]:
-    assert isinstance(sink, ParquetDataset)
-    if not Path(sink.uri, "_schemas").exists() or not (files := committed_files(sink.uri)):
-        return []
-    return as_places(pa.table(dataset(files, format="parquet").to_table()).to_pylist())
+    assert isinstance(sink, ParquetFiles)
+    # Arrow leaves out what begins with an underscore.
+    return as_places(dataset(sink.uri, format="parquet").to_table().to_pylist()) if Path(sink.uri).exists() else []
 
 
 def _two_tables(name: str, _: Path) -> FanOut:
@@ -112,7 +110,7 @@ def _iceberg(where: str, name: str, directory: Path) -> Sink:
 def _iceberg_by_place(name: str, directory: Path) -> Sink:
     """By a key that each record has for itself: a row that is lost is missed, and one that is doubled is seen."""
     key = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
-    return iceberg_sink("elsewhere", directory, name=f"shop.{name}", upsert_key=key)
+    return iceberg_sink("sql", directory, name=f"shop.{name}", upsert_key=key)
 
 
 KINDS = {
@@ -130,10 +128,10 @@ KINDS = {
                 partial(_iceberg, where),
                 _read_iceberg,
             )
-            for where in ("positions", "elsewhere", "rest")
+            for where in ("positions", "sql", "rest")
         ),
         Kind("delta", True, False, lambda name, at: DeltaTable(f"{at}/delta/{name}"), _read_delta),
-        Kind("parquet", True, False, lambda name, at: ParquetDataset(f"{at}/parquet/{name}"), _read_parquet),
+        Kind("parquet", True, False, lambda name, at: ParquetFiles(f"{at}/parquet/{name}"), _read_parquet),
         Kind("two tables", False, True, _two_tables, _read_two_tables),
     )
 }
@@ -158,7 +156,7 @@ class Target:
     def make(cls, kind: str, engine: Engine, directory: Path, name: str = "target") -> Target:
         of_kind = (KINDS | UPSERTS)[kind]
         sink = of_kind.sink(name, directory)
-        assert sink.commits_externally is of_kind.commits_elsewhere
+        assert sink.commits_externally is of_kind.commits_externally
         return cls(of_kind, sink, engine)
 
     def places(self) -> list[Place]:

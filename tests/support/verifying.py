@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.facts import Coverage
 from airflow_kafka_offsets.verification.verify import verify
@@ -18,7 +19,7 @@ from tests.support.loads import Loader, in_dialect
 ON_ONE = pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
 """For what the kind of database has no part in."""
 
-LEFT_OUT: dict[str, Any] = {"on_bad_record": "dead_letter"}
+LEFT_OUT: dict[str, Any] = {"on_bad_record": DeadLetters()}
 
 
 def verified(loader: Loader, **options: Any) -> Coverage:

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.plugin.readings import Connections, Readings
-from airflow_kafka_offsets.plugin.sources import Origin, Registered, Source
+from airflow_kafka_offsets.plugin.sources import Discovery, Registered, Source
 from tests.support.clients import Kafka
 
 ROLES = {"viewer": "VIEWER", "editor": "USER", "operator": "OP"}
@@ -96,7 +96,7 @@ def readings(
         assert conn_id == "kafka_default"
         return {"bootstrap.servers": kafka.bootstrap_servers}
 
-    configured = {Source(conn_id): Origin(is_configured=True) for conn_id in engines}
+    configured = {Source(conn_id): Discovery(is_configured=True) for conn_id in engines}
     return Readings(Connections(database, cluster, config), lambda: configured, registered, **options)
 
 

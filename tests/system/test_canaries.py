@@ -20,6 +20,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import DeadLetters
 from devstack.secured_kafka import SecuredKafka
 from devstack.spark import SparkStandalone
 from devstack.topics import create_topic
@@ -113,16 +114,18 @@ class Loads:
             next(self._dates),
             topics=[topic],
             columns=COLUMNS,
-            staging_dir=str(self.staging),
+            staging={"dir": str(self.staging)},
             transform="load_under_test.keep_all",
-            spark_conf={
-                "spark.ui.enabled": "false",
-                "spark.eventLog.enabled": "true",
-                "spark.eventLog.dir": self.events.as_uri(),
-                "spark.eventLog.compress": "false",
-                "spark.local.dir": str(self.local),
-                "spark.hadoop.fs.s3a.secret.key": "{{ conn.lake.password }}",
-                "spark.hadoop.fs.s3a.session.token": "{{ var.value.lake_token }}",
+            spark={
+                "conf": {
+                    "spark.ui.enabled": "false",
+                    "spark.eventLog.enabled": "true",
+                    "spark.eventLog.dir": self.events.as_uri(),
+                    "spark.eventLog.compress": "false",
+                    "spark.local.dir": str(self.local),
+                    "spark.hadoop.fs.s3a.secret.key": "{{ conn.lake.password }}",
+                    "spark.hadoop.fs.s3a.session.token": "{{ var.value.lake_token }}",
+                }
             },
             **options,
         )
@@ -191,7 +194,7 @@ def load_well_and_badly(loads: Loads, topic: Topics, failing: Collection[str]) -
 
     values = [{"id": 1, "name": row}, undecodable, unparsed, refused, {"id": 5, "name": row}]
     good = topic(values)
-    status, output = loads.run(good, group_id=loads.canaries["group"], on_bad_record="dead_letter")
+    status, output = loads.run(good, group_id=loads.canaries["group"], on_bad_record=DeadLetters())
     assert status == 0, output[-8000:]
     assert rows(loads.database, "SELECT id, name FROM target ORDER BY id") == [(1, row), (5, row)]
     assert rows(loads.database, "SELECT offset_value FROM dead_letters ORDER BY 1") == [(1,), (2,), (3,)]

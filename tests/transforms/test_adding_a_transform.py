@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.formats.record_format import BadRecord
 from airflow_kafka_offsets.transforms.transform import TRANSFORMS, BatchFunction, BatchTransform, Transformed
 from tests.support.clients import produce
@@ -21,7 +22,6 @@ class Below:
     """Takes rows with an id below a limit; those above twice the limit are bad."""
 
     kind: ClassVar[str] = "below"
-    runs_python: ClassVar[bool] = False
     limit: int
 
     @property
@@ -51,7 +51,7 @@ def test_it_loads(loader: Loader, topic: TopicFactory, monkeypatch: pytest.Monke
     assert isinstance(Below(3), BatchTransform)
     name = topic()
     produce(loader.kafka, name, names(0, 9))
-    result = loader(name, transform=Below(3), on_bad_record="dead_letter")
+    result = loader(name, transform=Below(3), on_bad_record=DeadLetters())
     assert (result.rows, result.dead_letters) == (3, 2)
     assert rows_of(loader.engine, "SELECT offset_value, error FROM dead_letters") == [
         (7, "far above"),

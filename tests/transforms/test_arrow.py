@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError, TransformError
@@ -144,7 +145,7 @@ def test_what_shows_with_records_names_them(loader: Loader, topic: TopicFactory,
     name = topic()
     produce(loader.kafka, name, names(0, 3))
     with pytest.raises(TransformError, match=error):
-        loader(name, transform=with_(function), on_bad_record="dead_letter")
+        loader(name, transform=with_(function), on_bad_record=DeadLetters())
     assert positions(loader.engine) == {}
 
 
@@ -177,7 +178,7 @@ def test_dead_letters_are_replayed_through_it_without_spark(loader: Loader, topi
     name = topic()
     produce(loader.kafka, name, [b"no json", *names(1, 1)])
     transform = with_("shouted")
-    loader(name, transform=transform, on_bad_record="dead_letter")
+    loader(name, transform=transform, on_bad_record=DeadLetters())
     letters = rows(loader.engine, "SELECT topic, partition, offset_value FROM dead_letters")
     corrected = {Record(*letters[0]): b'{"id": 9, "name": "z"}'}
     replay_dead_letters(

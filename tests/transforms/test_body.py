@@ -123,7 +123,7 @@ class TestTheDecorator:
             (lambda records, *days: records, {}, r"are given by name, so each needs one; got \*days"),
             (lambda records, **days: records, {}, r"are given by name, so each needs one; got \*\*days"),
             (lambda records, day, /: records, {}, "are given by name, so each needs one; got day"),
-            (clean, {"on_bad_record": "skip"}, "on_bad_record must be one of"),
+            (clean, {"on_bad_record": "skip"}, "on_bad_record must be 'fail', or DeadLetters"),
         ],
     )
     def test_what_cannot_work_is_refused_when_the_dag_is_parsed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_kafka_offsets import DeadLetters, Staging
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import DeadLetterError, TargetError, TransformError
@@ -21,7 +22,7 @@ def test_the_target_is_created_from_what_the_text_selects(loader: Loader, topic:
     produce(loader.kafka, name, names(0, 3), 0)
     produce(loader.kafka, name, names(4, 4), 1)
 
-    result = loader(name, transform=SQL, on_bad_record="dead_letter", slice_offsets=2)
+    result = loader(name, transform=SQL, on_bad_record=DeadLetters(), staging=Staging(slice_offsets=2))
 
     assert (result.records, result.rows, result.dead_letters) == (7, 6, 0)
     assert rows(
@@ -44,7 +45,7 @@ def test_records_that_it_raises_for_are_dead_letters_like_those_that_are_not_dec
     name = topic()
     produce(loader.kafka, name, RECORDS)
 
-    result = loader(name, transform=SQL, on_bad_record="dead_letter")
+    result = loader(name, transform=SQL, on_bad_record=DeadLetters())
 
     assert (result.records, result.rows, result.dead_letters) == (5, 2, 2)
     assert rows(loader.engine, "SELECT id, part, _kafka_offset FROM target ORDER BY id") == [(1, -50, 0), (4, 100, 3)]
@@ -59,8 +60,8 @@ def test_records_that_it_raises_for_are_dead_letters_like_those_that_are_not_dec
 def test_more_of_them_than_allowed_fail_the_load(loader: Loader, topic: TopicFactory) -> None:
     name = topic()
     produce(loader.kafka, name, RECORDS)
-    with pytest.raises(DeadLetterError, match="max_dead_letters allows 1"):
-        loader(name, transform=SQL, on_bad_record="dead_letter", max_dead_letters=1)
+    with pytest.raises(DeadLetterError, match=r"DeadLetters\.limit allows 1"):
+        loader(name, transform=SQL, on_bad_record=DeadLetters(limit=1))
 
 
 def test_else_they_fail_the_load_with_their_place_and_the_text(loader: Loader, topic: TopicFactory) -> None:
@@ -91,7 +92,7 @@ def test_columns_that_the_target_lacks_are_named_before_anything_is_read(loader:
 def test_dead_letters_are_replayed_through_it_without_spark(loader: Loader, topic: TopicFactory) -> None:
     name = topic()
     produce(loader.kafka, name, RECORDS)
-    loader(name, transform=SQL, on_bad_record="dead_letter")
+    loader(name, transform=SQL, on_bad_record=DeadLetters())
     mended = Sql("SELECT id, upper(name) AS Name, 100 / nullif(id - 3, 0) AS part FROM records")
 
     replayed = replay_dead_letters(

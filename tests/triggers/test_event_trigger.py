@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag.shared_poll import PollResult
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
@@ -33,7 +34,7 @@ def test_an_event_trigger_fires_once_and_again_after_positions_moved(
             assert one.events.empty()
             # A load that leaves enough behind.
             await asyncio.to_thread(produce, on_both.kafka, name, names(5, 6))
-            await asyncio.to_thread(on_both, name, max_records=6, time_budget=timedelta(microseconds=1))
+            await asyncio.to_thread(on_both, name, limits=Limits(max_records=6, time_budget=timedelta(microseconds=1)))
             assert (await one.event())["report"]["lag"] == 5
             # One that does not, and then new records.
             await asyncio.to_thread(on_both, name)

@@ -63,7 +63,7 @@ def test_triggers_of_two_isolation_levels_share_no_poll(monkeypatch: pytest.Monk
 
 def test_the_garbage_collector_of_the_process_is_left_as_it_is() -> None:
     frozen, before = gc.get_freeze_count(), (gc.isenabled(), gc.get_threshold())
-    prepare(LagWatch(group_id="group", offsets_conn_id="warehouse", min_lag=1))
+    prepare(LagWatch(group_id="group", conn_id="warehouse", min_lag=1))
     assert (gc.isenabled(), gc.get_threshold()) == before
     # What the tests themselves have frozen (`conftest.py`) may end meanwhile.
     assert gc.get_freeze_count() <= frozen

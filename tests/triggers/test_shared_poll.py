@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 from airflow.triggers.base import BaseTrigger
 
+from airflow_kafka_offsets import StateTables
 from airflow_kafka_offsets.hooks.metrics import emit_poll
 from airflow_kafka_offsets.kafka.admin import RetryingAdmin
 from airflow_kafka_offsets.lag import shared_poll
@@ -113,7 +114,9 @@ def test_databases_that_do_not_answer_keep_no_other_waiting(
 
     async def test() -> None:
         silent = [
-            KafkaLagEventTrigger(**arguments(name, min_lag=5, offsets_conn_id="silent", offsets_prefix=f"of_{number}_"))
+            KafkaLagEventTrigger(
+                **arguments(name, min_lag=5, conn_id="silent", state_tables=StateTables(prefix=f"of_{number}_"))
+            )
             for number in range(12)
         ]
         async with running(*silent, KafkaLagTrigger(**arguments(name, min_lag=5))) as found:

@@ -91,7 +91,7 @@ BROKEN = {
 }
 
 
-def test_what_was_broken_by_hand_is_named(inline_loader: Loader, two_batches: str) -> None:
+def test_changes_by_hand_are_violations_with_their_place(inline_loader: Loader, two_batches: str) -> None:
     for name, broken in BROKEN.items():
         with put_back(inline_loader.engine):
             do(inline_loader.engine, *broken.statements)
@@ -104,7 +104,7 @@ def test_what_was_broken_by_hand_is_named(inline_loader: Loader, two_batches: st
 
 
 @ON_ONE
-def test_what_a_rewind_passed_over_is_in_the_history(inline_loader: Loader, two_batches: str) -> None:
+def test_offsets_that_a_rewind_skips_are_in_the_history(inline_loader: Loader, two_batches: str) -> None:
     engine = inline_loader.engine
     produce(inline_loader.kafka, two_batches, names(15, 10))
     rewinder = Rewinder(inline_loader)

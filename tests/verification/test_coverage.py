@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import DataFrame
 
+from airflow_kafka_offsets import Limits, StateTables
 from airflow_kafka_offsets.exceptions import ConfigurationError, VerificationError
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -30,7 +31,7 @@ def test_topics_batches_dead_letters_and_gaps_are_proved(
     first, second = topic(partitions=2), topic()
     produce(kafka, first, [*names(0, 9), b"{not json"])
     produce(kafka, second, names(100, 5))
-    inline_loader(first, second, max_records=8, **LEFT_OUT)
+    inline_loader(first, second, limits=Limits(max_records=8), **LEFT_OUT)
     produce(kafka, first, names(10, 6))
     delete_records(kafka.bootstrap_servers, first, 12)
     inline_loader(first, second, on_data_loss="skip")
@@ -76,7 +77,7 @@ def test_another_group_in_the_same_table_is_not_looked_at(
 def test_names_are_quoted(inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
     name, tables, sink = topic(), Tables(prefix='od"d; -- '), SqlTable('ta"r;get.ä')
     produce(kafka, name, names(0, 10))
-    inline_loader(name, tables=tables, sink=sink)
+    inline_loader(name, state_tables=StateTables(prefix=tables.prefix), sink=sink)
 
     found = verify("loader", sink=sink, engine=inline_loader.engine, tables=tables, kafka_config=inline_loader.config)
 

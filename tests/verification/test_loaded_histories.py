@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, Position, TopicPartition
 from airflow_kafka_offsets.sinks.target_rows import RowCount
-from airflow_kafka_offsets.verification.facts import BatchRecord, LoadedRange
+from airflow_kafka_offsets.verification.facts import BatchFacts, LoadedRange
 from tests.support.histories import OTHER_ID, Log, draw_range, proved, records_of, tally, without
 
 
@@ -19,7 +19,7 @@ class Model:
 
     logs: dict[TopicPartition, Log]
     positions: dict[TopicPartition, Position]
-    batches: list[BatchRecord]
+    batches: list[BatchFacts]
     as_they_are: Counter[tuple[TopicPartition, int]]  # records of batches without a transform
 
 
@@ -39,14 +39,14 @@ def histories(draw: st.DrawFn) -> Model:
             model.batches.append(draw_commit(draw, model, batch_id, planned))
         else:
             ranges = tuple(LoadedRange(one) for one, _ in planned)
-            model.batches.append(BatchRecord(batch_id, state=state, ranges=ranges))
+            model.batches.append(BatchFacts(batch_id, state=state, ranges=ranges))
     assume(model.positions)
     return model
 
 
 def draw_commit(
     draw: st.DrawFn, model: Model, batch_id: int, planned: list[tuple[OffsetRange, Gap | None]]
-) -> BatchRecord:
+) -> BatchFacts:
     has_transform = draw(st.integers(0, 3)) == 0
     ranges, rows, letters = [], [], []
     for one, _ in planned:
@@ -64,7 +64,7 @@ def draw_commit(
         model.positions[tp] = Position(one.end, one.topic_id)
     if has_transform and draw(st.booleans()):  # it dropped the columns
         rows = [RowCount(None, None, sum(row.count for row in rows))] if rows else []
-    return BatchRecord(
+    return BatchFacts(
         batch_id,
         state="committed",
         target_table="target",
@@ -182,7 +182,7 @@ def broken_positions(model: Model) -> Iterator[Broken]:
             yield replace(model, positions=others | {tp: changed}), tp, None
     stranger = TopicPartition("stranger", 0)
     yield replace(model, positions=model.positions | {stranger: Position(5)}), stranger, None
-    unknown = BatchRecord(99, rows=(tally([1, 2]),))
+    unknown = BatchFacts(99, rows=(tally([1, 2]),))
     yield replace(model, batches=[*model.batches, unknown]), None, 99
 
 

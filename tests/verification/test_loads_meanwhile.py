@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.verification.verify import verify
 from tests.support.archive import ArchivedRows
 from tests.support.clients import Kafka, produce
@@ -31,7 +32,7 @@ def archive(tmp_path: Path) -> ElsewhereArchive:
     return ElsewhereArchive("orders", path=str(tmp_path / "elsewhere.db"))
 
 
-def test_what_they_publish_is_no_violation(
+def test_batches_that_loads_publish_meanwhile_are_not_violations(
     kafka: Kafka, inline_loader: Loader, orders: str, archive: ElsewhereArchive
 ) -> None:
     produce(kafka, orders, names(0, 5))
@@ -56,14 +57,14 @@ def test_nor_is_what_was_planned_ahead_and_another_group_loads(
 ) -> None:
     produce(kafka, orders, names(0, 6))
     with pytest.raises(ProcessDiedError):
-        inline_loader(orders, sink=replace(archive, dies="after"), max_records=3)
+        inline_loader(orders, sink=replace(archive, dies="after"), limits=Limits(max_records=3))
 
     @dataclass(frozen=True)
     class Busy(ElsewhereArchive):
         """Has the rest before its rows are looked at, and rows of another group."""
 
         def rows(self, conn: sa.Connection) -> ArchivedRows:
-            assert inline_loader(orders, sink=archive, max_records=3).batches == (1, 2)
+            assert inline_loader(orders, sink=archive, limits=Limits(max_records=3)).batches == (1, 2)
             with pytest.raises(ProcessDiedError):
                 inline_loader(orders, sink=replace(archive, dies="after"), group_id="other")
             return super().rows(conn)

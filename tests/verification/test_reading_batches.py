@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.claims import claim_group
 from airflow_kafka_offsets.ledger.install import initialize
@@ -30,7 +31,7 @@ def test_the_number_of_statements_does_not_grow(inline_loader: Loader, kafka: Ka
     verified(inline_loader)
     few = len(statements)
     produce(kafka, two_batches, names(15, 5))
-    inline_loader(two_batches, max_records=1)
+    inline_loader(two_batches, limits=Limits(max_records=1))
     statements.clear()
 
     assert verified(inline_loader).batches == 7

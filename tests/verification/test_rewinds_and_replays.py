@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, Position
-from airflow_kafka_offsets.verification.facts import BatchRecord, LoadedRange, Replaced, Span
+from airflow_kafka_offsets.verification.facts import BatchFacts, LoadedRange, RemovedOutput, Span
 from airflow_kafka_offsets.verification.proof import prove
 from tests.support.histories import FIRST, ID, OTHER_ID, SECOND, T0, loaded, only, proved, rewind, tally
 
@@ -40,11 +40,11 @@ def test_a_move_forward_names_what_it_passes_over_unless_it_was_loaded() -> None
 @pytest.mark.parametrize(
     ("replaced", "violations"), [(None, []), ((4, 10), ["offsets 4..10"]), ((8, 10), ["offsets 8..10"])]
 )
-def test_what_was_loaded_may_be_passed_over_unless_it_was_taken_back(
+def test_loaded_offsets_may_be_skipped_unless_they_were_removed(
     replaced: tuple[int, int] | None, violations: list[str]
 ) -> None:
     gone = (replaced[1] - replaced[0]) if replaced is not None else 0
-    first = replace(FIRST, rows=(tally([*range(10 - gone)]),), replaced={T0: Replaced(gone)} if gone else {})
+    first = replace(FIRST, rows=(tally([*range(10 - gone)]),), replaced={T0: RemovedOutput(gone)} if gone else {})
 
     found = proved([first, rewind(2, 10, 4, replaced=replaced), rewind(3, 4, 10)], {T0: Position(10, ID)})
 
@@ -52,7 +52,7 @@ def test_what_was_loaded_may_be_passed_over_unless_it_was_taken_back(
     assert all(words in one.words for words, one in zip(violations, found.violations, strict=True))
 
 
-def test_what_an_earlier_topic_left_is_not_what_the_next_one_passes_over() -> None:
+def test_offsets_of_an_earlier_topic_are_not_those_that_the_next_one_skips() -> None:
     anew = rewind(2, 10, 3, how="recreated", topic_id=OTHER_ID)
 
     found = proved([FIRST, anew, rewind(3, 3, 9, topic_id=OTHER_ID)], {T0: Position(9, OTHER_ID)})
@@ -60,9 +60,9 @@ def test_what_an_earlier_topic_left_is_not_what_the_next_one_passes_over() -> No
     assert "offsets 3..9, which were never loaded" in only(found).words
 
 
-def replay_into_target(batch_id: int, start: int, end: int, after: frozenset[int] = frozenset()) -> BatchRecord:
+def replay_into_target(batch_id: int, start: int, end: int, after: frozenset[int] = frozenset()) -> BatchFacts:
     one = OffsetRange(*T0, start, end, end, ID, "replay")
-    return BatchRecord(
+    return BatchFacts(
         batch_id,
         "replay",
         "committed",
@@ -76,9 +76,9 @@ def replay_into_target(batch_id: int, start: int, end: int, after: frozenset[int
 
 def test_a_replay_that_was_committed_late_replaces_what_was_loaded_before_that() -> None:
     """Planned before a rewind and a load that were committed before it."""
-    first = replace(FIRST, rows=(), replaced={T0: Replaced(10)})
+    first = replace(FIRST, rows=(), replaced={T0: RemovedOutput(10)})
     late = replay_into_target(2, 0, 5, frozenset({4}))
-    again = replace(loaded(4, 3, 10), rows=(tally(list(range(5, 10))),), replaced={T0: Replaced(2)})
+    again = replace(loaded(4, 3, 10), rows=(tally(list(range(5, 10))),), replaced={T0: RemovedOutput(2)})
     history = [first, late, rewind(3, 10, 3, replaced=(3, 10)), again]
 
     found = proved(history, {T0: Position(10, ID)})
@@ -91,9 +91,9 @@ def test_a_replay_that_was_committed_late_replaces_what_was_loaded_before_that()
 
 
 def test_replays_that_wait_for_each_other_are_taken_in_their_order() -> None:
-    def left(batch: BatchRecord, offsets: list[int]) -> BatchRecord:
+    def left(batch: BatchFacts, offsets: list[int]) -> BatchFacts:
         gone = (batch.row_count or 0) - len(offsets)
-        return replace(batch, rows=(tally(offsets),) if offsets else (), replaced={T0: Replaced(gone)})
+        return replace(batch, rows=(tally(offsets),) if offsets else (), replaced={T0: RemovedOutput(gone)})
 
     # 5 was committed first, then 4, which replaced rows of it, then 3, which replaced rows of 4; then 2.
     history = [
@@ -125,7 +125,7 @@ def test_a_row_in_the_name_of_a_rewind_is_found() -> None:
 
 def test_a_row_of_a_replay_into_another_table_is_found() -> None:
     one = OffsetRange(*T0, 0, 5, 5, ID, "replay")
-    replay = BatchRecord(2, "replay", "committed", "elsewhere", row_count=5, ranges=(LoadedRange(one, 5),))
+    replay = BatchFacts(2, "replay", "committed", "elsewhere", row_count=5, ranges=(LoadedRange(one, 5),))
 
     assert proved([FIRST, replay], {T0: Position(10, ID)}).violations == []
     stray = replace(replay, rows=(tally([3]),))
@@ -133,11 +133,11 @@ def test_a_row_of_a_replay_into_another_table_is_found() -> None:
     assert "holds 1 rows of batch 2, a replay into table 'elsewhere'" in violation.words
 
 
-def appended(batch_id: int, start: int, end: int, topic_id: str = ID) -> BatchRecord:
+def appended(batch_id: int, start: int, end: int, topic_id: str = ID) -> BatchFacts:
     """A replay without replace, into the group's own table."""
     one = OffsetRange(*T0, start, end, end, topic_id, "replay")
     rows = (tally(list(range(start, end))),)
-    return BatchRecord(
+    return BatchFacts(
         batch_id,
         "replay",
         "committed",
@@ -148,7 +148,7 @@ def appended(batch_id: int, start: int, end: int, topic_id: str = ID) -> BatchRe
     )
 
 
-def test_what_a_replay_appended_is_not_loaded_by_the_group_too() -> None:
+def test_offsets_that_a_replay_appended_must_not_be_loaded_by_the_group() -> None:
     first, second = replace(FIRST, batch_id=3), replace(SECOND, batch_id=4)
     at_15 = {T0: Position(15, ID)}
 
@@ -168,9 +168,11 @@ def test_what_a_replay_appended_is_not_loaded_by_the_group_too() -> None:
         assert prove(history, at_15, target="target", detail="nothing", replaces_rows=True).violations == []
 
 
-def test_what_was_appended_and_is_replaced_in_part_is_still_duplicated() -> None:
-    def without_9(batch: BatchRecord, *offsets: int) -> BatchRecord:
-        return replace(batch, rows=(tally([offset for offset in offsets if offset != 9]),), replaced={T0: Replaced(1)})
+def test_appended_offsets_that_are_replaced_in_part_are_still_duplicated() -> None:
+    def without_9(batch: BatchFacts, *offsets: int) -> BatchFacts:
+        return replace(
+            batch, rows=(tally([offset for offset in offsets if offset != 9]),), replaced={T0: RemovedOutput(1)}
+        )
 
     history = [without_9(appended(1, 8, 12), *range(8, 12)), without_9(replace(FIRST, batch_id=3), *range(10))]
     span = appended(5, 8, 12)

@@ -11,7 +11,7 @@ from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, P
 from airflow_kafka_offsets.rewinding.decision import PartitionRewind, decide
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.target_rows import RowCount
-from airflow_kafka_offsets.verification.facts import BatchRecord, LoadedRange, Replaced
+from airflow_kafka_offsets.verification.facts import BatchFacts, LoadedRange, RemovedOutput
 from tests.support.histories import ID, Log, draw_range, proved, records_of, tally, without
 
 
@@ -19,19 +19,19 @@ from tests.support.histories import ID, Log, draw_range, proved, records_of, tal
 class Step:
     """A batch of the history, with the rows and dead letters that it left and that are still there."""
 
-    record: BatchRecord
+    record: BatchFacts
     rows: list[tuple[TopicPartition, int]] = field(default_factory=list)
     letters: list[tuple[TopicPartition, int]] = field(default_factory=list)
     gone: Counter[TopicPartition] = field(default_factory=Counter)
     gone_letters: Counter[TopicPartition] = field(default_factory=Counter)
 
-    def as_record(self) -> BatchRecord:
+    def as_record(self) -> BatchFacts:
         places = sorted(self.gone.keys() | self.gone_letters.keys())
         return replace(
             self.record,
             rows=tallies(self.rows),
             dead_letters=tallies(self.letters),
-            replaced={tp: Replaced(self.gone[tp], self.gone_letters[tp]) for tp in places},
+            replaced={tp: RemovedOutput(self.gone[tp], self.gone_letters[tp]) for tp in places},
         )
 
 
@@ -52,7 +52,7 @@ class World:
         self.replaced = False
 
     @property
-    def records(self) -> list[BatchRecord]:
+    def records(self) -> list[BatchFacts]:
         return [step.as_record() for step in self.steps]
 
     @property
@@ -76,7 +76,7 @@ class World:
 
     def write(self, draw: st.DrawFn, kind: str, ranges: list[LoadedRange], gaps: tuple[Gap, ...], table: str) -> None:
         transformed = draw(st.integers(0, 3)) == 0
-        step = Step(BatchRecord(self.next_id, kind, "committed", table, transformed, gaps=gaps))
+        step = Step(BatchFacts(self.next_id, kind, "committed", table, transformed, gaps=gaps))
         done, written = [], 0
         for found in ranges:
             tp = found.range.topic_partition
@@ -149,7 +149,7 @@ class World:
         table = "target" if with_replace else None
         gaps = tuple(gap for one in changed for span in one.skipped for gap in self.never_loaded(one, span))
         self.remove(spans)
-        self.steps.append(Step(BatchRecord(self.next_id, kind, "committed", table, ranges=tuple(ranges), gaps=gaps)))
+        self.steps.append(Step(BatchFacts(self.next_id, kind, "committed", table, ranges=tuple(ranges), gaps=gaps)))
         self.undoable = () if spans else tuple(changed)
 
     def never_loaded(self, moved: PartitionRewind, span: tuple[int, int]) -> Iterator[Gap]:
@@ -226,11 +226,11 @@ def test_reading_again_after_rewinds_expects_nothing_that_was_removed(world: Wor
         assert seen == world.as_they_are
 
 
-def broken_rewound(world: World) -> Iterator[tuple[list[BatchRecord], dict[TopicPartition, Position]]]:
+def broken_rewound(world: World) -> Iterator[tuple[list[BatchFacts], dict[TopicPartition, Position]]]:
     """The history with one thing broken, in each way."""
     records, positions = world.records, world.positions
 
-    def changed(index: int, **values: object) -> tuple[list[BatchRecord], dict[TopicPartition, Position]]:
+    def changed(index: int, **values: object) -> tuple[list[BatchFacts], dict[TopicPartition, Position]]:
         copy = list(records)
         copy[index] = replace(copy[index], **values)  # type: ignore[arg-type]
         return copy, positions
@@ -261,15 +261,15 @@ def broken_rewound(world: World) -> Iterator[tuple[list[BatchRecord], dict[Topic
             for tp in {found.range.topic_partition for found in batch.ranges}:
                 told = batch.replaced_of(tp)
                 for wrong in (
-                    Replaced(told.rows + 1, told.dead_letters),
-                    Replaced(told.rows - 1, told.dead_letters),
-                    Replaced(told.rows, told.dead_letters + 1),
-                    Replaced(told.rows, told.dead_letters - 1),
+                    RemovedOutput(told.rows + 1, told.dead_letters),
+                    RemovedOutput(told.rows - 1, told.dead_letters),
+                    RemovedOutput(told.rows, told.dead_letters + 1),
+                    RemovedOutput(told.rows, told.dead_letters - 1),
                 ):
                     yield changed(index, replaced={**batch.replaced, tp: wrong})
 
 
-def broken_moves(batch: BatchRecord) -> Iterator[tuple[LoadedRange, ...]]:
+def broken_moves(batch: BatchFacts) -> Iterator[tuple[LoadedRange, ...]]:
     for which, found in enumerate(batch.ranges):
         one = found.range
         yield batch.ranges[:which] + batch.ranges[which + 1 :]

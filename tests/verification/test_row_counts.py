@@ -6,7 +6,7 @@ import pytest
 
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.sinks.target_rows import RowCount
-from airflow_kafka_offsets.verification.facts import BatchRecord, Span
+from airflow_kafka_offsets.verification.facts import BatchFacts, Span
 from tests.support.histories import AT_15, FIRST, ID, SECOND, T0, loaded, only, proved, tally
 
 
@@ -111,7 +111,7 @@ def test_without_any_column_only_the_history_is_proved() -> None:
 
 @pytest.mark.parametrize(("kind", "state", "is_open"), [("load", "planned", True), ("load", "abandoned", False)])
 def test_an_open_batch_is_told_and_proves_nothing(kind: str, state: str, is_open: bool) -> None:
-    batch = BatchRecord(3, kind, state, ranges=loaded(3, 15, 20).ranges)
+    batch = BatchFacts(3, kind, state, ranges=loaded(3, 15, 20).ranges)
 
     found = proved([FIRST, SECOND, batch], AT_15)
 
@@ -121,7 +121,7 @@ def test_an_open_batch_is_told_and_proves_nothing(kind: str, state: str, is_open
 
 
 def test_rows_of_an_unknown_batch_are_told_as_such() -> None:
-    violation = only(proved([FIRST, SECOND, BatchRecord(7, rows=(tally([15, 16]),))], AT_15))
+    violation = only(proved([FIRST, SECOND, BatchFacts(7, rows=(tally([15, 16]),))], AT_15))
 
     assert violation.words.startswith(
         "t[0]: table 'target' holds 2 rows of batch 7, which the state tables do not know"
@@ -129,7 +129,7 @@ def test_rows_of_an_unknown_batch_are_told_as_such() -> None:
 
 
 def test_dead_letters_of_a_batch_that_is_not_committed_are_a_violation() -> None:
-    batch = BatchRecord(3, state="abandoned", dead_letters=(tally([15]),))
+    batch = BatchFacts(3, state="abandoned", dead_letters=(tally([15]),))
 
     violation = only(proved([FIRST, SECOND, batch], AT_15))
 

@@ -23,7 +23,7 @@ SPAN = Span("t", 0, 10, 20, 1, 2)
         (0, 99, []),
     ],
 )
-def test_what_was_replaced_is_cut_out_of_a_span(start: int, end: int, left: list[Span]) -> None:
+def test_replaced_offsets_are_cut_out_of_a_span(start: int, end: int, left: list[Span]) -> None:
     assert list(SPAN.without(start, end)) == left
 
 

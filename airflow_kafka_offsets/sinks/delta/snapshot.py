@@ -1,122 +1,236 @@
-"""A table of Delta Lake in one version: its columns, its active files, and the numbers of what was published in it."""
+"""A Delta table in one version, and one commit to it.
+
+delta-rs would rebase a commit onto those of others, and lose a removal there: a file that OPTIMIZE replaced meanwhile
+is "removed" without effect, and its rows stay. A commit here is for the next version of the table, or fails.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import Any, cast
 from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake.exceptions import TableNotFoundError
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, SchemaMismatchError
+from deltalake.schema import Field
+from deltalake.transaction import AddAction, RemoveAction
 
-from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.sinks.delta.columns import arrow_columns, measured, unusable
-from airflow_kafka_offsets.sinks.delta.published import published_by
-from airflow_kafka_offsets.sinks.lake.file_table import ActiveFile, FileTable, PublicationResult
-from airflow_kafka_offsets.writers.object_files import ObjectFiles, is_local, local_path
+from airflow_kafka_offsets.core.origin import BATCH_ID
+from airflow_kafka_offsets.exceptions import StagedFileError, TargetError
+from airflow_kafka_offsets.sinks.delta.columns import arrow_columns, delta_schema, measured, unusable
+from airflow_kafka_offsets.sinks.delta.history import (
+    commit_metadata,
+    history,
+    last_published,
+    published_by,
+    refuse_restored,
+)
+from airflow_kafka_offsets.sinks.lake.columns import is_added, lacking
+from airflow_kafka_offsets.sinks.lake.creation import check_partitions
+from airflow_kafka_offsets.sinks.lake.directory_sink import DirectorySink
+from airflow_kafka_offsets.sinks.lake.left_files import left_below, remove_left
+from airflow_kafka_offsets.sinks.lake.table_format import (
+    Bounds,
+    Change,
+    LakeFile,
+    PublicationResult,
+    Snapshot,
+    UnknownOutcomeError,
+)
+from airflow_kafka_offsets.staging.manifest import StagedFile
+from airflow_kafka_offsets.staging.rows import schema_text
+from airflow_kafka_offsets.writers.delta_files import DeltaShape, delta_value
+from airflow_kafka_offsets.writers.lake_writer import TableFormat as FileFormat
+from airflow_kafka_offsets.writers.object_files import ObjectFiles
+from airflow_kafka_offsets.writers.table_rows import file_columns
 
-_HISTORY_AT_ONCE = 16
 
+class DeltaSnapshot(Snapshot):
+    """A table in one version; see `Snapshot`."""
 
-class DeltaSnapshot(FileTable):
-    """A table in one version.
-
-    :ivar columns: with Arrow's types
-    :ivar required: the columns that may not be null
-    """
-
-    def __init__(self, name: str, table: deltalake.DeltaTable, files: ObjectFiles) -> None:
-        self.name, self.table, self.files = name, table, files
+    def __init__(self, sink: DirectorySink, table: deltalake.DeltaTable, files: ObjectFiles) -> None:
+        self.sink, self.name, self.table, self._files = sink, sink.name, table, files
         self.columns = arrow_columns(table.schema())
+        self.required = [column.name for column in self.columns if not column.nullable]
         self.partition_by: list[str] = list(table.metadata().partition_columns)
         self.configuration = dict(table.metadata().configuration)
-
-    @classmethod
-    def read(cls, name: str, uri: str, options: Mapping[str, Any]) -> DeltaSnapshot | None:
-        """Return a table as it is now; None where there is none."""
-        location = local_path(uri) if is_local(uri) else uri
-        try:
-            table = deltalake.DeltaTable(location, storage_options=dict(options) or None)
-        except TableNotFoundError:
-            return None
-        return cls(name, table, ObjectFiles(uri, options))
-
-    def refresh(self) -> DeltaSnapshot:
-        """Return the table as it is now."""
-        self.table.update_incremental()
-        return DeltaSnapshot(self.name, self.table, self.files)
 
     @property
     def version(self) -> int:
         return self.table.version()
 
-    def check(self) -> None:
-        """Check that this package can write to the table.
+    def refresh(self) -> DeltaSnapshot:
+        self.table.update_incremental()
+        return DeltaSnapshot(self.sink, self.table, self._files)
 
-        :raises TargetError: it has a feature that is not known here
-        """
+    def check(self) -> None:
         if reasons := unusable(self.table):
             raise TargetError(
                 f"Table {self.name!r} cannot be written to: {'; '.join(reasons)}. Drop the feature, or load into "
                 "another table"
             )
+        check_partitions(self.name, self.columns, self.partition_by, self.sink.partition_by)
+
+    def check_history(self, group_id: str, last_rewind: datetime | None) -> None:
+        refuse_restored(self.name, self.table, group_id, last_rewind)
+
+    def check_removal(self) -> None:
+        if self.configuration.get("delta.appendOnly", "false").lower() == "true":
+            raise TargetError(f"Rows of table {self.name!r} cannot be removed: it has delta.appendOnly=true")
 
     def last_number(self, series: str) -> int:
-        """Return the number of the last publication of a series; -1 where there is none."""
         number = self.table.transaction_version(series)
         return -1 if number is None else number
 
-    def find_published(self, series: str, batch_id: int) -> PublicationResult | None:
-        """Return what the commit of a batch did; None where the log is cleaned up."""
-        found = map(published_by, self.history())
-        return next((each.did for each in found if each and (each.series, each.batch_id) == (series, batch_id)), None)
+    def last_series(self, group_id: str) -> tuple[str, int] | None:
+        found = last_published(self.table, group_id)
+        return None if found is None else (found.series, found.batch_id)
 
-    def history(self) -> Iterator[dict[str, Any]]:
-        """Yield the commits, the last one first, as far as the log has them."""
-        seen, limit = 0, _HISTORY_AT_ONCE
-        while True:
-            commits = self.table.history(limit)
-            yield from commits[seen:]
-            if len(commits) < limit:
-                return
-            seen, limit = len(commits), limit * 8
+    def result(self, series: str, number: int) -> PublicationResult | None:
+        found = map(published_by, history(self.table))
+        return next((each.result for each in found if each and (each.series, each.batch_id) == (series, number)), None)
 
-    def active(self, ranges: Mapping[str, tuple[Any, Any]] | None = None) -> list[ActiveFile]:
-        """Return the data files that may hold rows within ranges; those whose statistics do not tell may.
+    @cached_property
+    def _actions(self) -> pa.Table:
+        return pa.table(self.table.get_add_actions())
 
-        :param ranges: by column, the lowest and the highest value
-        """
-        actions = pa.table(self.table.get_add_actions())
+    def files(self, any_of: Sequence[Bounds] = ({},)) -> list[LakeFile]:
+        actions, chosen = self._actions, pa.repeat(pa.scalar(False), self._actions.num_rows)
+        for bounds in any_of:
+            chosen = pc.or_(chosen, self._within(actions, bounds))
+        found = actions.filter(chosen)
+        partitions = found["partition"].to_pylist() if "partition" in found.schema.names else [{}] * found.num_rows
+        least, greatest = (_inner(found, side, BATCH_ID) for side in ("min", "max"))
+        batches: list[Any] = [None] * found.num_rows
+        if least is not None and greatest is not None:
+            pairs = zip(least.to_pylist(), greatest.to_pylist(), strict=True)
+            batches = [None if None in pair else pair for pair in pairs]
+        rows = zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), partitions, batches, strict=True)
+        return [LakeFile(path, (_below(path), size, partition or {}), batch) for path, size, partition, batch in rows]
+
+    def _within(self, actions: pa.Table, bounds: Bounds) -> pa.ChunkedArray:
         chosen = pa.repeat(pa.scalar(True), actions.num_rows)
-        for name, (lowest, highest) in (ranges or {}).items():
-            bounds = ("partition", "partition") if name in self.partition_by else ("min", "max")
-            least, greatest = (_inner(actions, side, name) for side in bounds)
+        for name, (lowest, highest) in bounds.items():
+            sides = ("partition", "partition") if name in self.partition_by else ("min", "max")
+            least, greatest = (_inner(actions, side, name) for side in sides)
             if least is not None and greatest is not None:
                 is_below = pc.greater(least, pa.scalar(highest))
                 is_above = pc.less(greatest, pa.scalar(lowest))
                 chosen = pc.and_not(chosen, pc.fill_null(pc.or_(is_below, is_above), False))
-        found = actions.filter(chosen)
-        partitions = found["partition"].to_pylist() if "partition" in found.schema.names else [{}] * found.num_rows
-        rows = zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), partitions, strict=True)
-        return [ActiveFile(path, _file_name(path), size, partition or {}) for path, size, partition in rows]
+        return chosen
 
-    def check_removal(self) -> None:
-        """Check that rows may be removed; see `FileTable.check_removal`."""
-        if self.configuration.get("delta.appendOnly", "false").lower() == "true":
-            raise TargetError(f"Rows of table {self.name!r} cannot be removed: it has delta.appendOnly=true")
+    def read(self, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        path, _, partition = file.native
+        schema = pa.schema([self.columns.field(name).with_nullable(True) for name in columns])
+        with self._files.open(path) as opened, pq.ParquetFile(opened) as parquet:
+            held = [name for name in columns if name in parquet.schema_arrow.names and name not in partition]
+            # Without a column there are still rows.
+            for batch in parquet.iter_batches(columns=held or parquet.schema_arrow.names[:1]):
+                arrays = [
+                    batch.column(column.name).cast(column.type)
+                    if column.name in held
+                    else pa.repeat(pa.scalar(partition.get(column.name), column.type), batch.num_rows)
+                    for column in schema
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def unnamed(self, paths: Collection[str]) -> set[str]:
-        """Return which files VACUUM would remove: no version names them that the table's retention keeps."""
-        return set(self.table.vacuum(dry_run=True, full=True)).intersection(paths)
+    def shape(self, rows: pa.Schema | None = None) -> DeltaShape:
+        new = [] if rows is None else lacking(self.columns, file_columns(rows))
+        columns = pa.schema([*self.columns, *(column.with_nullable(True) for column in new)])
+        names = {*(rows.names if rows is not None else columns.names), BATCH_ID}
+        types = [
+            (column.name, str(column.type)) for column in columns if column.name in names or not is_added(column.name)
+        ]
+        digest = hashlib.sha256(repr((sorted(types), self.partition_by)).encode()).hexdigest()
+        return DeltaShape(
+            self.sink.uri,
+            schema_text(columns),
+            tuple(self.partition_by),
+            tuple(self.sink.sort_by),
+            tuple(measured(self.configuration, columns)),
+            self.sink.file_bytes,
+            digest,
+        )
 
-    def measured(self, columns: pa.Schema) -> list[str]:
-        """Return as many columns as the table says, and those that say where a row is from."""
-        return measured(self.configuration, columns)
+    def entry(self, file: StagedFile, shape: FileFormat) -> tuple[AddAction, LakeFile]:
+        written, add = json.loads(file.data), {}
+        if written["layout"] == cast("DeltaShape", shape).digest:
+            add = written["add"]
+        if not add:
+            raise StagedFileError(
+                f"Table {self.name!r} has other columns or partitions than when the files of the batch were written"
+            )
+        if (add["path"], add["size"], json.loads(add["stats"])["numRecords"]) != (file.name, file.bytes, file.rows):
+            raise StagedFileError(f"The manifest contradicts itself about file {file.name} of table {self.name!r}")
+        return AddAction(**add), LakeFile(file.name, (file.name, file.bytes, add["partition_values"]))
+
+    def is_own(self, path: str, attempt: str) -> bool:
+        return path.startswith(f"{attempt}/") and ".." not in path.split("/")
+
+    def size(self, path: str) -> int | None:
+        return self._files.size(path)
+
+    def storage(self) -> ObjectFiles:
+        return self._files
+
+    def commit(self, change: Change) -> bool:
+        new = [] if change.columns is None else lacking(self.columns, file_columns(change.columns))
+        try:
+            if new:
+                self._add_columns(new)
+                return False  # the table is another one by now
+            self.table.create_write_transaction(
+                [*change.adds, *map(remove_action, change.removes)],
+                mode="append",
+                schema=self.table.schema(),
+                partition_by=self.partition_by,
+                commit_properties=CommitProperties(
+                    max_commit_retries=0,
+                    app_transactions=[Transaction(change.output.series, change.number)],
+                    custom_metadata=commit_metadata(change),
+                ),
+            )
+        except CommitFailedError:
+            return False
+        except (DeltaProtocolError, SchemaMismatchError, ValueError, NotImplementedError) as error:
+            raise TargetError(f"Table {self.name!r} cannot be written to: {error}. Nothing was written") from error
+        except (DeltaError, OSError) as error:
+            raise UnknownOutcomeError(f"{type(error).__name__}: {error}") from error
+        return True
+
+    def _add_columns(self, columns: Sequence[pa.Field]) -> None:
+        """Add columns, in a commit of their own: if nothing follows it, they are there and null."""
+        nullable = pa.schema([column.with_nullable(True) for column in columns])
+        fields: list[Field] = list(delta_schema(nullable).fields)
+        self.table.alter.add_columns(fields, commit_properties=CommitProperties(max_commit_retries=0))
+
+    def remove_leftovers(self, batch_id: int, before: datetime) -> int:
+        def named(paths: set[str]) -> set[str]:
+            unused = paths.difference(_below(file.key) for file in self.files())
+            # VACUUM removes what no version names that the table's retention keeps.
+            return paths - set(self.table.vacuum(dry_run=True, full=True)).intersection(unused) if unused else paths
+
+        return remove_left(self._files, left_below(self._files, batch_id, before), named)
 
 
-def _file_name(path: str) -> str:
+def remove_action(file: LakeFile) -> RemoveAction:
+    """Return the action that removes a file from the log. It URL-encodes the path, as `AddAction` does."""
+    path, size, partition = file.native
+    values = {name: delta_value(value) for name, value in partition.items()}
+    return RemoveAction(path, True, int(time.time() * 1000), size, values)
+
+
+def _below(path: Any) -> str:
+    """Return the path of a file below the location of the table."""
     if "://" in path:
         raise TargetError(f"The table names the file {path!r}, which is outside its location, as a shallow clone does")
     return unquote(path)

@@ -6,20 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from airflow_kafka_offsets.sinks.lake.table_sink import FileTableSink
+from airflow_kafka_offsets.sinks.lake.directory_sink import DirectorySink
+from airflow_kafka_offsets.sinks.lake.sink import LakeSink
+from airflow_kafka_offsets.sinks.sink import Connections
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    import sqlalchemy as sa
-    from sqlalchemy.engine import Connection
+    from sqlalchemy.engine import Engine
 
-    from airflow_kafka_offsets.sinks.delta.snapshot import DeltaSnapshot
-    from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
-    from airflow_kafka_offsets.sinks.table import Output
+    from airflow_kafka_offsets.sinks.delta.format import DeltaFormat
 
 
 @dataclass(frozen=True)
-class DeltaTable(FileTableSink):
+class DeltaTable(DirectorySink, LakeSink):
     """Append rows to a table of Delta Lake. Columns are matched by name; a missing table is created from the rows'
     columns.
 
@@ -34,7 +32,7 @@ class DeltaTable(FileTableSink):
     * Tables with deletion vectors, column mapping or another feature that is not known here are refused.
     * In a partition column, Delta has no empty text: it is null.
 
-    As for `FileTableSink`: `uri`, `conn_id`, `storage_conn_id`, `partition_by`, `columns`, `sort_by`, `file_bytes`,
+    As for `DirectorySink`: `uri`, `conn_id`, `storage_conn_id`, `partition_by`, `columns`, `sort_by`, `file_bytes`,
     `storage`.
 
     :param properties: of a table that is created, such as `{"delta.logRetentionDuration": "interval 60 days"}`
@@ -42,44 +40,11 @@ class DeltaTable(FileTableSink):
     """
 
     scheme: ClassVar[str] = "delta+"
-    format: ClassVar[str] = "delta"
-    template_fields: ClassVar[tuple[str, ...]] = (*FileTableSink.template_fields, "properties")
+    template_fields: ClassVar[tuple[str, ...]] = (*DirectorySink.template_fields, "properties")
 
     properties: Mapping[str, str] = field(default_factory=dict, hash=False)
 
-    def snapshot(self) -> DeltaSnapshot | None:
-        """Return the table as it is now; None where there is none."""
-        from airflow_kafka_offsets.sinks.delta.snapshot import DeltaSnapshot
+    def table_format(self, engine: Engine, connections: Connections) -> DeltaFormat:
+        from airflow_kafka_offsets.sinks.delta.format import DeltaFormat
 
-        return DeltaSnapshot.read(self.name, self.uri, self.storage)
-
-    def create(self, columns: pa.Schema) -> DeltaSnapshot:
-        """Create the table; see `FileTableSink.create`."""
-        from airflow_kafka_offsets.sinks.delta.creation import create
-
-        return create(self, columns)
-
-    def target(self, conn: Connection | None, output: Output) -> DeltaTarget:
-        """Return the table as a batch is published in it."""
-        from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
-
-        return DeltaTarget(self, self.snapshot(), conn, output)
-
-    def check_history(self, conn: Connection, batches: sa.Table, batch_id: int, snapshot: DeltaSnapshot) -> None:
-        """Check that no RESTORE took away what a load published.
-
-        :raises TargetError: rows of the group are gone
-        """
-        import sqlalchemy as sa
-
-        from airflow_kafka_offsets.core.history import REWIND_KINDS
-        from airflow_kafka_offsets.sinks.delta.restores import refuse_restored
-
-        of_batch = sa.select(batches.c.kind, batches.c.consumer_group).where(batches.c.batch_id == batch_id)
-        row = conn.execute(of_batch).one_or_none()
-        # A replay may be what brings the rows back.
-        if row is None or row.kind != "load":
-            return
-        rewinds = batches.c.kind.in_(REWIND_KINDS) & (batches.c.consumer_group == row.consumer_group)
-        last_rewind = conn.scalar(sa.select(sa.func.max(batches.c.committed_at)).where(rewinds))
-        refuse_restored(snapshot, row.consumer_group, last_rewind)
+        return DeltaFormat(self.connected(connections), self.properties)

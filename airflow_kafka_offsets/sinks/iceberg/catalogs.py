@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.database.mappers import configure_alone
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
+from airflow_kafka_offsets.sinks.sink import Connections
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,24 @@ def find_table(catalog: Catalog, identifier: str) -> Table | None:
         return catalog.load_table(identifier)
     except NoSuchTableError:
         return None
+
+
+def catalog_properties(conn_id: str, connections: Connections) -> dict[str, Any]:
+    """Return the properties of a catalog from a connection: its extra, and `uri` and `credential` from other fields.
+
+    :raises ConfigurationError: the connection is not known
+    """
+    if conn_id not in connections:
+        raise ConfigurationError(f"Connection {conn_id!r} is not known here: pass what it holds in connections=")
+    connection = connections[conn_id]
+    properties = dict(connection.get("extra") or {})
+    host, login = connection.get("host"), connection.get("login")
+    if host:
+        uri = host if "://" in host else f"{connection.get('schema') or 'https'}://{host}"
+        properties.setdefault("uri", f"{uri}:{connection['port']}" if connection.get("port") else uri)
+    if login:
+        properties.setdefault("credential", f"{login}:{connection.get('password') or ''}")
+    return properties
 
 
 def storage_of(properties: Mapping[str, Any]) -> dict[str, str]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import TableAlreadyExistsError, ValidationError
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
-from pyiceberg.table import Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform, parse_transform
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, TIMESTAMP, TOPIC
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
+from airflow_kafka_offsets.sinks.iceberg.private import iceberg_schema
+
+if TYPE_CHECKING:
+    from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 
 _TERM = re.compile(r"(?:(\w+)\((?:\s*(\d+)\s*,)?\s*([^()\s,]+)\s*\)|([^()\s,]+))")
 
@@ -31,19 +35,10 @@ ORIGIN = pa.schema(
         (TIMESTAMP, pa.timestamp("us", "UTC")),
     ]
 )
-"""What a created table has beside the columns that the user declares."""
+"""What a created table has besides the columns that the user declares."""
 
 
-def create_table(
-    catalog: Catalog,
-    identifier: str,
-    columns: pa.Schema,
-    *,
-    location: str | None,
-    partition_by: Sequence[str],
-    sort_by: Sequence[str],
-    properties: Mapping[str, str],
-) -> Table:
+def create_table(catalog: Catalog, sink: IcebergTable, columns: pa.Schema) -> None:
     """Create a table, and its namespace. All columns may be null: other writers know nothing of those that this package
     adds.
 
@@ -51,10 +46,12 @@ def create_table(
     :raises ConfigurationError: a column cannot be partitioned or sorted so
     :raises TargetError: Iceberg has no such column
     """
+    identifier = sink.identifier
+    properties = {name: str(value) for name, value in sink.properties.items()}
     fields = [pa.field(field.name, field.type) for field in columns if field.name != BATCH_ID]
     try:
         arrow = pa.schema([*fields, pa.field(BATCH_ID, pa.int64())])
-        schema = assign_fresh_schema_ids(Catalog._convert_schema_if_needed(arrow))
+        schema = assign_fresh_schema_ids(iceberg_schema(arrow))
     except Exception as error:  # pyiceberg has no class for types that it does not know
         raise TargetError(f"Iceberg table {identifier!r} cannot have the columns of the rows: {error}") from error
     # Without bounds of the columns that say where a row is from, a rewind would have to read every file.
@@ -62,14 +59,14 @@ def create_table(
         f"write.metadata.metrics.column.{name}": "full" for name in (BATCH_ID, *ORIGIN.names) if name in arrow.names
     }
     try:
-        spec, order = partition_spec(schema, partition_by), sort_order(schema, sort_by)
+        spec, order = partition_spec(schema, sink.partition_by), sort_order(schema, sink.sort_by)
         spec.check_compatible(schema)
         order.check_compatible(schema)
         catalog.create_namespace_if_not_exists(identifier.rpartition(".")[0])
-        return catalog.create_table(identifier, schema, location, spec, order, {**bounds, **properties})
+        catalog.create_table(identifier, schema, None, spec, order, {**bounds, **properties})
     except TableAlreadyExistsError:  # created by another process, at the same moment
-        return catalog.load_table(identifier)
-    except (ValueError, ValidationError) as error:
+        return
+    except (ValueError, NotImplementedError, ValidationError) as error:
         raise ConfigurationError(f"Iceberg table {identifier!r} cannot be created: {error}") from error
 
 

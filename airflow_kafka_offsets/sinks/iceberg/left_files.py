@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from datetime import datetime
 from functools import lru_cache
 
+from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
-from airflow_kafka_offsets.sinks.lake.left_files import left_files, remove_files
+from airflow_kafka_offsets.sinks.lake.left_files import is_attempt
 
 
 def remove_leftovers(table: Table, batch_id: int, before: datetime) -> int:
@@ -24,8 +26,30 @@ def remove_leftovers(table: Table, batch_id: int, before: datetime) -> int:
     # Of most batches there are none, and what snapshots name is looked up for those that are there.
     if not any(left_files(filesystem, root, batch_id, (), before)):
         return 0
-    key = _Metadata(table)
-    return remove_files(filesystem, list(left_files(filesystem, root, batch_id, _named(key), before)))
+    left = list(left_files(filesystem, root, batch_id, _named(_Metadata(table)), before))
+    for path in left:
+        filesystem.delete_file(path)
+    return len(left)
+
+
+def left_files(
+    filesystem: fs.FileSystem, root: str, batch_id: int, named: Collection[str], before: datetime
+) -> Iterator[str]:
+    """Yield the paths of files that attempts to stage a batch left.
+
+    :param root: the directory with the directories of attempts
+    :param named: the paths of all files that a snapshot names
+    :param before: only files that were last written before this
+    """
+    for directory in filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True)):
+        if directory.type != fs.FileType.Directory or not is_attempt(directory.base_name, batch_id):
+            continue
+        for info in filesystem.get_file_info(fs.FileSelector(directory.path, recursive=True, allow_not_found=True)):
+            if info.type != fs.FileType.File or info.path in named:
+                continue
+            # Stores that do not say when a file was written keep it.
+            if info.mtime is not None and info.mtime < before:
+                yield info.path
 
 
 class _Metadata:

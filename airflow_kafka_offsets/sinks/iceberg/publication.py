@@ -1,4 +1,4 @@
-"""What a commit leaves in a table beside the rows: which batch was published last, and by which snapshot.
+"""What a commit leaves in an Iceberg table besides the rows: which batch was published last, and by which snapshot.
 
 It is a property of the table, one for each series of publications: properties outlive the expiry of snapshots, and a
 rollback.
@@ -9,14 +9,14 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from pyiceberg.table import Table
 
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.sinks.lake.replaced import Key
+from airflow_kafka_offsets.sinks.lake.table_format import Change, PublicationResult
 from airflow_kafka_offsets.sinks.table import Output
 
 PREFIX = "kafka-offsets."
@@ -45,6 +45,17 @@ class Publication:
     snapshot: int | None = None
     sequence: int = 0
 
+    @classmethod
+    def of(cls, change: Change, snapshot: int | None, sequence: int) -> Publication:
+        """Return the publication that a change makes."""
+        result = change.result
+        group = change.output.group_id
+        return cls(group, change.number, result.rows, result.columns, result.removed, snapshot, sequence)
+
+    @property
+    def result(self) -> PublicationResult:
+        return PublicationResult(self.rows, self.removed, self.added)
+
     def to_json(self) -> str:
         """Return it as the value of a property."""
         plain = asdict(self)
@@ -62,24 +73,20 @@ class Publication:
         removed = json.loads(zlib.decompress(base64.b64decode(plain["removed"])))
         return cls(**{**plain, "added": tuple(plain["added"]), "removed": tuple(map(tuple, removed))})
 
-    def counts(self) -> dict[Key, int]:
-        """Return the rows that were removed."""
-        return {(batch, topic, partition): rows for batch, topic, partition, rows in self.removed}
 
-
-def series_of(output: Output) -> str:
-    """Return the name of the property of a series."""
-    return PREFIX + (output.series or output.group_id)
-
-
-def published(table: Table, output: Output) -> Publication | None:
+def published(table: Table, series: str) -> Publication | None:
     """Return the last publication of a series."""
-    text = table.properties.get(series_of(output))
-    return None if text is None else _read(table, series_of(output), text)
+    text = table.properties.get(PREFIX + series)
+    return None if text is None else _read(table, PREFIX + series, text)
 
 
-def publications(table: Table) -> Iterator[tuple[str, Publication]]:
-    """Yield the last publication of each series, with the name of its property."""
+def last_published(table: Table, group_id: str) -> tuple[str, Publication] | None:
+    """Return the last publication of a group that is in a snapshot, with the name of its property."""
+    ours = [(name, each) for name, each in _publications(table) if each.group == group_id and each.snapshot is not None]
+    return max(ours, key=lambda found: found[1].sequence, default=None)
+
+
+def _publications(table: Table) -> Iterator[tuple[str, Publication]]:
     for name, text in table.properties.items():
         if name.startswith(PREFIX):
             yield name, _read(table, name, text)
@@ -105,18 +112,16 @@ def summary(output: Output) -> dict[str, str]:
 
 
 def refuse_rollback(table: Table, group_id: str) -> None:
-    """Raise if somebody set the table back behind the last snapshot of a group.
+    """Raise if the table was set back behind the last snapshot of a group.
+
+    Where the snapshots are expired that would tell, nothing is raised.
 
     :raises TargetError: the last snapshot of the group is not in the history of the current one
     """
-    ours = [(publication.sequence, name, publication) for name, publication in publications(table)]
-    ours = [found for found in ours if found[2].group == group_id and found[2].snapshot is not None]
-    if not ours:
+    found = last_published(table, group_id)
+    if found is None or _is_in_history(table, found[1]):
         return
-    _, name, last = max(ours, key=lambda found: found[0])
-    if _is_in_history(table, last):
-        return
-    current = table.current_snapshot()
+    (name, last), current = found, table.current_snapshot()
     raise TargetError(
         f"Iceberg table {'.'.join(table.name())!r} was set back, or replaced: snapshot {last.snapshot}, by which group "
         f"{group_id!r} published batch {last.batch}, is not in the history of the current snapshot "
@@ -142,8 +147,3 @@ def _is_in_history(table: Table, last: Publication) -> bool:
             return True  # expired, and with it what would tell
         snapshot = parent
     return False
-
-
-def removed_rows(counts: Mapping[Key, int]) -> tuple[tuple[int, str, int, int], ...]:
-    """Return counted rows as a publication has them."""
-    return tuple((*key, rows) for key, rows in sorted(counts.items()))

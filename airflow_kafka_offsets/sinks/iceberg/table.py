@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote
 
-from airflow_kafka_offsets.sinks.iceberg.elsewhere import ElsewhereIcebergTable
-from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
+from airflow_kafka_offsets.sinks.lake.sink import LakeSink
+from airflow_kafka_offsets.sinks.sink import Connections
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Engine
+
+    from airflow_kafka_offsets.sinks.iceberg.format import IcebergFormat
+
+Properties = Mapping[str, Any]
 
 POSITIONS = "positions"
 
 
-@dataclass(frozen=True, kw_only=True, init=False)
-class IcebergTable(IcebergSink):
+@dataclass(frozen=True, kw_only=True)
+class IcebergTable(LakeSink):
     """Append rows to an Iceberg table, or upsert them: Spark's tasks write its data files, and the commit adds them in
     one snapshot.
 
@@ -20,8 +29,8 @@ class IcebergTable(IcebergSink):
     `iceberg_namespace_properties` of a SQL catalog, as Iceberg's JDBC catalog and pyiceberg know it: rows and positions
     move in one transaction. Other writers of the table wait for it, and go on from its snapshot.
 
-    With `catalog`, or `catalog_conn_id`, the table is in any catalog that pyiceberg knows: REST, Glue, Hive, a SQL
-    catalog elsewhere. There are two commits then, and rows are still loaded exactly once: a property of the table says
+    With `catalog`, or `catalog_conn_id`, the table is in any catalog that pyiceberg knows: REST, Glue, Hive, another
+    SQL catalog. There are two commits then, and rows are still loaded exactly once: a property of the table says
     which batch of a group was published last.
 
     A missing table is created, with the columns of the rows and `_batch_id`; all may be null. Columns are matched by
@@ -40,8 +49,8 @@ class IcebergTable(IcebergSink):
         `credential` may be its host, login and password
     :param catalog_name: the name under which other programs open the catalog; a SQL catalog stores it
     :param warehouse: the directory, or URI, below which a created table has its files
-    :param storage_conn_id: the Airflow connection with the properties of the storage in its extra, such as
-        `s3.endpoint`; login and password are the access key of S3
+    :param storage_conn_id: the Airflow connection of the object store, of type `aws`, `wasb`, `adls` or `generic`;
+        pyiceberg's own properties, such as `s3.endpoint`, may be in the extra of a generic one
     :param partition_by: of a created table: columns, or `year(c)`, `month(c)`, `day(c)`, `hour(c)`, `bucket(16, c)`,
         `truncate(4, c)`
     :param sort_by: of a created table: by which columns the rows of a file are sorted, such as `created` or `id DESC`
@@ -50,9 +59,55 @@ class IcebergTable(IcebergSink):
     :param upsert_key: the columns that a row is known by, for example `("id",)`; without them all rows are appended
     """
 
-    def __new__(cls, *args: Any, **options: Any) -> IcebergSink:  # type: ignore[misc]
-        """Return a sink of the kind that the catalog makes it: the two have other protocols."""
-        catalog = args[1] if len(args) > 1 else options.get("catalog")
-        if catalog not in (None, POSITIONS) or options.get("catalog_conn_id") is not None:
-            return ElsewhereIcebergTable(*args, **options)
-        return super().__new__(cls)
+    template_fields: ClassVar[tuple[str, ...]] = (
+        "identifier",
+        "catalog",
+        "conn_id",
+        "catalog_conn_id",
+        "catalog_name",
+        "warehouse",
+        "storage_conn_id",
+        "partition_by",
+        "sort_by",
+        "properties",
+        "columns",
+        "upsert_key",
+    )
+
+    identifier: str = field(kw_only=False)
+    catalog: Properties | str | None = field(default=None, repr=False, kw_only=False)
+    conn_id: str | None = None
+    catalog_conn_id: str | None = None
+    catalog_name: str = "default"
+    warehouse: str | None = None
+    storage_conn_id: str | None = None
+    partition_by: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
+    properties: Properties = field(default_factory=dict)
+    columns: str | None = None
+    upsert_key: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"iceberg://{self.catalog_name}/{self.identifier}"
+
+    @property
+    def commits_externally(self) -> bool:
+        return self.catalog not in (None, POSITIONS) or self.catalog_conn_id is not None
+
+    @property
+    def replaces_rows(self) -> bool:
+        return bool(self.upsert_key)
+
+    @property
+    def conn_ids(self) -> tuple[str, ...]:
+        """The connections of the catalog and the storage."""
+        return tuple(conn_id for conn_id in (self.catalog_conn_id, self.storage_conn_id) if conn_id is not None)
+
+    def uris(self, engine: Engine) -> list[str]:
+        return [f"iceberg://{quote(self.catalog_name, safe='')}/{quote(self.identifier, safe='.').replace('.', '/')}"]
+
+    def table_format(self, engine: Engine, connections: Connections) -> IcebergFormat:
+        from airflow_kafka_offsets.sinks.iceberg.format import IcebergFormat
+
+        return IcebergFormat.of(self, engine, connections)

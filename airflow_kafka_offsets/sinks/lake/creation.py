@@ -1,4 +1,4 @@
-"""The parameters of a table of files, and the columns with which it is created."""
+"""The parameters of a table of files below a URI, and the columns with which it is created."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from airflow_kafka_offsets.core.uris import holds_credentials
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.formats.spark_ddl import parse_ddl
-from airflow_kafka_offsets.sinks.lake.file_table import FileTable
 from airflow_kafka_offsets.writers.object_files import is_local, local_path
 from airflow_kafka_offsets.writers.table_rows import file_columns
 
 if TYPE_CHECKING:
-    from airflow_kafka_offsets.sinks.lake.table_sink import FileTableSink
+    from airflow_kafka_offsets.sinks.lake.directory_sink import DirectorySink
 
 
-def check_parameters(sink: FileTableSink) -> pa.Schema | None:
+def check_parameters(sink: DirectorySink) -> pa.Schema | None:
     """Check the parameters of a sink that need no table.
 
     :return: the declared columns
@@ -35,17 +34,19 @@ def check_parameters(sink: FileTableSink) -> pa.Schema | None:
     for parameter, names in (("partition_by", sink.partition_by), ("sort_by", sink.sort_by)):
         if isinstance(names, str):
             raise ConfigurationError(f"{parameter} is a sequence of columns; got {parameter}={names!r}")
-    return None if sink.columns is None else parse_ddl(sink.columns, binary=True)
+    if sink.columns is None:
+        return None
+    declared = parse_ddl(sink.columns, binary=True)
+    return pa.schema([*declared, *(each for each in ORIGIN_COLUMNS if each.name not in declared.names)])
 
 
-def created_columns(sink: FileTableSink, columns: pa.Schema) -> pa.Schema:
+def created_columns(sink: DirectorySink, columns: pa.Schema) -> pa.Schema:
     """Return the columns of a table that is created.
 
     :param columns: of the rows, or as they were declared
     :raises ConfigurationError: `partition_by` or `sort_by` names no column, or one that cannot be one
     """
-    missing = [column for column in ORIGIN_COLUMNS if column.name not in columns.names] if sink.columns else []
-    schema = pa.schema([*columns, *missing, pa.field(BATCH_ID, pa.int64())])
+    schema = pa.schema([*columns, pa.field(BATCH_ID, pa.int64())])
     for parameter, names in (("partition_by", sink.partition_by), ("sort_by", sink.sort_by)):
         if unknown := [name for name in names if name not in schema.names]:
             raise ConfigurationError(
@@ -61,21 +62,18 @@ def created_columns(sink: FileTableSink, columns: pa.Schema) -> pa.Schema:
     return file_columns(pa.schema(fields))
 
 
-def check_partitions(snapshot: FileTable, partition_by: Sequence[str]) -> None:
+def check_partitions(name: str, columns: pa.Schema, found: Sequence[str], wanted: Sequence[str]) -> None:
     """Check that a table has the partition columns that were asked for, and that this package can write them.
 
     :raises TargetError: it has others
     """
-    if partition_by and list(partition_by) != list(snapshot.partition_by):
+    if wanted and list(wanted) != list(found):
         raise TargetError(
-            f"Table {snapshot.name!r} is partitioned by {', '.join(snapshot.partition_by) or 'nothing'}, and not by "
-            f"{', '.join(partition_by)}: leave out partition_by, which is for a table that is created, or create "
-            "another table"
+            f"Table {name!r} is partitioned by {', '.join(found) or 'nothing'}, and not by {', '.join(wanted)}: leave "
+            "out partition_by, which is for a table that is created, or create another table"
         )
-    if unfit := [column for column in snapshot.partition_by if not can_partition(snapshot.columns.field(column).type)]:
-        raise TargetError(
-            f"Table {snapshot.name!r} is partitioned by {', '.join(unfit)}, whose types cannot be written exactly"
-        )
+    if unfit := [column for column in found if not can_partition(columns.field(column).type)]:
+        raise TargetError(f"Table {name!r} is partitioned by {', '.join(unfit)}, whose types cannot be written exactly")
 
 
 def can_partition(kind: pa.DataType) -> bool:

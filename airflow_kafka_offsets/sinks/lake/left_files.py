@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable
 from datetime import datetime
 
-from pyarrow import fs
+from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.writers.object_files import ObjectFiles
 
 _RANDOM_DIGITS = 32
-
-
-def left_files(
-    filesystem: fs.FileSystem, root: str, batch_id: int, named: Collection[str], before: datetime
-) -> Iterator[str]:
-    """Yield the paths of files that attempts to stage a batch left.
-
-    Their directories are `batch-<id>-<32 hexadecimal digits>`, wherever they are below the first level of the root.
-
-    :param root: the directory with the directories of attempts
-    :param named: the paths of all files that a snapshot names
-    :param before: only files that were last written before this
-    """
-    for directory in filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True)):
-        if directory.type != fs.FileType.Directory or not is_attempt(directory.base_name, batch_id):
-            continue
-        for info in filesystem.get_file_info(fs.FileSelector(directory.path, recursive=True, allow_not_found=True)):
-            if info.type != fs.FileType.File or info.path in named:
-                continue
-            # Stores that do not say when a file was written keep it.
-            if info.mtime is not None and info.mtime < before:
-                yield info.path
 
 
 def is_attempt(name: str, batch_id: int) -> bool:
@@ -38,8 +17,28 @@ def is_attempt(name: str, batch_id: int) -> bool:
     return prefix == f"batch-{batch_id}-" and set(random) <= set("0123456789abcdef") and len(random) == _RANDOM_DIGITS
 
 
-def remove_files(filesystem: fs.FileSystem, paths: Collection[str]) -> int:
-    """Remove files; return how many there were."""
-    for path in paths:
-        filesystem.delete_file(path)
-    return len(paths)
+def left_below(files: ObjectFiles, batch_id: int, before: datetime) -> set[str]:
+    """Return the paths of the files that attempts to stage a batch wrote.
+
+    :param before: only files that were last written before this
+    """
+    attempts = [name for name in files.directories() if is_attempt(name, batch_id)]
+    found = (file for name in attempts for file in files.find(name))
+    return {file.path for file in found if file.modified < before.timestamp()}
+
+
+def remove_left(files: ObjectFiles, paths: set[str], named: Callable[[set[str]], set[str]]) -> int:
+    """Remove files; return how many.
+
+    :param named: returns which of some files a version of the table names: these stay
+    :raises OSError: the storage does not answer
+    """
+    from obstore.exceptions import BaseError
+
+    try:
+        left = sorted(paths - named(paths)) if paths else []
+        for path in left:
+            files.remove(path)
+    except BaseError as error:  # such as a user who may write files, and not delete them
+        raise OSError(f"{type(error).__name__}: {shortened(str(error))}") from None
+    return len(left)

@@ -55,11 +55,11 @@ class ReplacedRows(NamedTuple):
 
     @property
     def columns(self) -> list[str]:
-        """The columns by which rows are told apart."""
+        """The columns that are read."""
         return [BATCH_ID, *RECORD, *([TIMESTAMP] if self.span is not None else [])]
 
     def check_columns(self, table: pa.Schema) -> None:
-        """Check that rows can be told apart.
+        """Check that the table says which rows are of these offsets.
 
         :raises ConfigurationError: a column is missing
         """

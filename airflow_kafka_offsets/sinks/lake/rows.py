@@ -29,23 +29,19 @@ _ROWS_AT_ONCE = 2_000_000
 _LETTERS_AT_ONCE = 100_000
 
 
-class LakeSource(Protocol):
+class RowSource(Protocol):
     """A table of files in one snapshot.
 
     :ivar columns: of the table
     """
 
-    columns: pa.Schema
+    @property
+    def columns(self) -> pa.Schema: ...
 
     def scan(
         self, columns: Sequence[str], batches: tuple[int, int] | None = None, within: Slice | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield rows; more of them than asked for, where the statistics of the files do not tell.
-
-        :param columns: that are read
-        :param batches: the lowest and the highest batch whose rows are read
-        :param within: whose offsets are read
-        """
+        """Yield rows; see `Snapshot.scan`."""
 
 
 class LakeRows(NamedTuple):
@@ -58,7 +54,7 @@ class LakeRows(NamedTuple):
 
     conn: Connection
     name: str
-    source: LakeSource | None
+    source: RowSource | None
     replaced: bool = False
 
     @property

@@ -1,14 +1,23 @@
-"""Options of an object store from an Airflow connection, by the names of the Rust library `object_store`."""
+"""What an Airflow connection of an object store means: options by the names of the Rust library `object_store`, from
+which those of pyiceberg follow.
+
+* Type `aws`: login and password are the keys; `region_name`, `endpoint_url` and `aws_session_token` in the extra.
+  Without keys, the environment of the process has them, or the machine.
+* Type `wasb` or `adls`: login and password are the account and its key, or a client with `tenant_id` in the extra.
+* Type `google_cloud_platform`: `key_path` or `keyfile_dict` in the extra.
+* Type `generic`: the extra holds the options themselves, by the names of either library.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.sinks.sink import Connections
 
-# Of an `aws` connection's extra.
-_AWS_EXTRA = {
+_AWS = {
     "region_name": "aws_region",
     "endpoint_url": "aws_endpoint",
     "aws_session_token": "aws_session_token",
@@ -16,40 +25,103 @@ _AWS_EXTRA = {
     "aws_secret_access_key": "aws_secret_access_key",
 }
 
+_AZURE = {
+    "tenant_id": "azure_storage_tenant_id",
+    "sas_token": "azure_storage_sas_token",
+    "account_key": "azure_storage_account_key",
+    "account_name": "azure_storage_account_name",
+}
 
-def storage_options(conn_id: str, connection: Mapping[str, Any]) -> dict[str, str]:
-    """Return the options that a connection stands for.
+_GOOGLE = {"key_path": "google_service_account", "keyfile_dict": "google_service_account_key"}
 
-    One of type `aws` has login and password for the keys, and `region_name`, `endpoint_url` and `aws_session_token` in
-    its extra. Without keys, the environment of the process has them, or the machine. The extra of a `generic` one holds
-    the options themselves.
+# The same options by pyiceberg's names.
+_PYICEBERG = {
+    "aws_access_key_id": "s3.access-key-id",
+    "aws_secret_access_key": "s3.secret-access-key",
+    "aws_session_token": "s3.session-token",
+    "aws_region": "s3.region",
+    "aws_endpoint": "s3.endpoint",
+    "azure_storage_account_name": "adls.account-name",
+    "azure_storage_account_key": "adls.account-key",
+    "azure_storage_sas_token": "adls.sas-token",
+    "azure_storage_tenant_id": "adls.tenant-id",
+    "azure_storage_client_id": "adls.client-id",
+    "azure_storage_client_secret": "adls.client-secret",
+}
 
-    :param connection: as `hooks.connections.sink_connections` returns it
-    :raises ConfigurationError: the connection is of another type, or has a parameter that cannot be passed on
+_OBJECT_STORE = {name: option for option, name in _PYICEBERG.items()}
+
+
+def object_store_options(conn_id: str, connections: Connections) -> dict[str, str]:
+    """Return the options of a connection by the names of the library object_store.
+
+    :raises ConfigurationError: it is not known, is of another type, or has a parameter that cannot be passed on
     """
-    extra = dict(connection["extra"] or {})
-    if connection["conn_type"] == "generic":
-        return {name: _text(value) for name, value in extra.items()}
-    if connection["conn_type"] != "aws":
+    options = read_storage(conn_id, connections)
+    return {_OBJECT_STORE.get(name, name): value for name, value in options.items()}
+
+
+def pyiceberg_properties(conn_id: str, connections: Connections) -> dict[str, str]:
+    """Return the options of a connection by pyiceberg's names; see `object_store_options` for errors."""
+    options = read_storage(conn_id, connections)
+    if unknown := [name for name in options if name.startswith("google_")]:
         raise ConfigurationError(
-            f"Connection {conn_id!r} is of type {connection['conn_type']!r}; that of an object store is of type 'aws', "
-            "or 'generic' with the options of the library object_store in its extra"
+            f"Connection {conn_id!r} has {', '.join(unknown)}, which pyiceberg does not take: set "
+            "GOOGLE_APPLICATION_CREDENTIALS where the tasks run, or gcs.oauth2.token in a connection of type 'generic'"
         )
-    endpoint = {"endpoint_url": (extra.pop("service_config", None) or {}).get("s3", {}).get("endpoint_url")}
-    extra = {**{name: value for name, value in endpoint.items() if value}, **extra}
-    if unknown := sorted(set(extra) - set(_AWS_EXTRA)):
+    return {_PYICEBERG.get(name, name): value for name, value in options.items() if name != "allow_http"}
+
+
+def read_storage(conn_id: str, connections: Connections) -> dict[str, str]:
+    """Return the options that a connection stands for; see `object_store_options`."""
+    if conn_id not in connections:
+        raise ConfigurationError(
+            f"Connection {conn_id!r} of an object store is not known here: pass what it holds in connections=, which "
+            f"has {', '.join(connections) or 'none'}"
+        )
+    connection = connections[conn_id]
+    extra, kind = dict(connection.get("extra") or {}), connection.get("conn_type")
+    login, password = connection.get("login"), connection.get("password")
+    if kind == "generic":
+        return {name: _text(value) for name, value in extra.items()}
+    if kind == "aws":
+        service = (extra.pop("service_config", None) or {}).get("s3", {})
+        extra = _given(endpoint_url=service.get("endpoint_url")) | extra
+        options = _renamed(conn_id, extra, _AWS) | _given(aws_access_key_id=login, aws_secret_access_key=password)
+        is_plain = options.get("aws_endpoint", "").startswith("http://")
+        return options | _given(allow_http="true" if is_plain else None)
+    if kind in ("wasb", "adls"):
+        options = _renamed(conn_id, extra, _AZURE)
+        if "azure_storage_tenant_id" in options:
+            return options | _given(
+                azure_storage_client_id=login,
+                azure_storage_client_secret=password,
+                azure_storage_account_name=connection.get("host"),
+            )
+        return options | _given(azure_storage_account_name=login, azure_storage_account_key=password)
+    if kind == "google_cloud_platform":
+        return _renamed(conn_id, {name: value for name, value in extra.items() if name in _GOOGLE}, _GOOGLE)
+    raise ConfigurationError(
+        f"Connection {conn_id!r} is of type {kind!r}; that of an object store is of type 'aws', 'wasb', 'adls', "
+        "'google_cloud_platform', or 'generic' with the options of the library object_store in its extra"
+    )
+
+
+def _renamed(conn_id: str, extra: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str]:
+    if unknown := sorted(set(extra) - set(names)):
         raise ConfigurationError(
             f"Connection {conn_id!r} has {', '.join(unknown)} in its extra, which Spark's tasks could not use: they "
-            f"know {', '.join(sorted(_AWS_EXTRA))}. A connection of type 'generic' takes any option of the library "
+            f"know {', '.join(sorted(names))}. A connection of type 'generic' takes any option of the library "
             "object_store"
         )
-    options = {_AWS_EXTRA[name]: _text(value) for name, value in extra.items() if value is not None}
-    keys = {"aws_access_key_id": connection["login"], "aws_secret_access_key": connection["password"]}
-    options |= {name: value for name, value in keys.items() if value}
-    if options.get("aws_endpoint", "").startswith("http://"):
-        options["allow_http"] = "true"
-    return options
+    return {names[name]: _text(value) for name, value in extra.items() if value is not None}
+
+
+def _given(**options: str | None) -> dict[str, str]:
+    return {name: value for name, value in options.items() if value}
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,246 +1,273 @@
-"""A table of files while a batch is published: what is done to it is collected, and committed at the end of the
-block.
+"""A lake table while a batch is published: what is done to it is planned, and committed at the end of the block.
+
+A commit is for the next version after the one that was looked at, or fails. Then the table is read again: whether the
+batch is published meanwhile, and which rows are removed, may be different by now.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Generic, Self, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
-from airflow_kafka_offsets.exceptions import DatabaseBusyError, OlderLedgerError, TargetError
-from airflow_kafka_offsets.sinks.lake.columns import match
-from airflow_kafka_offsets.sinks.lake.file_table import FileTable, PublicationResult
-from airflow_kafka_offsets.sinks.lake.removal import Removal, of_output, plan_removal, rewrite
+from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseBusyError, OlderLedgerError, TargetError
+from airflow_kafka_offsets.sinks.lake.columns import lacking, match_new
+from airflow_kafka_offsets.sinks.lake.newest import NewestRows
+from airflow_kafka_offsets.sinks.lake.races import attempts
+from airflow_kafka_offsets.sinks.lake.removal import BatchRows, KeptRows, Removal, Search, of_output, rewrite, without
 from airflow_kafka_offsets.sinks.lake.replaced import ReplacedRows
-from airflow_kafka_offsets.sinks.lake.staged import LakeSink, check_files
+from airflow_kafka_offsets.sinks.lake.staged import entries, prove_files
+from airflow_kafka_offsets.sinks.lake.table_format import Change, PublicationResult, Snapshot, UnknownOutcomeError
 from airflow_kafka_offsets.sinks.table import Output, Target
 from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.rows import StagedRows
-from airflow_kafka_offsets.writers.data_files import DataFile
-from airflow_kafka_offsets.writers.table_rows import file_columns
+from airflow_kafka_offsets.writers.lake_writer import TableFormat as FileFormat
 
 log = logging.getLogger(__name__)
 
-# How often a commit is tried anew because somebody else committed first.
-TRIES = 50
 
-Table = TypeVar("Table", bound=FileTable)
+class LakeTarget(Target):
+    """A lake table, and what is planned for it. Where the batch is published already, each method returns what it
+    returned then.
 
-
-class LakeTarget(Target, ABC, Generic[Table]):
-    """A table, and what is done to it; see `Target`. Of a batch that is published already, all is done.
-
-    :param conn: of the database with the state tables; None where a batch is retired
+    :param snapshot: the table as it is now; None where there is none
+    :param upsert_key: the columns by which rows are replaced
     """
 
-    def __init__(self, sink: LakeSink, snapshot: Table | None, conn: Connection | None, output: Output) -> None:
-        self.sink, self.output = sink, output
-        self.snapshot, self._conn = snapshot, conn
-        self._is_published = False
+    def __init__(self, name: str, snapshot: Snapshot | None, output: Output, upsert_key: tuple[str, ...] = ()) -> None:
+        self.name, self.snapshot, self.output, self._key = name, snapshot, output, upsert_key
+        self.result = PublicationResult()
+        self._is_published = self._is_counted = self._is_written = False
         self._columns: pa.Schema | None = None
-        self._staged: tuple[tuple[StagedFile, ...], pa.Schema] | None = None
-        self._is_written = False
-        self.adds: list[dict[str, Any]] = []
-        self.removal: Removal | None = None
-        self.rewritten: list[dict[str, Any]] = []
-        self.did = PublicationResult()
-        if snapshot is not None:
-            snapshot.check()
+        self._rows: StagedRows | None = None
+        self._search, self._removal = Search(), Removal()
+        self._rewritten: tuple[Any, list[StagedFile]] = (None, [])
+        self._directory = output.attempt or f"batch-{output.batch_id}-{uuid.uuid4().hex}"
 
-    @contextmanager
-    def opened(self) -> Iterator[Self]:
-        """Open the table, and commit at the end of the block; see `Table.publish`."""
-        published = self.look(self.snapshot) if self.snapshot is not None else None
-        if published is not None:
-            self.did, self._is_published = published, True
-        yield self
-        self.commit()
+    def open(self, conn: Connection) -> None:
+        """Look whether the batch is published.
 
-    @abstractmethod
-    def grow(self, snapshot: Table, lacking: Sequence[pa.Field]) -> Table | None:
-        """Add columns to the table.
-
-        :return: the table with them; None where somebody else committed first
+        :param conn: of the database with the state tables
+        :raises OlderLedgerError: the last publication of the series is that of a later batch
+        :raises TargetError: it was published, and the table was set back since
         """
-
-    @abstractmethod
-    def publish(self, snapshot: Table, number: int) -> bool:
-        """Make one commit of all that was done.
-
-        :param number: the last one of the series from now on
-        :return: False where nothing was committed, because somebody else committed first
-        """
-
-    @abstractmethod
-    def path(self, directory: str, partition: Mapping[str, Any]) -> str:
-        """Return the path of a new file."""
-
-    @abstractmethod
-    def plain(self, file: DataFile) -> dict[str, Any]:
-        """Return what a commit has to know of a new file, as the writer has it."""
+        self._conn = conn
+        if self.snapshot is None:
+            return
+        self.snapshot.check()
+        if (result := self.published(self.snapshot)) is not None:
+            self.result, self._is_published = result, True
+            if result.rows and not self._key and not self._count(self.snapshot):
+                raise self._set_back(result.rows)
 
     def add_columns(self, columns: pa.Schema) -> list[str]:
-        """Take note of the columns that the table lacks; see `Target.add_columns`."""
         if not self._is_published:
             snapshot = self._existing()
-            match(snapshot.name, snapshot.columns, (), columns, may_grow=True)
+            match_new(snapshot.name, snapshot.columns, columns)
             self._columns = columns
-            self.did = self.did._replace(columns=tuple(column.name for column in self._lacking(snapshot)))
-        return list(self.did.columns)
+            added = tuple(column.name for column in lacking(snapshot.columns, columns))
+            self.result = self.result._replace(columns=added)
+        return list(self.result.columns)
 
     def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
-        """Take note of the rows of replaced offsets, and write those again that share a file with them; see
-        `Target.remove`.
-        """
+        # A table that was dropped holds no rows.
         if not self._is_published and self.snapshot is not None:
-            assert self._conn is not None
-            rows = ReplacedRows.read(self._conn, self.sink.name, replaced)
+            rows = ReplacedRows.read(self._conn, self.name, replaced)
             rows.check_columns(self.snapshot.columns)
-            self._plan(self.snapshot, plan_removal(self.snapshot, rows))
-        return as_removed(self.did)
+            self._search = Search(rows)
+            self._plan(self.snapshot)
+        return as_removed(self.result)
 
     def write(self, rows: StagedRows) -> int:
-        """Take note of the files that Spark's tasks wrote; see `Target.write`."""
-        schema, self._is_written = rows.schema(), True
-        if not self._is_published and schema is not None:
-            self._staged = rows.files, schema
-            self.adds = check_files(self._existing(), *self._staged)
-            self.did = self.did._replace(rows=sum(file.rows for file in rows.files))
-        return self.did.rows
+        self._is_written = True
+        if not rows.files:
+            return self.result.rows
+        snapshot = self._existing()
+        if self._is_published:
+            if self._is_counted and not self.result.rows:
+                raise self._set_back(len(rows))
+            return self.result.rows
+        prove_files(snapshot, rows.files, self.output.attempt)
+        self._rows = rows
+        added = entries(snapshot, snapshot.shape(self._columns), rows.files)
+        if self._key:
+            newest = NewestRows(snapshot, [file for _, file in added], self._key)
+            self._search = Search(self._search.rows, newest)
+        self._plan(snapshot)
+        return self.result.rows
 
     def commit(self) -> None:
-        """Commit what was done, if it is anything. A batch without rows takes its number: no earlier attempt, which had
-        some, may publish it afterwards.
+        """Commit what was planned, if it is anything. A batch without rows takes its number: no earlier attempt, which
+        had some, may publish it afterwards.
 
-        :raises TargetError: the table does not fit any more
-        :raises StagedFileError: the files do not fit any more; staging again helps
-        :raises DatabaseBusyError: others commit all the time, or have changed what was to be removed
+        :raises StagedFileError: the files do not fit the table any more; staging again helps
+        :raises DatabaseBusyError: others commit all the time, or changed rows that were to be removed
+        :raises CommitUnknownError: there is no answer, and the table does not show the batch
         """
         snapshot = self.snapshot
-        if self._is_published or snapshot is None or (self.did == PublicationResult() and not self._is_written):
+        takes_number = self._is_written and bool(self.output.series)
+        if self._is_published or snapshot is None or (self.result == PublicationResult() and not takes_number):
             return
-        for _ in range(TRIES):
-            try:
-                if self._commit_once(snapshot):
-                    return
-            except Exception:
-                # The answer may be lost: only the table says whether it was committed, and nothing is committed a
-                # second time.
-                if self._is_done(snapshot.refresh()):
-                    return
-                raise
-            snapshot = snapshot.refresh()
-            if self._is_done(snapshot):
+        expected = self.result
+        for _ in attempts(self.name):
+            if self._commit(snapshot) or self._is_done(snapshot := snapshot.refresh()):
                 return
-            self._rebase(snapshot)
-        raise DatabaseBusyError(f"Others committed to {self.sink.name!r} {TRIES} times in a row, each time first")
+            self._prove(snapshot)
+            self._plan(snapshot)
+            if self.result != expected:
+                raise DatabaseBusyError(
+                    f"Another writer changed rows of {self.name!r} that are to be replaced at the same moment, or it "
+                    "wrote newer ones of the same keys. Nothing of the batch was written; run the task again"
+                )
 
     def retire(self) -> list[Removed]:
         """Remove the rows of the batch, if it was published, and take its number; see `Table.retire`."""
-        snapshot = self.snapshot
-        for _ in range(TRIES):
-            if snapshot is None:
+        snapshot, output = self.snapshot, self.output
+        if snapshot is None:
+            return []
+        for _ in attempts(self.name):
+            # A row that another one of its key was replaced by would be gone without a trace: it stays, until a load of
+            # its record replaces it.
+            self._search = Search(None if self._key else of_output(snapshot, output))
+            self._plan(snapshot)
+            last = snapshot.last_number(output.series)
+            if last >= output.batch_id and not self._removal.files:
                 return []
-            last = snapshot.last_number(self.output.series)
-            removal = plan_removal(snapshot, of_output(snapshot, self.output))
-            if not removal.counts and snapshot.is_taken(self.output.series, self.output.batch_id):
-                return []
-            self._plan(snapshot, removal)
-            if self.publish(snapshot, max(last, self.output.batch_id)):
-                return as_removed(self.did, self.output)
+            if self._commit(snapshot, max(last, output.batch_id)):
+                return as_removed(self.result, output)
             snapshot = snapshot.refresh()
-        raise DatabaseBusyError(f"Others committed to {self.sink.name!r} {TRIES} times in a row, each time first")
+        return []
 
-    def look(self, snapshot: Table) -> PublicationResult | None:
-        """Return what a commit did that published the batch; None where none has.
+    def published(self, snapshot: Snapshot) -> PublicationResult | None:
+        """Return the result of a commit that published the batch; None where there is none.
 
-        :raises OlderLedgerError: a later batch is published
+        :raises OlderLedgerError: a later batch of the series is published
         """
         output = self.output
+        if not output.series:  # one commit with the positions
+            return None
         number = snapshot.last_number(output.series)
         if number > output.batch_id:
             raise OlderLedgerError(
-                f"Table {snapshot.name!r} has batch {number} of group {output.group_id!r} already, and the batch to be "
-                f"committed is {output.batch_id}: the state tables were restored from an older backup than the table. "
-                "Nothing was written: restore both to the same moment"
+                f"Table {self.name!r} has batch {number} of group {output.group_id!r}, and batch {output.batch_id} is "
+                "to be committed: the state tables were restored from an older backup than the table. Nothing was "
+                "written: restore both to the same moment"
             )
-        if not snapshot.is_taken(output.series, output.batch_id):
+        if number < output.batch_id:
             return None
-        did = snapshot.find_published(output.series, output.batch_id)
-        if did is not None:
-            return did
-        log.warning("Batch %d is in %s, whose log is cleaned up: its rows are counted", output.batch_id, snapshot.name)
-        return PublicationResult(plan_removal(snapshot, of_output(snapshot, output)).counts.total())
+        result = snapshot.result(output.series, number)
+        if result is None:
+            log.warning("The log of %s does not name batch %d any more: its rows are counted", self.name, number)
+            self._is_counted = True
+            result = PublicationResult(self._count(snapshot))
+        return result
 
-    def _existing(self) -> Table:
+    def _existing(self) -> Snapshot:
         if self.snapshot is None:
-            raise TargetError(f"Table {self.sink.name!r} disappeared between staging and commit; nothing was written")
+            raise TargetError(f"Table {self.name!r} disappeared between staging and commit; nothing was written")
         return self.snapshot
 
-    def _commit_once(self, snapshot: Table) -> bool:
-        lacking = self._lacking(snapshot)
-        if lacking:
-            grown = self.grow(snapshot, lacking)
-            if grown is None:
-                return False
-            # Others may have committed after it: what was looked at and planned was in the snapshot before.
-            if self._is_done(grown):
-                return True
-            self._rebase(grown)
-            snapshot = grown
-        return self.publish(snapshot, self.output.batch_id)
+    def _count(self, snapshot: Snapshot) -> int:
+        return Search(BatchRows(self.output.batch_id)).count(snapshot)
 
-    def _is_done(self, snapshot: Table) -> bool:
-        """Return whether the batch was published meanwhile, by this attempt or by another one.
+    def _set_back(self, rows: int) -> TargetError:
+        return TargetError(
+            f"Table {self.name!r} was set back: batch {self.output.batch_id} of group {self.output.group_id!r} was "
+            f"published in it with {rows:,} rows, and none of them is there. No position moved. Set the table forward "
+            "again, or abandon the batch with a rewind to where it begins, and load again"
+        )
+
+    def _plan(self, snapshot: Snapshot) -> None:
+        """Find the rows that are removed, and count those of the batch that are written."""
+        self._removal, newest = self._search.find(snapshot), self._search.newest
+        written = 0
+        if self._rows is not None:
+            written = len(self._rows) if newest is None else len(newest) - len(self._removal.outdated)
+        removed = tuple((*key, rows) for key, rows in sorted(self._removal.counts.items()))
+        self.result = self.result._replace(rows=written, removed=removed)
+
+    def _prove(self, snapshot: Snapshot) -> None:
+        """Check that all new files are there. Others may have removed what no version of the table names."""
+        if self._rows is not None:
+            prove_files(snapshot, self._rows.files, self.output.attempt)
+        prove_files(snapshot, self._rewritten[1], self._directory)
+
+    def _commit(self, snapshot: Snapshot, number: int | None = None) -> bool:
+        """Make one attempt to commit; return whether the batch is published."""
+        try:
+            return snapshot.commit(self._change(snapshot, number))
+        except FileNotFoundError:
+            # Nothing was sent yet. Others removed files of the version that the commit goes on from.
+            if snapshot.refresh().version == snapshot.version:
+                raise
+            return False
+        except UnknownOutcomeError as error:
+            reason = shortened(str(error))
+            log.warning("Whether batch %d is published in %s is not known: %s", self.output.batch_id, self.name, reason)
+        # Outside of the handler: its error may hold secrets.
+        if number is None and self._is_done(snapshot.refresh()):
+            return True
+        raise CommitUnknownError(
+            f"There was no answer whether a commit to {self.name!r} was made ({reason}), and the table does not show "
+            "it. Nothing is committed twice: the next attempt looks first. Run the task again"
+        )
+
+    def _change(self, snapshot: Snapshot, number: int | None) -> Change:
+        output, removal = self.output, self._removal
+        shape, result = snapshot.shape(self._columns), self.result
+        if number is not None and number > output.batch_id:  # a later batch stays the last one of the series
+            result = snapshot.result(output.series, number) or PublicationResult()
+        adds = [] if self._rows is None else entries(snapshot, shape, self._rows.files)
+        number = output.batch_id if number is None else number
+        kept = self._kept(snapshot, shape, adds)
+        return Change(output, number, result, self._columns, list(kept), removal.files, removal.within)
+
+    def _kept(self, snapshot: Snapshot, shape: FileFormat, adds: list[Any]) -> Iterator[Any]:
+        """Yield the files of the batch whose rows all stay, and new ones with the rows that stay of all others."""
+        mixed, newest = list(self._removal.mixed), self._search.newest
+        for number, (entry, added) in enumerate(adds):
+            if newest is None:
+                yield entry
+                continue
+            rows = self._rows.files[number].rows if self._rows is not None else 0
+            places = newest.kept(number, self._removal.outdated)
+            if len(places) == rows:
+                yield entry
+            elif len(places):
+                mixed.append(KeptRows(added, pc.invert(without(rows, places))))
+        # Where others committed to other files meanwhile, nothing is written once more.
+        found = (shape, tuple((kept.file.key, kept.stay) for kept in mixed))
+        if self._rewritten[0] != found:
+            self._rewritten = found, list(rewrite(snapshot, shape, self._directory, mixed)) if mixed else []
+        for file in self._rewritten[1]:
+            yield snapshot.entry(file, shape)[0]
+
+    def _is_done(self, snapshot: Snapshot) -> bool:
+        """Return whether the batch is published by now, by this attempt or by another one.
 
         :raises DatabaseBusyError: by another one, with other rows; the next attempt finds them
         """
         snapshot.check()
-        did = self.look(snapshot)
-        if did is not None and (did.rows, sorted(did.removed)) != (self.did.rows, sorted(self.did.removed)):
+        result = self.published(snapshot)
+        if result is not None and (result.rows, result.removed) != (self.result.rows, self.result.removed):
             raise DatabaseBusyError(
-                f"Another attempt published batch {self.output.batch_id} in {snapshot.name!r} at this moment, with "
-                f"{did.rows:,} rows where this one has {self.did.rows:,}. Run the task again: it goes on from there"
+                f"Another attempt published batch {self.output.batch_id} in {self.name!r} at this moment, with "
+                f"{result.rows:,} rows where this one has {self.result.rows:,}. Run the task again: it goes on from "
+                "there"
             )
-        return did is not None
-
-    def _lacking(self, snapshot: Table) -> list[pa.Field]:
-        columns = file_columns(self._columns) if self._columns is not None else ()
-        return [column.with_nullable(True) for column in columns if column.name not in snapshot.columns.names]
-
-    def _plan(self, snapshot: Table, removal: Removal) -> None:
-        directory = self.output.attempt or f"batch-{self.output.batch_id}-{uuid.uuid4().hex}"
-        self.removal = removal
-        written = rewrite(snapshot, removal, lambda partition: self.path(directory, partition), self.sink.file_bytes)
-        self.rewritten = [self.plain(file) for file in written]
-        self.did = self.did._replace(removed=tuple((*key, rows) for key, rows in removal.counts.items()))
-
-    def _rebase(self, snapshot: Table) -> None:
-        """See to it that what was planned is right for the table as others left it."""
-        if self._staged is not None:
-            self.adds = check_files(snapshot, *self._staged)
-        if self.removal is None or self.removal.paths <= {file.path for file in snapshot.active()}:
-            return
-        removal = plan_removal(snapshot, self.removal.goes)
-        if removal.counts != self.removal.counts:
-            raise DatabaseBusyError(
-                f"Somebody else changed rows of {snapshot.name!r} that were about to be removed. Nothing was written; "
-                "run the task again"
-            )
-        self._plan(snapshot, removal)
+        return result is not None
 
 
-def as_removed(did: PublicationResult, output: Output | None = None) -> list[Removed]:
-    """Return what was removed, in the form in which a sink reports it.
+def as_removed(result: PublicationResult, output: Output | None = None) -> list[Removed]:
+    """Return what was removed, in the form in which a target reports it.
 
     :param output: whose first partition stands for all where the table does not name partitions
     """
@@ -250,5 +277,5 @@ def as_removed(did: PublicationResult, output: Output | None = None) -> list[Rem
             TopicPartition(topic, partition) if topic or output is None else output.ranges[0].topic_partition,
             rows,
         )
-        for batch, topic, partition, rows in did.removed
+        for batch, topic, partition, rows in result.removed
     ]

@@ -84,7 +84,7 @@ class ConnectedSqlTable(Table):
         """Return the table as it is written to over the connection of a transaction."""
         return nullcontext(SqlTarget(conn, self))
 
-    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
+    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
         """Raise if the state tables are older than the target, as after a restored backup.
 
         Loads would load records again that are in the target already. The state tables number the batches: rows of a
@@ -93,13 +93,14 @@ class ConnectedSqlTable(Table):
         commit would have to read the whole table.
 
         :param batches: the state table `offset_batches`
-        :param batch_id: the batch that is about to be written
+        :param output: of the batch that is about to be written
         :raises OlderLedgerError: there are such rows; names their batch
         """
         table = self.reflect(conn)
         if table is None or not _leads_an_index(table, BATCH_ID):
             return
         column = table.columns[BATCH_ID]
+        batch_id = output.batch_id
         known = sa.exists().where(batches.c.batch_id == column, column != batch_id)
         # Not "the first such row": Postgres would take a table scan for the quickest way to just one, and find none.
         unknown = conn.scalar(sa.select(sa.func.min(column)).where(column >= batch_id, ~known))

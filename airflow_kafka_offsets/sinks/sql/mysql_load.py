@@ -20,12 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pymysql
 import sqlalchemy as sa
-from pymysql.connections import MySQLResult
-from pymysql.constants import CLIENT, COMMAND
+from pymysql.constants import CLIENT
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from airflow_kafka_offsets.database import mysql
+from airflow_kafka_offsets.database import mysql, pymysql_protocol
 from airflow_kafka_offsets.database.errors import is_outage
 from airflow_kafka_offsets.database.identifiers import without_placeholders
 from airflow_kafka_offsets.database.messages import refusal
@@ -36,8 +35,6 @@ from airflow_kafka_offsets.staging.rows import RowChunk, StagedRows
 _CHUNKS, _CHUNK_ROWS = 32, 50_000
 
 _INSERT_ROWS = 1_000
-
-_PACKET_BYTES = 1 << 20
 
 # Of a statement beside its rows.
 _STATEMENT_BYTES = 64 << 10
@@ -188,10 +185,8 @@ class _Load:
 
         :raises DBAPIError: as SQLAlchemy raises it
         """
-        result = _Result(self.driver, name.encode(), lines)
         try:
-            self.driver._execute_command(COMMAND.COM_QUERY, statement)
-            result.read()
+            return pymysql_protocol.run(self.driver, statement, name.encode(), lines)
         except pymysql.Error as error:
             is_lost = self.conn.dialect.is_disconnect(error, self.driver, None)
             if is_lost:
@@ -201,37 +196,6 @@ class _Load:
                 None, None, error, pymysql.Error, connection_invalidated=is_lost, dialect=self.conn.dialect
             )
             raise raised from None
-        return result
-
-
-class _Result(MySQLResult):  # type: ignore[misc]  # the driver has no annotations
-    """The result of a statement, which sends rows instead of a file."""
-
-    def __init__(self, connection: Any, name: bytes, lines: Iterable[bytes]) -> None:
-        super().__init__(connection)
-        self._name = name
-        self._lines = lines
-
-    def _read_load_local_packet(self, first_packet: Any) -> None:
-        connection = self.connection
-        asked = first_packet.get_all_data()[1:]
-        if not self._name or asked != self._name:
-            connection._force_close()
-            raise RuntimeError(
-                f"The server asked for the file {asked.decode(errors='backslashreplace')!r} of this machine, which no "
-                "statement names: it was refused, and the connection closed. Find out whether this is your database "
-                "server"
-            )
-        try:
-            for line in self._lines:
-                for start in range(0, len(line), _PACKET_BYTES):
-                    connection.write_packet(line[start : start + _PACKET_BYTES])
-        except BaseException:
-            # The server's answer to the rows before would be taken for that to the next statement.
-            connection._force_close()
-            raise
-        connection.write_packet(b"")
-        self._read_ok_packet(connection._read_packet())
 
 
 def _refuse_not_finite(rows: pa.Table) -> None:

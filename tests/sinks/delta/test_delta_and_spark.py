@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from airflow_kafka_offsets import DeltaTable
+from airflow_kafka_offsets import DeltaTable, Limits
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from devstack.spark_jars import spark_with_delta
 from tests.sinks.delta.test_foreign_commits import before_commits
@@ -71,7 +71,7 @@ def insert(sql: SparkSql, table: str, id_: int) -> None:
 
 
 def test_spark_counts_what_was_loaded_replaced_and_compacted(group: LakeGroup, sql: SparkSql, table: str) -> None:
-    group.load(max_records=2)
+    group.load(limits=Limits(max_records=2))
     assert ours(sql, table) == list(range(6))
     maintain(sql, table)
     sql(f"ALTER TABLE {table} ADD COLUMN price DOUBLE")
@@ -91,7 +91,7 @@ def test_spark_counts_what_was_loaded_replaced_and_compacted(group: LakeGroup, s
 def test_what_spark_inserts_and_merges_between_batches_changes_no_other_row(
     group: LakeGroup, sql: SparkSql, table: str
 ) -> None:
-    group.load(max_records=2)
+    group.load(limits=Limits(max_records=2))
     for number in range(3):
         insert(sql, table, -1 - number)
         merged = f"SELECT {number} AS id, 'merged' AS name UNION ALL SELECT -1, 'merged'"
@@ -117,7 +117,7 @@ def test_what_spark_inserts_and_merges_between_batches_changes_no_other_row(
 def test_what_spark_does_right_before_a_commit_is_rebased_upon(
     group: LakeGroup, sql: SparkSql, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group.load(max_records=2)
+    group.load(limits=Limits(max_records=2))
     produce(group.loader.kafka, group.topic, names(6, 2))
 
     def interfere() -> None:

@@ -10,9 +10,12 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from airflow_kafka_offsets.exceptions import DatabaseBusyError, StagedFileError, TargetError
-from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
-from airflow_kafka_offsets.sinks.lake import target
+from airflow_kafka_offsets import Limits
+from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseBusyError, StagedFileError, TargetError
+from airflow_kafka_offsets.sinks.delta.snapshot import DeltaSnapshot
+from airflow_kafka_offsets.sinks.lake import races
+from airflow_kafka_offsets.sinks.lake.table_format import UnknownOutcomeError
+from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from tests.support.clients import produce
 from tests.support.lake import NEXT, LakeGroup
 from tests.support.loads import names
@@ -46,15 +49,15 @@ def before_commits(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object], ti
     :return: whether each commit succeeded
     """
     outcomes: list[bool] = []
-    publish = DeltaTarget.publish
+    publish = DeltaSnapshot.commit
 
-    def published(self: DeltaTarget, *args: Any) -> bool:
+    def published(self: DeltaSnapshot, *args: Any) -> bool:
         if len(outcomes) < times:
             do()
         outcomes.append(publish(self, *args))
         return outcomes[-1]
 
-    monkeypatch.setattr(DeltaTarget, "publish", published)
+    monkeypatch.setattr(DeltaSnapshot, "commit", published)
     return outcomes
 
 
@@ -65,7 +68,7 @@ def own(group: LakeGroup) -> list[int]:
 
 @pytest.mark.parametrize("foreign", FOREIGN)
 def test_between_batches(group: LakeGroup, uri: str, foreign: Callable[[str], None]) -> None:
-    group.load(max_records=2)
+    group.load(limits=Limits(max_records=2))
     foreign(uri)
     produce(group.loader.kafka, group.topic, names(6, 2))
     group.load(NEXT)
@@ -79,7 +82,7 @@ def test_between_batches(group: LakeGroup, uri: str, foreign: Callable[[str], No
 def test_in_the_moment_of_a_load(
     group: LakeGroup, uri: str, foreign: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group.load(max_records=2)
+    group.load(limits=Limits(max_records=2))
     produce(group.loader.kafka, group.topic, names(6, 2))
     outcomes = before_commits(monkeypatch, lambda: foreign(uri))
 
@@ -95,7 +98,7 @@ def test_in_the_moment_of_a_replay_that_replaces(
     group: LakeGroup, uri: str, foreign: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """delta-rs alone would rebase the commit, and lose the removal of files that were compacted meanwhile."""
-    group.load(max_records=2)
+    group.load(limits=Limits(max_records=2))
     if foreign is vacuum:
         # It also takes away what was staged and is not committed.
         before_commits(monkeypatch, lambda: vacuum(uri), times=2)
@@ -118,7 +121,7 @@ def test_rows_that_somebody_deletes_in_the_moment_of_their_removal(
     group.load()
     before_commits(monkeypatch, lambda: deltalake.DeltaTable(uri).delete("_kafka_offset = 2"))
 
-    with pytest.raises(DatabaseBusyError, match="Somebody else changed rows"):
+    with pytest.raises(DatabaseBusyError, match="Another writer changed rows"):
         group.replay({group.topic: {0: (1, 5)}}, replace=True)
     assert group.replay({group.topic: {0: (1, 5)}}, replace=True).rows == 4
     assert own(group) == list(range(6))
@@ -126,7 +129,7 @@ def test_rows_that_somebody_deletes_in_the_moment_of_their_removal(
 
 @pytest.mark.parametrize("way", ["rewind", "restore"])
 def test_a_restore_is_noticed_before_anything_is_written(group: LakeGroup, uri: str, way: str) -> None:
-    group.load(max_records=2)
+    group.load(limits=Limits(max_records=2))
     table = deltalake.DeltaTable(uri)
     last = table.version()
     table.restore(last - 1)
@@ -162,19 +165,19 @@ def test_a_restore_to_what_is_after_the_last_load_is_no_matter(group: LakeGroup,
 def test_a_commit_whose_answer_is_lost_is_looked_up(
     group: LakeGroup, monkeypatch: pytest.MonkeyPatch, is_committed: bool
 ) -> None:
-    publish = DeltaTarget.publish
+    publish = DeltaSnapshot.commit
 
-    def unanswered(self: DeltaTarget, *args: Any) -> bool:
+    def unanswered(self: DeltaSnapshot, *args: Any) -> bool:
         if is_committed:
             publish(self, *args)
-        raise OSError("the connection broke")
+        raise UnknownOutcomeError("the connection broke")
 
     with monkeypatch.context() as patch:
-        patch.setattr(DeltaTarget, "publish", unanswered)
+        patch.setattr(DeltaSnapshot, "commit", unanswered)
         if is_committed:
             assert group.load().rows == 6
         else:
-            with pytest.raises(OSError, match="the connection broke"):
+            with pytest.raises(CommitUnknownError, match="the connection broke"):
                 group.load()
     group.load()
 
@@ -185,12 +188,12 @@ def test_a_commit_whose_answer_is_lost_is_looked_up(
 def test_a_group_whose_table_others_fill_all_the_time_gives_up(
     group: LakeGroup, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group.load(max_records=3)
-    monkeypatch.setattr(target, "TRIES", 3)
+    group.load(limits=Limits(max_records=3))
+    monkeypatch.setattr(races, "PATIENCE_SECONDS", 0.0)
     produce(group.loader.kafka, group.topic, names(6, 2))
     with monkeypatch.context() as patch:
         before_commits(patch, lambda: append(uri), times=3)
-        with pytest.raises(DatabaseBusyError, match="3 times in a row"):
+        with pytest.raises(DatabaseBusyError, match=r"committed to .* before each of 1 attempts"):
             group.load(NEXT)
     group.load(NEXT)
     assert own(group) == list(range(8))
@@ -200,7 +203,7 @@ def test_a_target_commits_nothing_where_the_block_raises(group: LakeGroup, uri: 
     group.load()
     version = deltalake.DeltaTable(uri).version()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DeltaTarget, "remove", lambda self, replaced: 1 / 0)
+        patch.setattr(LakeTarget, "remove", lambda self, replaced: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             group.replay({group.topic: {0: (1, 5)}}, replace=True)
     assert deltalake.DeltaTable(uri).version() == version

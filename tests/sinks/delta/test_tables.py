@@ -20,6 +20,7 @@ from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 from tests.support.lake import publish_rows
 
+NO_ENGINE: Any = None
 AT = datetime(2024, 5, 6, 7, 8, 9, 123456, UTC)
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "whole": (pa.int32(), [1, None, 3]),
@@ -55,7 +56,7 @@ def test_values_are_read_back_as_they_were(uri: str, tmp_path: Path, partition_b
     assert list(table.metadata().partition_columns) == list(partition_by)
     found = pa.table(table.to_pyarrow_table()).select(ROWS.schema.names).to_pylist()
     assert sorted(map(repr, found)) == sorted(map(repr, ROWS.to_pylist()))
-    snapshot = DeltaTable(uri).snapshot()
+    snapshot = DeltaTable(uri).connect(NO_ENGINE).format.snapshot()
     assert snapshot is not None
     own = [row for rows in snapshot.scan(ROWS.schema.names) for row in rows.to_pylist()]
     assert sorted(map(repr, own)) == sorted(map(repr, ROWS.to_pylist()))
@@ -117,23 +118,22 @@ def test_files_are_split_by_size_and_sorted(uri: str, tmp_path: Path) -> None:
     rows = pa.RecordBatch.from_pydict({"id": list(range(2000, 0, -1)), "text": ["x" * 50] * 2000})
     publish_rows(DeltaTable(uri, sort_by=("id",), file_bytes=20_000), rows.slice(0, 1000), tmp_path)
 
-    snapshot = DeltaTable(uri).snapshot()
+    snapshot = DeltaTable(uri).connect(NO_ENGINE).format.snapshot()
     assert snapshot is not None
-    for file in snapshot.active():
-        ids = [number for part in snapshot.read_file(file, ["id"]) for number in part.column(0).to_pylist()]
+    for file in snapshot.files():
+        ids = [number for part in snapshot.read(file, ["id"]) for number in part.column(0).to_pylist()]
         assert ids == sorted(ids)
 
 
 def test_declared_columns_create_the_table_where_a_transform_hides_them(uri: str) -> None:
-    engine: Any = None
     output = Output(1, "g", (), "series", "batch-1-x")
     with pytest.raises(ConfigurationError, match=r'columns="id BIGINT, name STRING"'):
-        DeltaTable(uri).writer(engine, None, output)
+        DeltaTable(uri).connect(NO_ENGINE).writer(None, output)
 
     sink = DeltaTable(uri, columns="id BIGINT, name STRING")
-    known = sink.prepare(engine, None).known
+    known = sink.connect(NO_ENGINE).prepare(None).known
     assert known == ("id", "name", "_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp", "_batch_id")
-    writer = sink.writer(engine, None, output)
+    writer = sink.connect(NO_ENGINE).writer(None, output)
     rows = pa.RecordBatch.from_pydict({"id": pa.array([1], pa.int32()), "other": ["x"]})
     with pytest.raises(TargetError, match="no column 'other'"):
         list(writer.write([rows], StagingDirectory(uri), {}, RefusedRows(StagingDirectory(uri))))
@@ -151,7 +151,7 @@ def test_tables_with_what_is_not_known_are_refused(uri: str, properties: dict[st
         uri, deltalake.Schema.from_arrow(pa.schema([("id", pa.int64())])), configuration=properties
     )
     with pytest.raises(TargetError, match=message):
-        DeltaTable(uri).prepare(Any, None)  # type: ignore[arg-type]
+        DeltaTable(uri).connect(NO_ENGINE).prepare(None)
 
 
 def test_a_table_that_maps_columns_or_has_an_unknown_feature_is_refused(uri: str) -> None:
@@ -164,7 +164,7 @@ def test_a_table_that_maps_columns_or_has_an_unknown_feature_is_refused(uri: str
     log.write_text("\n".join(map(json.dumps, changed)))
 
     with pytest.raises(TargetError, match=r"feature 'columnMapping', which is not known here.*'rowTracking'"):
-        DeltaTable(uri).prepare(Any, None)  # type: ignore[arg-type]
+        DeltaTable(uri).connect(NO_ENGINE).prepare(None)
 
 
 @pytest.mark.parametrize(
@@ -179,9 +179,8 @@ def test_a_table_that_maps_columns_or_has_an_unknown_feature_is_refused(uri: str
     ],
 )
 def test_wrong_parameters_are_named(uri: str, options: dict[str, Any], message: str) -> None:
-    engine: Any = None
     with pytest.raises(ConfigurationError, match=message) as raised:
-        DeltaTable(**{"uri": uri, **options}).prepare(engine, ROWS.schema)
+        DeltaTable(**{"uri": uri, **options}).connect(NO_ENGINE).prepare(ROWS.schema)
     assert "secret" not in str(raised.value).replace("secret@bucket", "")
 
 
@@ -199,7 +198,8 @@ def test_batches_may_have_small_numbers(uri: str, tmp_path: Path) -> None:
     deltalake.DeltaTable.create(uri, deltalake.Schema.from_arrow(columns))
     publish_rows(DeltaTable(uri), pa.RecordBatch.from_pydict({"id": [1]}), tmp_path, 7)
 
-    snapshot = DeltaTable(uri).snapshot()
+    snapshot = DeltaTable(uri).connect(NO_ENGINE).format.snapshot()
 
     assert snapshot is not None
-    assert (snapshot.batch_ids(7), snapshot.batch_ids(8)) == ({7}, set())
+    assert [rows["_batch_id"].to_pylist() for rows in snapshot.scan(["_batch_id"], (7, 7))] == [[7]]
+    assert list(snapshot.scan(["_batch_id"], (8, 8))) == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
+from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from tests.support import fixtures
 from tests.support.clients import Kafka, produce
 from tests.support.iceberg import IcebergGroup, iceberg_sink
@@ -19,14 +19,14 @@ engine = fixtures.sqlite_engine
 REST = pytest.param("rest", marks=[pytest.mark.server, pytest.mark.long])
 
 
-@pytest.fixture(params=["positions", "elsewhere", REST])
+@pytest.fixture(params=["positions", "sql", REST])
 def where(request: pytest.FixtureRequest) -> str:
     """Where the catalog of the table is."""
     return str(request.param)
 
 
 @pytest.fixture
-def sink(where: str, tmp_path: Path) -> IcebergSink:
+def sink(where: str, tmp_path: Path) -> IcebergTable:
     return iceberg_sink(where, tmp_path)
 
 
@@ -39,5 +39,5 @@ def orders(kafka: Kafka, topic: TopicFactory) -> str:
 
 
 @pytest.fixture
-def group(inline_loader: Loader, orders: str, sink: IcebergSink) -> IcebergGroup:
+def group(inline_loader: Loader, orders: str, sink: IcebergTable) -> IcebergGroup:
     return IcebergGroup(inline_loader, orders, sink)

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
-from airflow_kafka_offsets.sinks.iceberg.target import Changes
+from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
+from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from devstack.spark_jars import spark_with_delta, spark_with_iceberg
 from tests.support import fixtures
 from tests.support.clients import Kafka, produce
@@ -66,7 +67,7 @@ def catalog_name() -> str:
 
 
 @pytest.fixture
-def sink(where: str, tmp_path: Path, catalog_name: str) -> IcebergSink:
+def sink(where: str, tmp_path: Path, catalog_name: str) -> IcebergTable:
     return iceberg_sink(where, tmp_path, catalog_name=catalog_name, **LAYOUT)
 
 
@@ -78,7 +79,7 @@ def spark_sql() -> Iterator[SparkSql]:
 
 
 @pytest.fixture
-def sql(where: str, spark_sql: SparkSql, engine: Engine, sink: IcebergSink) -> Iterator[SparkSql]:
+def sql(where: str, spark_sql: SparkSql, engine: Engine, sink: IcebergTable) -> Iterator[SparkSql]:
     """Spark with the catalog of the table."""
     url = engine.url
     catalog = {
@@ -102,7 +103,7 @@ def sql(where: str, spark_sql: SparkSql, engine: Engine, sink: IcebergSink) -> I
 
 
 @pytest.fixture
-def table(sink: IcebergSink) -> str:
+def table(sink: IcebergTable) -> str:
     return f"{sink.catalog_name}.{sink.identifier}"
 
 
@@ -130,7 +131,7 @@ def insert(sql: SparkSql, table: str, id_: int) -> None:
 def test_spark_counts_what_was_loaded_evolved_replaced_and_compacted(
     group: IcebergGroup, kafka: Kafka, sql: SparkSql, table: str
 ) -> None:
-    group.load(max_records=4, value_format=COLUMNS)
+    group.load(limits=Limits(max_records=4), value_format=COLUMNS)
     produce(kafka, group.orders, orders_of(10, 5, price=1.5))
     sql(f"ALTER TABLE {table} ADD COLUMN price DOUBLE")
     assert group.load(value_format=EVOLVED).rows == 5
@@ -156,7 +157,7 @@ def test_spark_counts_what_was_loaded_evolved_replaced_and_compacted(
 def test_what_spark_inserts_merges_and_deletes_between_batches_changes_no_other_row(
     group: IcebergGroup, kafka: Kafka, sql: SparkSql, table: str, where: str
 ) -> None:
-    group.load(max_records=4, value_format=COLUMNS)
+    group.load(limits=Limits(max_records=4), value_format=COLUMNS)
     mode = {"rest": "merge-on-read", "positions": "copy-on-write"}[where]
     modes = ", ".join(f"'write.{each}.mode' = '{mode}'" for each in ("delete", "update", "merge"))
     sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({modes})")
@@ -200,8 +201,8 @@ def test_what_spark_inserts_and_compacts_while_a_batch_is_loaded_is_rebased_upon
     """Where the transaction holds the catalog's row, the catalog of Spark waits, and goes on from what was
     committed.
     """
-    group.load(max_records=4, value_format=COLUMNS)
-    commit = Changes.commit
+    group.load(limits=Limits(max_records=4), value_format=COLUMNS)
+    commit = IcebergSnapshot.commit
     writers: list[threading.Thread] = []
 
     def write() -> None:
@@ -219,7 +220,7 @@ def test_what_spark_inserts_and_compacts_while_a_batch_is_loaded_is_rebased_upon
 
     produce(kafka, group.orders, orders_of(10, 3))
     with monkeypatch.context() as patched:
-        patched.setattr(Changes, "commit", interfere)
+        patched.setattr(IcebergSnapshot, "commit", interfere)
         assert group.load(value_format=COLUMNS).rows == 3
     writers[0].join()
 

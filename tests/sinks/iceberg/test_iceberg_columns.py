@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagedFileError, TargetError
-from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -34,18 +34,18 @@ def output(batch_id: int) -> Output:
 
 
 def stage(
-    sink: IcebergSink, engine: Engine, columns: pa.Schema, rows: list[dict[str, Any]], batch_id: int
+    sink: IcebergTable, engine: Engine, columns: pa.Schema, rows: list[dict[str, Any]], batch_id: int
 ) -> StagedRows:
-    sink.prepare(engine, columns, may_grow=True)
-    writer = sink.writer(engine, columns, output(batch_id))
+    sink.connect(engine).prepare(columns, may_grow=True)
+    writer = sink.connect(engine).writer(columns, output(batch_id))
     batch = pa.RecordBatch.from_pylist(rows, columns)
-    files = tuple(writer.write([batch], NOWHERE, sink.storage_options(), RefusedRows(NOWHERE)))
+    files = tuple(writer.write([batch], NOWHERE, sink.connect(engine).storage_options(), RefusedRows(NOWHERE)))
     return StagedRows(NOWHERE, Manifest(batch_id, "", files, (), (), writer.columns))
 
 
-def commit(sink: IcebergSink, engine: Engine, rows: StagedRows, columns: pa.Schema, batch_id: int) -> list[str]:
+def commit(sink: IcebergTable, engine: Engine, rows: StagedRows, columns: pa.Schema, batch_id: int) -> list[str]:
     def work(conn: Any) -> list[str]:
-        with sink.open(conn, output(batch_id)) as target:
+        with sink.connect(engine).publish(conn, output(batch_id)) as target:
             added = target.add_columns(columns)
             assert target.write(rows) == len(rows)
         return added
@@ -54,13 +54,13 @@ def commit(sink: IcebergSink, engine: Engine, rows: StagedRows, columns: pa.Sche
 
 
 @pytest.fixture
-def table(sink: IcebergSink, engine: Engine) -> IcebergSink:
+def table(sink: IcebergTable, engine: Engine) -> IcebergTable:
     """A table of one column, with one row."""
     commit(sink, engine, stage(sink, engine, NARROW, [{"id": 0}], 1), NARROW, 1)
     return sink
 
 
-def test_a_commit_adds_columns_with_the_ids_that_the_tasks_wrote(table: IcebergSink, engine: Engine) -> None:
+def test_a_commit_adds_columns_with_the_ids_that_the_tasks_wrote(table: IcebergTable, engine: Engine) -> None:
     rows = stage(table, engine, WIDE, ROWS, 2)
     assert open_table(table, engine).schema().column_names == ["id", "_batch_id"]
 
@@ -72,8 +72,8 @@ def test_a_commit_adds_columns_with_the_ids_that_the_tasks_wrote(table: IcebergS
     assert found.scan("name = 'one'").count() == 1
 
 
-def test_files_are_staged_again_where_others_added_columns_first(table: IcebergSink, engine: Engine) -> None:
-    rows = stage(table, engine, WIDE, ROWS, 2)
+def test_files_are_staged_again_where_others_added_columns_first(table: IcebergTable, engine: Engine) -> None:
+    rows = stage(table, engine, WIDE, ROWS, 4)
     other = pa.schema([("id", pa.int64()), ("other", pa.string())])
     commit(table, engine, stage(table, engine, other, [{"id": 5, "other": "x"}], 3), other, 3)
 
@@ -84,56 +84,60 @@ def test_files_are_staged_again_where_others_added_columns_first(table: IcebergS
     assert scanned(open_table(table, engine), "id", "name") == [(0, None), (1, "one"), (5, None)]
 
 
-def test_names_that_differ_in_case_only_are_refused(table: IcebergSink, engine: Engine) -> None:
+def test_names_that_differ_in_case_only_are_refused(table: IcebergTable, engine: Engine) -> None:
     with pytest.raises(TargetError, match="differs in case only"):
-        table.prepare(engine, pa.schema([("ID", pa.int64())]), may_grow=True)
+        table.connect(engine).prepare(pa.schema([("ID", pa.int64())]), may_grow=True)
 
 
-def test_a_table_is_created_from_declared_columns(sink: IcebergSink, engine: Engine) -> None:
+def test_a_table_is_created_from_declared_columns(sink: IcebergTable, engine: Engine) -> None:
     declared = replace(sink, columns="id BIGINT, created TIMESTAMP", partition_by=("day(created)",))
 
-    known = declared.prepare(engine, None)
+    known = declared.connect(engine).prepare(None)
 
     names = ("id", "created", "_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp", "_batch_id")
     assert known.known == names
     found = open_table(sink, engine)
     assert [str(each) for each in found.spec().fields] == ["1000: created_day: day(2)"]
-    assert declared.writer(engine, None, output(1)).columns is not None
+    assert declared.connect(engine).writer(None, output(1)).columns is not None
 
 
-def test_columns_that_nobody_knows_are_asked_for(sink: IcebergSink, engine: Engine) -> None:
-    assert sink.prepare(engine, None).known is None
-    with pytest.raises(ConfigurationError, match=r"declare them, as in IcebergTable\(…, columns="):
-        sink.writer(engine, None, output(1))
+def test_columns_that_nobody_knows_are_asked_for(sink: IcebergTable, engine: Engine) -> None:
+    assert sink.connect(engine).prepare(None).known is None
+    with pytest.raises(ConfigurationError, match=r"Declare them, as in IcebergTable\(…, columns="):
+        sink.connect(engine).writer(None, output(1))
 
 
 @pytest.mark.parametrize("name", ["orders", "", "shop.", ".orders"])
-def test_a_name_needs_a_namespace(sink: IcebergSink, engine: Engine, name: str) -> None:
+def test_a_name_needs_a_namespace(sink: IcebergTable, engine: Engine, name: str) -> None:
     with pytest.raises(ConfigurationError, match="namespace and name"):
-        replace(sink, identifier=name).prepare(engine, None)
+        replace(sink, identifier=name).connect(engine).prepare(None)
 
 
 def test_a_created_table_needs_a_place(engine: Engine) -> None:
     with pytest.raises(ConfigurationError, match="warehouse="):
-        IcebergTable("shop.orders").prepare(engine, NARROW)
+        IcebergTable("shop.orders").connect(engine).prepare(NARROW)
 
 
 def test_secrets_are_neither_shown_nor_in_the_writer(tmp_path: Path, engine: Engine) -> None:
     catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/lake"}
     secret = {"s3.secret-access-key": "hidden-1", "token": "hidden-2"}
     connections: dict[str, dict[str, Any]] = {
-        "store": {"login": "key", "password": "hidden-3", "extra": {"endpoint_url": "http://127.0.0.1:9"}},
+        "store": {
+            "conn_type": "aws",
+            "login": "key",
+            "password": "hidden-3",
+            "extra": {"endpoint_url": "http://127.0.0.1:9"},
+        },
         "catalog": {"extra": {**catalog, **secret}},
     }
     sink = IcebergTable("shop.orders", catalog_conn_id="catalog", storage_conn_id="store")
     assert sink.commits_externally
     assert sink.conn_ids == ("catalog", "store")
 
-    connected = sink.connected(connections)
+    connected = sink.connect(engine, connections)
 
-    assert isinstance(connected, IcebergSink)
-    connected.prepare(engine, NARROW)
-    writer = connected.writer(engine, NARROW, output(1))
+    connected.prepare(NARROW)
+    writer = connected.writer(NARROW, output(1))
     options = connected.storage_options()
     assert "hidden" not in repr(connected) + repr(writer) + repr(IcebergTable("a.b", {**catalog, **secret}))
     assert options["s3.secret-access-key"] == "hidden-3"
@@ -141,13 +145,13 @@ def test_secrets_are_neither_shown_nor_in_the_writer(tmp_path: Path, engine: Eng
     assert "token" not in options
 
 
-def test_a_sink_travels_with_its_dag(sink: IcebergSink) -> None:
+def test_a_sink_travels_with_its_dag(sink: IcebergTable) -> None:
     assert pickle.loads(pickle.dumps(sink)) == sink
     assert type(replace(sink, sort_by=("id",))) is type(sink)
 
 
 def test_a_snapshot_names_group_batch_and_ranges(group: IcebergGroup) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
 
     snapshot = group.table.snapshots()[-1]
 

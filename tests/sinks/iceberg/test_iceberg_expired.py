@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
-from airflow_kafka_offsets.sinks.iceberg import elsewhere, removal
-from airflow_kafka_offsets.sinks.iceberg.target import Changes
+from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
+from airflow_kafka_offsets.sinks.lake import races
 from tests.sinks.iceberg.conftest import REST
 from tests.sinks.iceberg.test_iceberg_foreign_writers import compact, expire_all_but_the_current
 from tests.support.clients import Kafka, produce
@@ -26,14 +27,14 @@ RUN = TaskRun("run", "dag", "task", -1, 1)
 AGAIN = replace(RUN, try_number=2)
 
 
-@pytest.fixture(params=["elsewhere", REST])
+@pytest.fixture(params=["sql", REST])
 def where(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(autouse=True)
 def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elsewhere, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(races, "_FIRST_PAUSE_SECONDS", 0.0)
 
 
 def files_of(table: Table) -> Iterator[Path]:
@@ -75,9 +76,9 @@ def expire_before(group: IcebergGroup, monkeypatch: pytest.MonkeyPatch) -> Calla
 def test_while_a_batch_goes_on_from_it(
     group: IcebergGroup, kafka: Kafka, expire_before: Callable[[Any, str], list[int]]
 ) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     produce(kafka, group.orders, names(10, 1))
-    commits = expire_before(Changes, "commit")
+    commits = expire_before(IcebergSnapshot, "commit")
 
     assert group.load(run=RUN).rows == 1
 
@@ -85,12 +86,12 @@ def test_while_a_batch_goes_on_from_it(
     assert group.proved()[:2] == (10, 1)
 
 
-@pytest.mark.parametrize("reads", ["plan", "read"])
+@pytest.mark.parametrize("reads", ["files", "read"])
 def test_while_replaced_rows_are_looked_for(
     group: IcebergGroup, expire_before: Callable[[Any, str], list[int]], reads: str
 ) -> None:
-    group.load(max_records=4)
-    calls = expire_before(removal, reads)
+    group.load(limits=Limits(max_records=4))
+    calls = expire_before(IcebergSnapshot, reads)
 
     assert group.replay({group.orders: {0: (2, 6)}}, replace=True, run=RUN).rows == 3
 
@@ -106,18 +107,18 @@ def test_while_the_rows_of_an_abandoned_batch_are_looked_for(
 ) -> None:
     group.load()
     produce(kafka, group.orders, names(10, 2))
-    commit = Changes.commit
+    commit = IcebergSnapshot.commit
 
-    def dies(changes: Changes, table: Table, **options: bool) -> int:
-        commit(changes, table, **options)
+    def dies(snapshot: IcebergSnapshot, change: Any) -> bool:
+        commit(snapshot, change)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Changes, "commit", dies)
+        patched.setattr(IcebergSnapshot, "commit", dies)
         with pytest.raises(KeyboardInterrupt):
             group.load(run=RUN)
     abandon_batch("loader", 2, engine=group.loader.engine)
-    calls = expire_before(removal, "plan")
+    calls = expire_before(IcebergSnapshot, "files")
 
     assert group.load(run=AGAIN).rows == 2
 

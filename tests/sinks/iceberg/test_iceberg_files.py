@@ -16,6 +16,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.expressions.parser import parse
 from pyiceberg.table import Table
 
+from airflow_kafka_offsets import IcebergTable
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
 from airflow_kafka_offsets.sinks.iceberg.creation import create_table
 from airflow_kafka_offsets.sinks.iceberg.shapes import shape_of
@@ -74,15 +75,9 @@ def catalog(tmp_path: Path) -> Catalog:
 def make(
     catalog: Catalog, *partition_by: str, sort_by: tuple[str, ...] = (), properties: dict[str, str] | None = None
 ) -> Table:
-    return create_table(
-        catalog,
-        "shop.orders",
-        COLUMNS,
-        location=None,
-        partition_by=partition_by,
-        sort_by=sort_by,
-        properties=properties or {},
-    )
+    sink = IcebergTable("shop.orders", partition_by=partition_by, sort_by=sort_by, properties=properties or {})
+    create_table(catalog, sink, COLUMNS)
+    return catalog.load_table(sink.identifier)
 
 
 def write(

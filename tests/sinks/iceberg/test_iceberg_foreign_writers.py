@@ -15,11 +15,12 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.ledger.batches import mark_staged
 from airflow_kafka_offsets.loading import stage as stage_module
-from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
+from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.transforms.sql import Sql
 from tests.support.clients import Kafka, produce
 from tests.support.iceberg import IcebergGroup
@@ -59,7 +60,7 @@ def expire_all_but_the_current(table: Table) -> None:
 def test_what_others_append_compact_and_expire_between_batches_changes_nothing(
     group: IcebergGroup, kafka: Kafka
 ) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     for number, change in enumerate((append, compact, expire_all_but_the_current, compact_without_arrow, append)):
         change(group.table)
         produce(kafka, group.orders, names(10 + number, 1))
@@ -75,7 +76,7 @@ def test_what_others_append_compact_and_expire_between_batches_changes_nothing(
 def test_rows_in_compacted_files_are_replaced_and_the_others_stay(
     group: IcebergGroup, compact: Callable[[Table], None]
 ) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     append(group.table)
     compact(group.table)
 
@@ -91,7 +92,7 @@ def test_rows_in_compacted_files_are_replaced_and_the_others_stay(
 
 
 def test_a_table_that_was_set_back_is_named_before_anything_is_written(group: IcebergGroup, kafka: Kafka) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     table = group.table
     first, last = table.snapshots()[0], table.current_snapshot()
     assert last is not None
@@ -109,7 +110,7 @@ def test_a_table_that_was_set_back_is_named_before_anything_is_written(group: Ic
 
 
 def test_rows_that_are_to_stay_away_are_loaded_again_after_the_property_is_removed(group: IcebergGroup) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     table = group.table
     table.manage_snapshots().set_current_snapshot(table.snapshots()[0].snapshot_id).commit()
     with group.table.transaction() as transaction:
@@ -145,7 +146,7 @@ def staged_once(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_a_batch_is_staged_again_where_the_partitions_changed(group: IcebergGroup, staged_once: list[Any]) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     produce(group.loader.kafka, group.orders, names(10, 1))
 
     def partition() -> None:
@@ -162,7 +163,7 @@ def test_a_batch_is_staged_again_where_the_partitions_changed(group: IcebergGrou
 
 
 def test_a_batch_is_staged_again_where_the_columns_changed(group: IcebergGroup, staged_once: list[Any]) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     produce(group.loader.kafka, group.orders, names(10, 1))
 
     def add_column() -> None:
@@ -188,7 +189,7 @@ def test_a_batch_is_staged_again_where_a_file_is_missing(group: IcebergGroup, st
     assert group.proved() == (9, 1, 10)
 
 
-def test_columns_that_do_not_fit_are_named_before_anything_is_read(group: IcebergGroup, sink: IcebergSink) -> None:
+def test_columns_that_do_not_fit_are_named_before_anything_is_read(group: IcebergGroup, sink: IcebergTable) -> None:
     group.load()
     produce(group.loader.kafka, group.orders, names(10, 1))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
+from airflow_kafka_offsets import Limits
+from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from tests.support.iceberg import IcebergGroup
 from tests.support.rewinds import Rewinder
 
@@ -27,17 +28,17 @@ def leave(group: IcebergGroup, batch_id: int) -> Path:
     return left
 
 
-def test_only_files_of_the_batch_that_no_snapshot_names_are_removed(group: IcebergGroup, sink: IcebergSink) -> None:
+def test_only_files_of_the_batch_that_no_snapshot_names_are_removed(group: IcebergGroup, sink: IcebergTable) -> None:
     assert sink.writes_files
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     Rewinder(group.loader)("to-offset", 6, replace=sink)
     before, left, other = set(data(group)), leave(group, 2), leave(group, 3)
     engine = group.loader.engine
 
-    assert sink.remove_leftovers(engine, 2, BEFORE) == 0
-    assert sink.remove_leftovers(engine, 2, SOON) == 1
+    assert sink.connect(engine).remove_leftovers(2, BEFORE) == 0
+    assert sink.connect(engine).remove_leftovers(2, SOON) == 1
 
     assert (left.exists(), other.exists()) == (False, True)
-    assert sink.remove_leftovers(engine, 3, SOON) == 1
+    assert sink.connect(engine).remove_leftovers(3, SOON) == 1
     assert set(data(group)) == before
     assert group.proved() == (5, 1, 6)

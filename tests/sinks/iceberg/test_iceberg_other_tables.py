@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
-from airflow_kafka_offsets.sinks.iceberg.target import Changes
+from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from tests.support.clients import Kafka, produce
 from tests.support.iceberg import IcebergGroup, iceberg_sink
 from tests.support.loads import Loader, TopicFactory, names
@@ -24,13 +25,13 @@ def group(inline_loader: Loader, kafka: Kafka, topic: TopicFactory, tmp_path: Pa
     """A topic of four records, and nothing loaded."""
     name = topic()
     produce(kafka, name, names(0, 4))
-    return IcebergGroup(inline_loader, name, iceberg_sink("elsewhere", tmp_path))
+    return IcebergGroup(inline_loader, name, iceberg_sink("sql", tmp_path))
 
 
 def test_a_table_that_is_created_again_after_staging_is_named(
     group: IcebergGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group.load(max_records=2)
+    group.load(limits=Limits(max_records=2))
     produce(group.loader.kafka, group.orders, names(4, 2))
     catalog, old = load_catalog("default", **group.sink.catalog), group.table  # type: ignore[arg-type]
     launch = type(group.loader.launcher).__call__
@@ -56,14 +57,14 @@ def test_a_table_that_is_created_again_after_staging_is_named(
 def test_rows_of_another_installation_stay_where_a_batch_of_its_number_is_taken_back(
     group: IcebergGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = Changes.commit
+    commit = IcebergSnapshot.commit
 
-    def dies(changes: Changes, table: Any, **options: Any) -> int:
-        commit(changes, table, **options)
+    def dies(snapshot: IcebergSnapshot, change: Any) -> bool:
+        commit(snapshot, change)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Changes, "commit", dies)
+        patch.setattr(IcebergSnapshot, "commit", dies)
         with pytest.raises(KeyboardInterrupt):
             group.load()
     foreign = group.table.scan("_kafka_offset = 0").to_arrow()

@@ -7,12 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.exceptions import CommitUnknownError, TargetError
-from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
-from airflow_kafka_offsets.sinks.iceberg.target import Changes
+from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
+from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from devstack.http_proxy import Fault, HttpProxy
 from devstack.iceberg_rest import IcebergRestServer
 from tests.support.clients import Kafka, produce
@@ -34,7 +36,7 @@ def proxy() -> Iterator[HttpProxy]:
 
 
 @pytest.fixture
-def sink(proxy: HttpProxy, tmp_path: Path) -> IcebergSink:
+def sink(proxy: HttpProxy, tmp_path: Path) -> IcebergTable:
     sink = iceberg_sink("rest", tmp_path)
     return replace(sink, catalog={"type": "rest", "uri": f"http://127.0.0.1:{proxy.port}"})
 
@@ -70,7 +72,7 @@ def test_a_commit_that_never_arrived_is_made_by_the_next_try(
 def test_a_rewind_and_a_replay_that_replace_are_made_once_whatever_becomes_of_their_commits(
     group: IcebergGroup, proxy: HttpProxy, kafka: Kafka, fault: Fault
 ) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     is_made = fault in (Fault.SWALLOW_ANSWER, Fault.TIME_OUT)
 
     proxy.arm(fault)
@@ -103,17 +105,17 @@ def test_a_catalog_that_dies_with_a_commit_is_asked_again_by_the_next_try(
     with IcebergRestServer() as server:
         sink = replace(iceberg_sink("rest", Path()), catalog=server.catalog)
         group = IcebergGroup(inline_loader, orders, sink)
-        commit = Changes.commit
+        commit = IcebergSnapshot.commit
 
-        def dies(changes: Changes, *args: object, **options: bool) -> int:
+        def dies(snapshot: IcebergSnapshot, *args: Any) -> bool:
             if moment == "before":
                 server.kill()
-            made = commit(changes, *args, **options)  # type: ignore[arg-type]
+            made = commit(snapshot, *args)
             server.kill()
             return made
 
         with monkeypatch.context() as patched:
-            patched.setattr(Changes, "commit", dies)
+            patched.setattr(IcebergSnapshot, "commit", dies)
             if moment == "before":
                 with pytest.raises(TargetError, match="cannot be read"):
                     group.load(run=RUN)

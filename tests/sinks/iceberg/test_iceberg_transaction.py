@@ -15,10 +15,11 @@ import sqlalchemy as sa
 from pyiceberg.exceptions import CommitFailedException
 from sqlalchemy.engine import Connection, Engine
 
+from airflow_kafka_offsets import DeadLetters, Limits, Staging
 from airflow_kafka_offsets.exceptions import DatabaseUnavailableError
 from airflow_kafka_offsets.ledger import commit_transaction
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
-from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
+from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.sinks.table import Output
 from tests.support import fixtures
 from tests.support.clients import Kafka, produce
@@ -98,7 +99,7 @@ def test_a_backend_that_is_killed_before_commit_leaves_neither(
 def test_kill_9_before_commit_leaves_neither_and_after_it_both(
     kafka: Kafka, topic: TopicFactory, group: IcebergGroup, tmp_path: Path, engine: Engine
 ) -> None:
-    options = {"sink": group.sink, "staging_dir": str(tmp_path / "staging"), "on_bad_record": "dead_letter"}
+    options = {"sink": group.sink, "staging": Staging(dir=str(tmp_path / "staging")), "on_bad_record": DeadLetters()}
     url = engine.url.render_as_string(hide_password=False)
     load = Load(url, kafka.bootstrap_servers, (group.orders,), RUN, options)
 
@@ -119,7 +120,7 @@ def test_kill_9_before_commit_leaves_neither_and_after_it_both(
 def test_another_writer_waits_for_the_transaction_and_goes_on_from_it(
     group: IcebergGroup, before_commit: list[Callable[[Connection], None]], kafka: Kafka
 ) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     produce(kafka, group.orders, names(10, 1))
     table = group.table
     foreign = table.scan(limit=1).to_arrow()
@@ -149,7 +150,7 @@ def test_another_writer_waits_for_the_transaction_and_goes_on_from_it(
     assert group.proved()[:2] == (10, 1)
 
 
-def test_a_writer_that_was_first_is_waited_for(group: IcebergGroup, sink: IcebergSink, kafka: Kafka) -> None:
+def test_a_writer_that_was_first_is_waited_for(group: IcebergGroup, sink: IcebergTable, kafka: Kafka) -> None:
     group.load()
     stale = group.table
     stale.metadata.properties["commit.retry.num-retries"] = "0"
@@ -168,7 +169,7 @@ def test_the_row_of_the_table_is_locked_from_the_beginning(group: IcebergGroup, 
 
     with (
         engine.begin() as conn,
-        group.sink.open(conn, Output(7, "loader", (), "")),
+        group.sink.connect(engine).publish(conn, Output(7, "loader", (), "")),
         engine.connect() as other,
         pytest.raises(sa.exc.OperationalError, match="could not obtain lock"),
     ):

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import Limits, Staging
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, StagingError, TargetError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.sinks.iceberg.creation import ORIGIN
-from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
+from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.verification.verify import verify
@@ -28,12 +29,12 @@ from tests.support.upserts import Interrupted, produce_at, record
 
 
 @pytest.fixture
-def sink(where: str, tmp_path: Path) -> IcebergSink:
+def sink(where: str, tmp_path: Path) -> IcebergTable:
     return iceberg_sink(where, tmp_path, upsert_key=("id",))
 
 
 @pytest.fixture
-def group(inline_loader: Loader, topic: TopicFactory, sink: IcebergSink) -> IcebergGroup:
+def group(inline_loader: Loader, topic: TopicFactory, sink: IcebergTable) -> IcebergGroup:
     return IcebergGroup(inline_loader, topic(), sink)
 
 
@@ -67,7 +68,7 @@ def test_the_highest_offset_of_a_key_is_what_a_batch_leaves(group: IcebergGroup,
 def test_slices_that_are_staged_side_by_side_are_one_batch(group: IcebergGroup, values: Any) -> None:
     values(*((i % 3, f"n{i}") for i in range(30)))
 
-    assert group.load(slice_offsets=4).rows == 3
+    assert group.load(staging=Staging(slice_offsets=4)).rows == 3
 
     assert held(group) == [(0, "n27", 27), (1, "n28", 28), (2, "n29", 29)]
 
@@ -88,7 +89,7 @@ def test_an_old_range_that_is_loaded_again_overwrites_nothing_newer(group: Icebe
     values((1, "old"), (2, "only"), (1, "new"))
     group.load()
 
-    again = group.load(group_id="again", max_records=1)
+    again = group.load(group_id="again", limits=Limits(max_records=1))
 
     # The second batch is the row that is there, and the third as well; the first is older.
     assert (len(again.batches), again.records, again.rows) == (3, 3, 2)
@@ -101,7 +102,7 @@ def test_an_old_range_that_is_loaded_in_part_leaves_no_old_value(group: IcebergG
     partly = Loader(group.loader.kafka, group.loader.engine, Interrupted(after=1))
 
     with pytest.raises(StagingError):
-        partly(group.orders, group_id="again", max_records=1, sink=group.sink)
+        partly(group.orders, group_id="again", limits=Limits(max_records=1), sink=group.sink)
 
     assert held(group) == [(1, "new", 1)]
     assert rows(group.loader.engine, "SELECT row_count FROM offset_batches WHERE state = 'committed'") == [(1,), (0,)]
@@ -165,7 +166,7 @@ def test_a_rewind_and_the_load_after_it_leave_the_same_rows(
     group: IcebergGroup, values: Any, with_replace: bool
 ) -> None:
     values((1, "a"), (2, "b"), (1, "c"), (3, "d"), (2, "e"))
-    group.load(max_records=2)
+    group.load(limits=Limits(max_records=2))
     before = held(group)
     assert before == [(1, "c", 2), (2, "e", 4), (3, "d", 3)]
 
@@ -173,7 +174,7 @@ def test_a_rewind_and_the_load_after_it_leave_the_same_rows(
 
     assert held(group) == ([] if with_replace else before)
     assert done.rows_removed == (3 if with_replace else 0)
-    group.load(max_records=1)
+    group.load(limits=Limits(max_records=1))
     assert held(group) == before
     coverage = verify("loader", sink=group.sink, engine=group.loader.engine)
     assert coverage.output_checked is False
@@ -182,7 +183,7 @@ def test_a_rewind_and_the_load_after_it_leave_the_same_rows(
 @pytest.mark.parametrize("options", [{}, {"replace": True}], ids=["alone", "replace"])
 def test_a_replay_into_the_own_table(group: IcebergGroup, values: Any, options: dict[str, Any]) -> None:
     values((1, "a"), (2, "b"), (1, "c"), (3, "d"), (2, "e"))
-    group.load(max_records=3)
+    group.load(limits=Limits(max_records=3))
     before = held(group)
 
     # With `replace`, what is deleted is no row that anything could be older than.
@@ -198,7 +199,7 @@ def test_a_key_of_several_columns_in_a_partitioned_table(
     sink = iceberg_sink(where, tmp_path, upsert_key=("name", "id"), partition_by=("bucket(4, id)", "name"))
     group = IcebergGroup(inline_loader, name, sink)
     produce(kafka, name, [record(i % 7, "ab"[i % 2]) for i in range(28)])
-    assert group.load(slice_offsets=5).rows == 14
+    assert group.load(staging=Staging(slice_offsets=5)).rows == 14
     produce(kafka, name, [record(1, "a"), record(1, "b"), record(8, "a")])
 
     assert group.load().rows == 3
@@ -225,7 +226,7 @@ def test_a_null_in_the_key_is_an_error_or_a_dead_letter(group: IcebergGroup, val
         (("no",), ConfigurationError, "upsert_key names 'no', which the rows do not hold"),
         (("id", "id"), ConfigurationError, "must be a tuple of different column names"),
         ("id", ConfigurationError, "must be a tuple of different column names"),
-        (("x",), TargetError, "upsert_key names 'x', whose values cannot be told apart exactly"),
+        (("x",), TargetError, "upsert_key names x, whose values cannot be compared exactly"),
     ],
 )
 def test_a_key_that_identifies_nothing_is_refused_before_anything_is_read(
@@ -239,12 +240,12 @@ def test_a_key_that_identifies_nothing_is_refused_before_anything_is_read(
 
 
 def test_a_row_that_does_not_say_where_it_is_from_is_refused(tmp_path: Path) -> None:
-    sink, engine = iceberg_sink("elsewhere", tmp_path, upsert_key=("id",)), sa.create_engine("sqlite://")
+    sink, engine = iceberg_sink("sql", tmp_path, upsert_key=("id",)), sa.create_engine("sqlite://")
     columns = pa.schema([("id", pa.int64()), *ORIGIN])
     rows = pa.RecordBatch.from_pylist([{"id": 1, "_kafka_topic": "orders", "_kafka_partition": 0}], columns)
-    sink.prepare(engine, columns)
+    sink.connect(engine).prepare(columns)
     staging = StagingDirectory(str(tmp_path))
 
-    writer = sink.writer(engine, columns, Output(1, "loader", (), "series", "batch-1-x"))
+    writer = sink.connect(engine).writer(columns, Output(1, "loader", (), "series", "batch-1-x"))
     with pytest.raises(TargetError, match="does not say which record it is of: which row of its key is the newest"):
         list(writer.write([rows], staging, {}, RefusedRows(staging)))

@@ -1,4 +1,4 @@
-"""Upserts into an Iceberg table in a catalog elsewhere: other writers between the search and the commit, deaths between
+"""Upserts into an Iceberg table in an external catalog: other writers between the search and the commit, deaths between
 the two commits.
 """
 
@@ -13,12 +13,13 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.exceptions import DatabaseBusyError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
-from airflow_kafka_offsets.sinks.iceberg import elsewhere, target
-from airflow_kafka_offsets.sinks.iceberg.removal import rewrite
-from airflow_kafka_offsets.sinks.iceberg.target import Changes
+from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
+from airflow_kafka_offsets.sinks.lake import races, target
+from airflow_kafka_offsets.sinks.lake.removal import rewrite
 from tests.sinks.iceberg.test_iceberg_foreign_writers import compact, expire_all_but_the_current
 from tests.support.clients import Kafka, produce
 from tests.support.iceberg import IcebergGroup, iceberg_sink, scanned
@@ -32,15 +33,15 @@ AGAIN = replace(RUN, try_number=2)
 
 @pytest.fixture(autouse=True)
 def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elsewhere, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(races, "_FIRST_PAUSE_SECONDS", 0.0)
 
 
 @pytest.fixture
 def group(inline_loader: Loader, topic: TopicFactory, tmp_path: Path, kafka: Kafka) -> IcebergGroup:
     """Two batches are loaded, into a file each; a third one is there to be loaded."""
-    group = IcebergGroup(inline_loader, topic(), iceberg_sink("elsewhere", tmp_path, upsert_key=("id",)))
+    group = IcebergGroup(inline_loader, topic(), iceberg_sink("sql", tmp_path, upsert_key=("id",)))
     produce(kafka, group.orders, [record(1, "a"), record(2, "b"), record(3, "c"), record(4, "d")])
-    group.load(max_records=2)
+    group.load(limits=Limits(max_records=2))
     produce(kafka, group.orders, [record(2, "new"), record(5, "new")])
     return group
 
@@ -61,14 +62,14 @@ def append(table: Table, condition: str) -> None:
 def before_commit(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], Any]]:
     """What others do between the search and the commit, a step before each try."""
     steps: list[Callable[[], Any]] = []
-    commit = Changes.commit
+    commit = IcebergSnapshot.commit
 
     def after_step(*args: Any, **options: Any) -> int:
         if steps:
             steps.pop(0)()
         return commit(*args, **options)
 
-    monkeypatch.setattr(Changes, "commit", after_step)
+    monkeypatch.setattr(IcebergSnapshot, "commit", after_step)
     return steps
 
 
@@ -148,7 +149,7 @@ def test_a_batch_that_is_abandoned_after_it_was_published_keeps_its_rows_until_t
     died(group, "after")
     abandon_batch("loader", 3, engine=group.loader.engine)
 
-    assert group.load(run=AGAIN, max_records=1).rows == 2
+    assert group.load(run=AGAIN, limits=Limits(max_records=1)).rows == 2
 
     # What they replaced is gone: without them, key 2 would have no row for as long as nobody reads offset 4.
     assert held(group) == LOADED
@@ -157,7 +158,7 @@ def test_a_batch_that_is_abandoned_after_it_was_published_keeps_its_rows_until_t
 
 def died(group: IcebergGroup, moment: str) -> None:
     """Have a load die before or after the first of its commits."""
-    commit = Changes.commit
+    commit = IcebergSnapshot.commit
 
     def dies(*args: Any, **options: Any) -> None:
         if moment == "after":
@@ -165,6 +166,6 @@ def died(group: IcebergGroup, moment: str) -> None:
         raise ProcessDiedError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Changes, "commit", dies)
+        patch.setattr(IcebergSnapshot, "commit", dies)
         with pytest.raises(ProcessDiedError):
             group.load(run=RUN)

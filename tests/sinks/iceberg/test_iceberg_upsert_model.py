@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets.sinks.iceberg import newest
 from airflow_kafka_offsets.sinks.iceberg.creation import ORIGIN
-from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
+from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
+from airflow_kafka_offsets.sinks.lake import newest
 from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile
@@ -86,11 +86,11 @@ def expected(logs: Log, batches: Sequence[Slices], key: Sequence[str]) -> dict[K
     return held
 
 
-def publish(sink: IcebergSink, engine: sa.Engine, number: int, logs: Log, batch: Slices, at: Path) -> int:
+def publish(sink: IcebergTable, engine: sa.Engine, number: int, logs: Log, batch: Slices, at: Path) -> int:
     output = Output(number, "loader", (), "series", f"batch-{number}-x")
     staging = StagingDirectory(str(at))
-    sink.prepare(engine, COLUMNS)
-    writer = sink.writer(engine, COLUMNS, output)
+    sink.connect(engine).prepare(COLUMNS)
+    writer = sink.connect(engine).writer(COLUMNS, output)
     files: list[StagedFile] = []
     for partition, (start, end) in enumerate(batch.ranges):
         for first in range(start, end, batch.slice):
@@ -104,8 +104,8 @@ def publish(sink: IcebergSink, engine: sa.Engine, number: int, logs: Log, batch:
                 pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), COLUMNS, strict=True)
             ]
             part = pa.RecordBatch.from_arrays(columns, schema=COLUMNS)
-            files += writer.write([part], staging, sink.storage_options(), RefusedRows(staging))
-    with engine.begin() as conn, sink.open(conn, output) as target:
+            files += writer.write([part], staging, sink.connect(engine).storage_options(), RefusedRows(staging))
+    with engine.begin() as conn, sink.connect(engine).publish(conn, output) as target:
         return target.write(StagedRows(staging, Manifest(number, "", tuple(files), (), (), writer.columns)))
 
 
@@ -132,7 +132,7 @@ def test_the_rows_are_those_of_a_dict(logs: Log, batches: Sequence[Slices], opti
 
 @pytest.mark.long
 @pytest.mark.parametrize("key", [("id",), ("region", "id")], ids=["one", "two"])
-@pytest.mark.parametrize("where", ["positions", "elsewhere"])
+@pytest.mark.parametrize("where", ["positions", "sql"])
 @settings(max_examples=150, deadline=None)
 @given(logs=LOGS, batches=BATCHES, options=TABLES)
 def test_the_rows_are_those_of_a_dict_many_times(

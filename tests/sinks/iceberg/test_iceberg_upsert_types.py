@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets.sinks.iceberg.creation import ORIGIN
-from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
+from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
@@ -42,15 +42,17 @@ VALUES: dict[str, tuple[pa.DataType, Sequence[Any], tuple[str, ...]]] = {
 }
 
 
-def publish(sink: IcebergSink, engine: sa.Engine, number: int, kind: pa.DataType, keys: Sequence[Any], at: Path) -> int:
+def publish(
+    sink: IcebergTable, engine: sa.Engine, number: int, kind: pa.DataType, keys: Sequence[Any], at: Path
+) -> int:
     columns = pa.schema([("key", kind), *ORIGIN])
     origin = {"_kafka_topic": "orders", "_kafka_partition": 0}
     rows = [{"key": key, "_kafka_offset": number * 10 + row, **origin} for row, key in enumerate(keys)]
     output, staging = Output(number, "loader", (), "series", f"batch-{number}-x"), StagingDirectory(str(at))
-    sink.prepare(engine, columns)
-    writer = sink.writer(engine, columns, output)
+    sink.connect(engine).prepare(columns)
+    writer = sink.connect(engine).writer(columns, output)
     files = tuple(writer.write([pa.RecordBatch.from_pylist(rows, columns)], staging, {}, RefusedRows(staging)))
-    with engine.begin() as conn, sink.open(conn, output) as target:
+    with engine.begin() as conn, sink.connect(engine).publish(conn, output) as target:
         return target.write(StagedRows(staging, Manifest(number, "", files, (), (), writer.columns)))
 
 

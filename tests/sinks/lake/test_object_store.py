@@ -11,12 +11,15 @@ from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from airflow_kafka_offsets import DeltaTable, ParquetDataset, read_committed
+from airflow_kafka_offsets import DeltaTable, Limits, ParquetFiles
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.sinks.lake.storage import storage_options
-from airflow_kafka_offsets.sinks.lake.table_sink import FileTableSink
+from airflow_kafka_offsets.sinks.lake.directory_sink import DirectorySink
+from airflow_kafka_offsets.sinks.lake.storage import object_store_options, pyiceberg_properties
+from airflow_kafka_offsets.sinks.lake.target import LakeTarget
+from airflow_kafka_offsets.sinks.parquet.table import ParquetTarget
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 from devstack.s3 import S3Server
 from tests.support import fixtures
@@ -41,25 +44,27 @@ engine = fixtures.sqlite_engine
 
 @pytest.fixture
 def options(s3: S3Server) -> dict[str, str]:
-    return storage_options("s3", s3.connection)
+    return object_store_options("s3", {"s3": s3.connection})
 
 
-@pytest.fixture(params=[DeltaTable, ParquetDataset])
-def sink(request: pytest.FixtureRequest, tmp_path: Path) -> FileTableSink:
-    made: FileTableSink = request.param(f"s3://{BUCKET}/{tmp_path.name}", storage_conn_id="s3")
+@pytest.fixture(params=[DeltaTable, ParquetFiles])
+def sink(request: pytest.FixtureRequest, tmp_path: Path) -> DirectorySink:
+    made: DirectorySink = request.param(f"s3://{BUCKET}/{tmp_path.name}", storage_conn_id="s3")
     return made
 
 
 @pytest.fixture
 def group(
-    inline_loader: Loader, kafka: Kafka, topic: TopicFactory, sink: FileTableSink, s3: S3Server, options: dict[str, str]
+    inline_loader: Loader, kafka: Kafka, topic: TopicFactory, sink: DirectorySink, s3: S3Server, options: dict[str, str]
 ) -> LakeGroup:
     name = topic()
     produce(kafka, name, names(0, 6))
 
     def read() -> pa.Table:
-        if isinstance(sink, ParquetDataset):
-            return pa.Table.from_batches(read_committed(sink.uri, storage_options=options))
+        if isinstance(sink, ParquetFiles):
+            files = ObjectFiles(sink.uri, options)
+            paths = [file.path for file in files.find("") if not file.path.startswith("_")]
+            return pa.concat_tables(pq.ParquetFile(files.open(path)).read() for path in paths)
         return pa.table(deltalake.DeltaTable(sink.uri, storage_options=options).to_pyarrow_table())
 
     inline_loader.connections = {"s3": s3.connection}
@@ -68,34 +73,29 @@ def group(
 
 @pytest.mark.parametrize("dies", ["before", "after"])
 def test_loads_and_replays(group: LakeGroup, dies: str) -> None:
-    target = type(group.sink.connected(group.loader.connections).target(None, _output()))  # type: ignore[attr-defined]
+    is_plain = isinstance(group.sink, ParquetFiles)
+    target, bounds = (ParquetTarget, (0, 4)) if is_plain else (LakeTarget, (1, 5))
     with dying(target, dies):
-        group.load(RUN, max_records=4)
-    group.load(max_records=4)
+        group.load(RUN, limits=Limits(max_records=4))
+    group.load(limits=Limits(max_records=4))
     with dying(target, dies):
-        group.replay({group.topic: {0: (1, 5)}}, RUN, replace=True)
+        group.replay({group.topic: {0: bounds}}, RUN, replace=True)
 
-    group.replay({group.topic: {0: (1, 5)}}, replace=True)
+    group.replay({group.topic: {0: bounds}}, replace=True)
 
-    assert group.places() == [(1, 0), (2, 5), (3, 1), (3, 2), (3, 3), (3, 4)]
+    kept = [(2, 4), (2, 5)] if is_plain else [(1, 0), (2, 5)]
+    assert group.places() == sorted([*kept, *((3, offset) for offset in range(*bounds))])
 
 
 def test_secrets_travel_to_the_tasks_alone(group: LakeGroup, s3: S3Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     group.load()
-    connected = group.sink.connected(group.loader.connections)  # type: ignore[attr-defined]
+    connected = group.sink.connect(group.loader.engine, group.loader.connections)
     (job,) = group.loader.launcher.jobs
 
     assert job.connections["sink"]["aws_secret_access_key"] == s3.secret
     assert s3.secret not in repr([connected, job.writer, group.sink]) + caplog.text
     assert s3.secret.encode() not in pickle.dumps(group.sink)
-
-
-def test_of_several_writers_of_a_file_the_first_writes_it(s3: S3Server, options: dict[str, str]) -> None:
-    files = ObjectFiles(f"s3://{BUCKET}/first", options)
-
-    assert [files.put_new("a/manifest.json", content) for content in (b"1", b"2")] == [True, False]
-    assert files.read("a/manifest.json") == b"1"
 
 
 def test_the_upload_of_a_task_that_raises_is_aborted(s3: S3Server, options: dict[str, str]) -> None:
@@ -129,21 +129,33 @@ def test_the_upload_of_a_task_that_raises_is_aborted(s3: S3Server, options: dict
 )
 def test_a_connection_that_cannot_be_passed_on_is_refused(connection: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        storage_options("s3", connection)
+        object_store_options("s3", {"s3": connection})
 
 
 def test_a_generic_connection_has_the_options_themselves() -> None:
     connection = {"conn_type": "generic", "extra": {"google_service_account": "/key.json", "allow_http": True}}
-    assert storage_options("gs", connection) == {"google_service_account": "/key.json", "allow_http": "true"}
+    assert object_store_options("gs", {"gs": connection}) == {
+        "google_service_account": "/key.json",
+        "allow_http": "true",
+    }
+
+
+@pytest.mark.parametrize(
+    ("connection", "properties"),
+    [
+        (
+            {"conn_type": "aws", "login": "k", "password": "s", "extra": {"endpoint_url": "http://e"}},
+            {"s3.access-key-id": "k", "s3.secret-access-key": "s", "s3.endpoint": "http://e"},
+        ),
+        ({"conn_type": "generic", "extra": {"aws_region": "r", "s3.x": 1}}, {"s3.region": "r", "s3.x": "1"}),
+        ({"conn_type": "wasb", "login": "a", "password": "k"}, {"adls.account-name": "a", "adls.account-key": "k"}),
+    ],
+)
+def test_a_connection_means_the_same_to_pyiceberg(connection: dict[str, Any], properties: dict[str, str]) -> None:
+    assert pyiceberg_properties("s", {"s": connection}) == properties
 
 
 def test_an_option_that_the_library_does_not_know_is_named(options: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="aws_nonsense") as raised:
         ObjectFiles(f"s3://{BUCKET}/x", {**options, "aws_nonsense": "a-secret"})
     assert "a-secret" not in str(raised.value)
-
-
-def _output() -> Any:
-    from airflow_kafka_offsets.sinks.table import Output
-
-    return Output(1, "loader", (), "series")

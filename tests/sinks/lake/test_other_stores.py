@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import DeltaTable, IcebergTable, ParquetDataset, read_committed
-from airflow_kafka_offsets.sinks.lake.storage import storage_options
+from airflow_kafka_offsets import DeltaTable, IcebergTable, Limits, Staging
+from airflow_kafka_offsets.sinks.lake.storage import object_store_options
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from devstack.object_stores import AzureServer, GcsServer, azurite
 from tests.support import fixtures
@@ -52,7 +52,7 @@ def orders(kafka: Kafka, topic: TopicFactory) -> str:
 
 
 def load_and_replay(group: LakeGroup) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     group.replay({group.topic: {0: (1, 5)}}, replace=True)
     assert group.places() == [(1, 0), (2, 5), (3, 1), (3, 2), (3, 3), (3, 4)]
 
@@ -60,7 +60,7 @@ def load_and_replay(group: LakeGroup) -> None:
 def test_a_batch_is_staged_on_google_cloud_storage(inline_loader: Loader, orders: str, gcs: GcsServer) -> None:
     staging_dir = gcs.uri(f"{BUCKET}/staging")
 
-    assert inline_loader(orders, staging_dir=staging_dir).rows == 6
+    assert inline_loader(orders, staging=Staging(dir=staging_dir)).rows == 6
 
     (job,) = inline_loader.launcher.jobs
     assert job.staging_uri.startswith("gs://anonymous@lake/staging/batch-1-")
@@ -93,17 +93,12 @@ def test_an_iceberg_table_on_google_cloud_storage(
     assert any(name.startswith("warehouse/shop/orders/data/") for name in gcs.objects(BUCKET))
 
 
-@pytest.mark.parametrize("kind", [DeltaTable, ParquetDataset])
-def test_tables_of_files_on_azure(
-    inline_loader: Loader, orders: str, azure: AzureServer, kind: type[DeltaTable | ParquetDataset], tmp_path: Path
-) -> None:
-    sink = kind(f"abfss://{BUCKET}@{azure.account}.dfs.core.windows.net/{tmp_path.name}", storage_conn_id="azure")
+def test_a_delta_table_on_azure(inline_loader: Loader, orders: str, azure: AzureServer, tmp_path: Path) -> None:
+    sink = DeltaTable(f"abfss://{BUCKET}@{azure.account}.dfs.core.windows.net/{tmp_path.name}", storage_conn_id="azure")
     inline_loader.connections = {"azure": azure.connection}
-    options = storage_options("azure", azure.connection)
+    options = object_store_options("azure", {"azure": azure.connection})
 
     def read() -> pa.Table:
-        if kind is ParquetDataset:
-            return pa.Table.from_batches(read_committed(sink.uri, storage_options=options))
         return pa.table(deltalake.DeltaTable(sink.uri, storage_options=options).to_pyarrow_table())
 
     load_and_replay(LakeGroup(inline_loader, orders, sink, read))

@@ -13,15 +13,14 @@ from typing import NamedTuple
 import deltalake
 import pyarrow as pa
 import pytest
-from pyarrow.dataset import dataset
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import DeltaTable, Json, ParquetDataset, Sql, committed_files, replay
+from airflow_kafka_offsets import DeadLetters, DeltaTable, Json, Limits, Sql, replay
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import DataLossError, DeadLetterError, RecordError
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
-from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
+from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.manifest import MANIFEST
@@ -53,15 +52,13 @@ LOADED = [(1, 0), (2, 1), (2, 5)]
 engine = fixtures.sqlite_engine
 
 
-@pytest.fixture(params=["iceberg", "iceberg elsewhere", "delta", "parquet"])
+@pytest.fixture(params=["iceberg", "iceberg sql", "delta"])
 def target(request: pytest.FixtureRequest, tmp_path: Path, engine: Engine) -> tuple[Sink, Callable[[], pa.Table]]:
     """A sink, and a reader of its table."""
     uri = f"{tmp_path}/lake/orders"
     if request.param == "delta":
         return DeltaTable(uri), lambda: pa.table(deltalake.DeltaTable(uri).to_pyarrow_table())
-    if request.param == "parquet":
-        return ParquetDataset(uri), lambda: dataset(committed_files(uri)).to_table()
-    sink = iceberg_sink("elsewhere" if "elsewhere" in request.param else "positions", tmp_path)
+    sink = iceberg_sink("sql" if "sql" in request.param else "positions", tmp_path)
     return sink, lambda: open_table(sink, engine).scan().to_arrow()
 
 
@@ -112,7 +109,7 @@ def test_they_are_dead_letters(group: LakeGroup) -> None:
 
 def test_the_first_one_is_an_error_where_no_dead_letters_are_asked_for(group: LakeGroup) -> None:
     with pytest.raises(RecordError, match=r"column 'id' of table .*: a value of type int64 does not fit") as raised:
-        group.load(NEXT, value_format=WIDE, on_bad_record="fail", max_records=3)
+        group.load(NEXT, value_format=WIDE, on_bad_record="fail", limits=Limits(max_records=3))
 
     error = raised.value
     assert (error.topic, error.partition, error.offset) == (group.topic, 0, 2)
@@ -124,10 +121,10 @@ def test_the_first_one_is_an_error_where_no_dead_letters_are_asked_for(group: La
 
 def test_they_count_as_dead_letters(group: LakeGroup) -> None:
     with pytest.raises(DeadLetterError, match="at least 3 are refused by the target"):
-        group.load(NEXT, value_format=WIDE, max_dead_letters=3)
+        group.load(NEXT, value_format=WIDE, on_bad_record=DeadLetters(limit=3))
 
     assert (group.position(), group.places()) == (1, [(1, 0)])
-    assert group.load(NEXT, value_format=WIDE, max_dead_letters=4).dead_letters == 4
+    assert group.load(NEXT, value_format=WIDE, on_bad_record=DeadLetters(limit=4)).dead_letters == 4
 
 
 class Deletes(InlineLauncher):
@@ -155,7 +152,7 @@ def test_a_replay_that_replaces_refuses_the_same_records(group: LakeGroup) -> No
     group.load(NEXT, value_format=WIDE)
 
     replayed = replay(
-        group.loader.pipeline([group.topic], sink=group.sink, value_format=WIDE, on_bad_record="dead_letter"),
+        group.loader.pipeline([group.topic], sink=group.sink, value_format=WIDE, on_bad_record=DeadLetters()),
         {group.topic: {0: (0, 7)}},
         kafka_config=group.loader.config,
         engine=group.loader.engine,
@@ -205,7 +202,7 @@ def test_a_process_that_dies_between_the_commits(
     produce(kafka, found.topic, FIRST)
     found.load(RUN, value_format=NARROW)
     produce(kafka, found.topic, LARGE)
-    with dying(DeltaTarget, moment):
+    with dying(LakeTarget, moment):
         found.load(NEXT, value_format=WIDE)
 
     found.load(replace(NEXT, try_number=2), value_format=WIDE)
@@ -225,7 +222,7 @@ def test_of_a_published_batch_they_are_not_lost_unasked(
     produce(found.loader.kafka, found.topic, FIRST)
     found.load(RUN, value_format=NARROW)
     produce(found.loader.kafka, found.topic, LARGE[:5])
-    with dying(DeltaTarget, "after"):
+    with dying(LakeTarget, "after"):
         found.load(NEXT, value_format=WIDE)
     ((staged,),) = rows(
         found.loader.engine, "SELECT staging_uri FROM offset_batches WHERE publish_started_at IS NOT NULL"

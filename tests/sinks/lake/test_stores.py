@@ -10,8 +10,9 @@ from pyarrow import fs
 from pyiceberg.io import load_file_io
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.sinks.iceberg.format import IcebergFormat
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
-from airflow_kafka_offsets.sinks.lake.storage import storage_options
+from airflow_kafka_offsets.sinks.lake.storage import object_store_options
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 
 
@@ -33,7 +34,7 @@ from airflow_kafka_offsets.writers.object_files import ObjectFiles
     ],
 )
 def test_files_of_delta_and_parquet(uri: str, extra: dict[str, Any], store: type, config: dict[str, str]) -> None:
-    options = storage_options("storage", {"conn_type": "generic", "extra": extra})
+    options = object_store_options("storage", {"storage": {"conn_type": "generic", "extra": extra}})
 
     found: Any = ObjectFiles(uri, options).store
 
@@ -80,11 +81,12 @@ def test_files_of_iceberg_in_tasks_of_spark(
 
     monkeypatch.setattr(fs, file_system, FileSystem)
     sink = IcebergTable("shop.orders", catalog, storage_conn_id="storage", warehouse=f"{scheme}://lake/warehouse")
-    sink = sink.connected({"storage": {"conn_type": "generic", "extra": extra}})
-    monkeypatch.setattr(type(sink), "_load", lambda self: None, raising=False)
+    engine: Any = None
+    table = sink.connect(engine, {"storage": {"conn_type": "generic", "extra": extra}})
+    monkeypatch.setattr(IcebergFormat, "_load", lambda self: None)
 
     location = f"{scheme}://lake/warehouse/shop/orders"
-    io = load_file_io(dict(sink.storage_options()), location)
+    io = load_file_io(dict(table.storage_options()), location)
     io.new_input(f"{location}/data/1.parquet")
 
     assert opened == [arguments]

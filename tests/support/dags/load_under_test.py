@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 
-from airflow_kafka_offsets import Json, KafkaBatchOperator, SqlTable
+from airflow_kafka_offsets import Coordination, Json, KafkaBatchOperator, Limits, Reading, Spark, SqlTable, Staging
 
 OPTIONS = json.loads(os.environ.get("LOAD_UNDER_TEST", "{}"))
 
@@ -18,9 +18,14 @@ with DAG(dag_id="load_under_test", schedule=None, start_date=datetime(2026, 1, 1
         group_id=OPTIONS.pop("group_id", "loader"),
         value_format=Json(OPTIONS.pop("columns", "id BIGINT NOT NULL, name STRING")),
         sink=SqlTable(OPTIONS.pop("table", "target"), conn_id="warehouse"),
-        lease=timedelta(seconds=OPTIONS.pop("lease_seconds", 3)),
+        limits=Limits(**OPTIONS.pop("limits", {})),
+        coordination=Coordination(
+            lease=timedelta(seconds=OPTIONS.pop("lease_seconds", 3)), **OPTIONS.pop("coordination", {})
+        ),
+        staging=Staging(**OPTIONS.pop("staging", {})),
+        spark=Spark(**OPTIONS.pop("spark", {})),
         retry_delay=timedelta(seconds=OPTIONS.pop("retry_delay_seconds", 300)),
-        idle_timeout=timedelta(seconds=OPTIONS.pop("idle_timeout_seconds", 120)),
+        reading=Reading(idle_timeout=timedelta(seconds=OPTIONS.pop("idle_timeout_seconds", 120))),
         **OPTIONS,
     )
 

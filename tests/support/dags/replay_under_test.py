@@ -9,14 +9,14 @@ from typing import Any
 
 from airflow.sdk import DAG
 
-from airflow_kafka_offsets import Json, KafkaReplayOperator, KafkaReplayPlanOperator, SqlTable
+from airflow_kafka_offsets import BatchBounds, Json, KafkaReplayOperator, KafkaReplayPlanOperator, SqlTable
 
-OPTIONS: dict[str, Any] = json.loads(os.environ.get("REPLAY_UNDER_TEST", '{"topic": "none", "plan": {}, "replay": {}}'))
+OPTIONS: dict[str, Any] = json.loads(os.environ.get("REPLAY_UNDER_TEST", '{"topic": "none", "batch_id": 1}'))
 COMMON: dict[str, Any] = {"group_id": "loader", "topics": [OPTIONS["topic"]]}
 
 with DAG(dag_id="replay_under_test", schedule=None, start_date=datetime(2026, 1, 1), catchup=False):
     plan = KafkaReplayPlanOperator(
-        task_id="plan", parts="{{ 1 + 1 }}", conn_id="warehouse", **COMMON, **OPTIONS["plan"]
+        task_id="plan", parts="{{ 1 + 1 }}", bounds=BatchBounds(OPTIONS["batch_id"]), conn_id="warehouse", **COMMON
     )
     KafkaReplayOperator.partial(
         task_id="replay",
@@ -24,5 +24,4 @@ with DAG(dag_id="replay_under_test", schedule=None, start_date=datetime(2026, 1,
         sink=SqlTable("elsewhere", conn_id="warehouse"),
         reason="{{ dag_run.run_id }}",
         **COMMON,
-        **OPTIONS["replay"],
-    ).expand(offsets=plan.output)
+    ).expand(bounds=plan.output)

@@ -19,7 +19,7 @@ MET_AFTER_LEAVING: dict[str, Any] = MET | LEAVING | {"max_delay": timedelta(seco
 NEVER_AFTER_LEAVING: dict[str, Any] = NEVER | LEAVING | {"timeout": 15, "deferrable": True}
 
 with DAG("wait_for_lag", schedule=None, start_date=datetime(2026, 1, 1)):
-    shared: dict[str, Any] = {"group_id": "{{ 'load' }}er", "topics": [TOPIC], "offsets_conn_id": "warehouse"}
+    shared: dict[str, Any] = {"group_id": "{{ 'load' }}er", "topics": [TOPIC], "conn_id": "warehouse"}
     poke = KafkaLagSensor(task_id="poke", mode="poke", deferrable=False, **shared, **MET)
     reschedule = KafkaLagSensor(
         task_id="reschedule", mode="reschedule", deferrable=False, **shared, **MET_AFTER_LEAVING

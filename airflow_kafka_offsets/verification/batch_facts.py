@@ -24,7 +24,7 @@ from airflow_kafka_offsets.ledger.replaced_output import same_topic
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.target_names import same_table_names
 from airflow_kafka_offsets.sinks.target_rows import RowCount, TargetRows
-from airflow_kafka_offsets.verification.facts import BatchRecord, LoadedRange, Replaced
+from airflow_kafka_offsets.verification.facts import BatchFacts, LoadedRange, RemovedOutput
 
 _Part = tuple[int, str, Any]
 
@@ -42,7 +42,7 @@ class Snapshot(NamedTuple):
     rows: TargetRows
 
 
-def batch_records(snapshot: Snapshot) -> Iterator[BatchRecord]:
+def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
     """Return every batch of a group with all that is stored of it, and every unknown batch that the target has rows of.
 
     In the order of their ids; read as they are iterated. Batches that name the target by another name of the same table
@@ -100,7 +100,7 @@ def batch_records(snapshot: Snapshot) -> Iterator[BatchRecord]:
         stored: dict[str, list[Any]] = defaultdict(list)
         for _, kind, row in group:
             stored[kind].append(row)
-        yield _batch_record(batch_id, stored)
+        yield _batch_facts(batch_id, stored)
 
 
 def _read(conn: Connection, kind: str, query: sa.Select[Any]) -> Iterator[_Part]:
@@ -138,11 +138,11 @@ def _wholly_replaced(tables: Tables, of_group: sa.Select[Any]) -> sa.Select[Any]
     )
 
 
-def _batch_record(batch_id: int, stored: Mapping[str, list[Any]]) -> BatchRecord:
+def _batch_facts(batch_id: int, stored: Mapping[str, list[Any]]) -> BatchFacts:
     fields: dict[str, Any] = stored["batch"][0]._asdict() if stored["batch"] else {"batch_id": batch_id}
     fields["outputs"] = outputs_of(fields.get("outputs"))
     wholly_replaced = set(map(_partition, stored["wholly_replaced"]))
-    return BatchRecord(
+    return BatchFacts(
         **fields,
         ranges=tuple(
             _loaded_range(row, _partition(row) in wholly_replaced) for row in sorted(stored["ranges"], key=_partition)
@@ -150,7 +150,7 @@ def _batch_record(batch_id: int, stored: Mapping[str, list[Any]]) -> BatchRecord
         gaps=tuple(map(as_gap, stored["gaps"])),
         rows=tuple(stored["rows"]),
         dead_letters=tuple(stored["letters"]),
-        replaced={_partition(row): Replaced(*map(int, row[3:])) for row in stored["replaced"]},
+        replaced={_partition(row): RemovedOutput(*map(int, row[3:])) for row in stored["replaced"]},
         after=frozenset(row.replaced_batch_id for row in stored["after"]),
     )
 

@@ -14,13 +14,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.manifest import DataFile
-from pyiceberg.schema import Schema
-from pyiceberg.table import FileScanTask, Table
 
 from airflow_kafka_offsets.core.origin import OFFSET, PARTITION, RECORD, TIMESTAMP, TOPIC
-from airflow_kafka_offsets.sinks.iceberg.key_index import KeyIndex
-from airflow_kafka_offsets.sinks.iceberg.source import read
+from airflow_kafka_offsets.sinks.lake.key_index import KeyIndex
+from airflow_kafka_offsets.sinks.lake.table_format import LakeFile, Snapshot
 
 _ROWS_AT_ONCE = 1 << 20
 
@@ -51,7 +48,7 @@ class NewestRows:
     :ivar files: the files, in order
     """
 
-    def __init__(self, table: Table, files: Sequence[DataFile], key: Sequence[str]) -> None:
+    def __init__(self, table: Snapshot, files: Sequence[LakeFile], key: Sequence[str]) -> None:
         self.files = tuple(files)
         self._table, self._key = table, list(key)
         keys, topics = pa.table({}), pa.chunked_array([], pa.large_string())
@@ -72,14 +69,13 @@ class NewestRows:
     def _read(self, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
         """Yield some rows of each file, with the number of the file."""
         names = list(dict.fromkeys(columns))
-        schema = self._table.schema().select(*names)
         for number, file in enumerate(self.files):
-            for rows in portions(self._table, schema, FileScanTask(file), names):
+            for rows in portions(self._table, file, names):
                 yield number, rows
 
     def _newest(self) -> pa.Table:
         """Return where the newest row of each key is, in the order of the keys' numbers."""
-        timestamp = [TIMESTAMP] if TIMESTAMP in self._table.schema().column_names else []
+        timestamp = [TIMESTAMP] if TIMESTAMP in self._table.columns.names else []
         found: pa.Table | None = None
         seen = [0] * len(self.files)
         for number, rows in self._read([*self._key, *RECORD, *timestamp]):
@@ -116,7 +112,7 @@ class NewestRows:
         rows, places, numbers = rows.filter(near), places.filter(near), numbers.filter(near)
         is_same_log = pc.equal(self._logs(rows), self._rows.column(_LOG).take(numbers))
         is_later = pc.greater(rows.column(OFFSET).cast(pa.int64()), self._rows.column(OFFSET).take(numbers))
-        # Nobody knows how old a row is that does not say where it is from.
+        # The age of a row that does not say where it is from is not known.
         is_newer = pc.fill_null(pc.and_kleene(is_same_log, is_later), False).combine_chunks()
         return Replaced(places.filter(pc.invert(is_newer)), pc.unique(numbers.filter(is_newer)))
 
@@ -137,10 +133,10 @@ def positions(first: int, count: int) -> pa.Array:
     return pc.add(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count)), first - 1)
 
 
-def portions(table: Table, schema: Schema, file: FileScanTask, columns: Sequence[str]) -> Iterator[pa.Table]:
+def portions(table: Snapshot, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield the rows of a file, many at once: looking keys up costs the less for a row, the more there are."""
     held: list[pa.RecordBatch] = []
-    for rows in read(table, schema, [file], columns):
+    for rows in table.read(file, columns):
         held.append(rows)
         if sum(each.num_rows for each in held) >= _ROWS_AT_ONCE:
             yield pa.Table.from_batches(held)

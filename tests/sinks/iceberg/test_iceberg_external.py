@@ -15,6 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.types import LongType
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.exceptions import (
     CommitUnknownError,
     ConfigurationError,
@@ -24,11 +25,10 @@ from airflow_kafka_offsets.exceptions import (
 )
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
-from airflow_kafka_offsets.sinks.iceberg import elsewhere
-from airflow_kafka_offsets.sinks.iceberg.elsewhere import ElsewhereIcebergTable
+from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
-from airflow_kafka_offsets.sinks.iceberg.target import Changes
-from airflow_kafka_offsets.sinks.table import Output
+from airflow_kafka_offsets.sinks.lake import races
+from airflow_kafka_offsets.sinks.table import Output, Published
 from tests.sinks.iceberg.conftest import REST
 from tests.support.clients import Kafka, produce
 from tests.support.iceberg import IcebergGroup
@@ -44,14 +44,14 @@ class ProcessDiedError(BaseException):
     """The process is gone: nothing catches it."""
 
 
-@pytest.fixture(params=["elsewhere", REST])
+@pytest.fixture(params=["sql", REST])
 def where(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(autouse=True)
 def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elsewhere, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(races, "_FIRST_PAUSE_SECONDS", 0.0)
 
 
 def wrap_commit(monkeypatch: pytest.MonkeyPatch, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -156,7 +156,7 @@ def test_a_commit_that_the_table_does_not_show_is_never_repeated_by_the_same_try
 
     with monkeypatch.context() as patched:
         wrap_commit(patched, lose_the_request)
-        with pytest.raises(CommitUnknownError, match="did not say whether it committed"):
+        with pytest.raises(CommitUnknownError, match="There was no answer whether"):
             group.load(run=RUN)
 
     assert len(attempts) == 1
@@ -190,21 +190,21 @@ def test_a_late_request_of_an_earlier_try_is_refused(group: IcebergGroup, monkey
 def test_another_writer_that_is_first_is_rebased_upon(
     group: IcebergGroup, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     foreign = group.table.scan("_kafka_offset = 0").to_arrow()
     foreign = foreign.set_column(foreign.schema.get_field_index("_batch_id"), "_batch_id", [[None]]).cast(
         foreign.schema
     )
     produce(kafka, group.orders, names(10, 1))
-    commit, appended = Changes.commit, list[int]()
+    commit, appended = IcebergSnapshot.commit, list[int]()
 
-    def append_first(changes: Changes, table: Any, **options: Any) -> int:
+    def append_first(snapshot: IcebergSnapshot, change: Any) -> bool:
         if len(appended) < 3:
             group.table.append(foreign)
             appended.append(1)
-        return commit(changes, table, **options)
+        return commit(snapshot, change)
 
-    monkeypatch.setattr(Changes, "commit", append_first)
+    monkeypatch.setattr(IcebergSnapshot, "commit", append_first)
 
     assert group.load(run=RUN).rows == 1
 
@@ -218,18 +218,18 @@ def test_another_writer_that_is_first_is_rebased_upon(
 def test_rows_that_another_writer_removes_at_the_same_moment_are_not_reported_as_replaced(
     group: IcebergGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group.load(max_records=4)
-    commit, deleted = Changes.commit, list[int]()
+    group.load(limits=Limits(max_records=4))
+    commit, deleted = IcebergSnapshot.commit, list[int]()
 
-    def delete_first(changes: Changes, table: Any, **options: Any) -> int:
+    def delete_first(snapshot: IcebergSnapshot, change: Any) -> bool:
         if not deleted:
             group.table.delete("_kafka_offset = 5")
             deleted.append(1)
-        return commit(changes, table, **options)
+        return commit(snapshot, change)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Changes, "commit", delete_first)
-        with pytest.raises(DatabaseBusyError, match="another writer"):
+        patched.setattr(IcebergSnapshot, "commit", delete_first)
+        with pytest.raises(DatabaseBusyError, match="Another writer"):
             group.replay({group.orders: {0: (4, 8)}}, replace=True, run=RUN)
 
     assert group.offsets() == [each for each in OFFSETS if each != 5]
@@ -255,7 +255,7 @@ def test_state_tables_of_an_older_backup_are_noticed_by_the_number_of_the_series
 def test_a_replay_that_died_after_its_first_commit_reports_what_it_removed(
     group: IcebergGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     with monkeypatch.context() as patched:
         wrap_commit(patched, dying(before=False))
         with pytest.raises(ProcessDiedError):
@@ -271,7 +271,7 @@ def test_a_replay_that_died_after_its_first_commit_reports_what_it_removed(
 def test_a_rewind_whose_removal_died_is_finished_by_the_next_load(
     group: IcebergGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     with monkeypatch.context() as patched:
         wrap_commit(patched, dying(before=True))
         with pytest.raises(ProcessDiedError):
@@ -286,9 +286,8 @@ def test_a_rewind_whose_removal_died_is_finished_by_the_next_load(
 def test_a_retired_batch_without_rows_moves_the_current_snapshot(group: IcebergGroup) -> None:
     group.load()
     zombie, engine = group.table, group.loader.engine
-    assert isinstance(group.sink, ElsewhereIcebergTable)
 
-    assert group.sink.retire(engine, Output(7, "loader", (), "series")) == []
+    assert group.sink.connect(engine).retire(Output(7, "loader", (), "series")) == []
 
     assert zombie.metadata.current_snapshot_id != group.table.metadata.current_snapshot_id
-    assert group.sink.is_published(engine, Output(7, "loader", (), "series"))
+    assert group.sink.connect(engine).state(Output(7, "loader", (), "series")) == Published(0)

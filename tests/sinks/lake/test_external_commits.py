@@ -1,9 +1,11 @@
-"""Tables of files that commit before the positions do: loads, deaths between the commits, rewinds, replays and dead
-letters.
+"""Lake targets that commit before the positions do: loads, deaths between the commits, rewinds, replays and dead
+letters, in each format.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
@@ -17,19 +19,21 @@ from obstore.exceptions import PermissionDeniedError
 from pyarrow.dataset import dataset
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets import DeltaTable, ParquetDataset, committed_files
+from airflow_kafka_offsets import DeltaTable, IcebergTable, Limits, ParquetFiles, Staging
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import DoubleLoadError, LedgerError, OlderLedgerError, OpenBatchError
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
-from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
-from airflow_kafka_offsets.sinks.lake.file_table import FileTable
-from airflow_kafka_offsets.sinks.parquet.target import ParquetTarget
+from airflow_kafka_offsets.sinks.delta import snapshot as delta_snapshot
+from airflow_kafka_offsets.sinks.lake.target import LakeTarget
+from airflow_kafka_offsets.sinks.parquet.table import ParquetTarget
+from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.staging.refused import Record
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 from tests.support import fixtures
 from tests.support.clients import Kafka, produce
+from tests.support.iceberg import iceberg_sink, open_table
 from tests.support.lake import NEXT, RUN, LakeGroup, dying
 from tests.support.loads import Loader, TopicFactory, names, rows
 from tests.support.rewinds import Rewinder
@@ -43,7 +47,7 @@ ALL = [(1, offset) for offset in (0, 1, 3, 4, 5)]
 engine = fixtures.sqlite_engine
 
 
-@pytest.fixture(params=["delta", "parquet"])
+@pytest.fixture(params=["delta", "iceberg", "parquet"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -51,7 +55,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def target(kind: str) -> type:
     """The class whose commit is the first of the two."""
-    return {"delta": DeltaTarget, "parquet": ParquetTarget}[kind]
+    return ParquetTarget if kind == "parquet" else LakeTarget
 
 
 @pytest.fixture
@@ -60,17 +64,29 @@ def group(kind: str, inline_loader: Loader, kafka: Kafka, topic: TopicFactory, t
     name, uri = topic(), f"{tmp_path}/lake/orders"
     produce(kafka, name, [*names(0, 2), b"{not json", *names(3, 3)])
 
+    sinks: dict[str, Callable[[], Sink]] = {
+        "delta": lambda: DeltaTable(uri),
+        "iceberg": lambda: iceberg_sink("sql", tmp_path),
+        "parquet": lambda: ParquetFiles(uri),
+    }
+    sink = sinks[kind]()
+
     def read() -> pa.Table:
+        if isinstance(sink, IcebergTable):
+            return open_table(sink, inline_loader.engine).scan().to_arrow()
         if kind == "parquet":
-            # Arrow's own reader, of the files by their names.
-            return pa.table(dataset(committed_files(uri), format="parquet").to_table())
+            return dataset(uri, format="parquet").to_table()
         return pa.table(deltalake.DeltaTable(uri).to_pyarrow_table())
 
-    return LakeGroup(inline_loader, name, {"delta": DeltaTable, "parquet": ParquetDataset}[kind](uri), read)
+    return LakeGroup(inline_loader, name, sink, read)
+
+
+TABLES = pytest.mark.parametrize("kind", ["delta", "iceberg"])
+"""Targets from which single rows are removed; of plain files, only those of whole batches are."""
 
 
 def test_loads_are_proved_and_carry_on(group: LakeGroup) -> None:
-    assert group.load(max_records=4).rows == 5
+    assert group.load(limits=Limits(max_records=4)).rows == 5
     assert group.places() == [(1, 0), (1, 1), (1, 3), (2, 4), (2, 5)]
     produce(group.loader.kafka, group.topic, names(6, 2))
 
@@ -108,9 +124,10 @@ def test_an_abandoned_batch_is_taken_back_by_the_next_load(group: LakeGroup, tar
     assert group.proved() == (5, 1)
 
 
+@TABLES
 @pytest.mark.parametrize("dies", [None, *DEATHS])
 def test_a_rewind_takes_rows_back(group: LakeGroup, target: type, dies: str | None) -> None:
-    group.load(max_records=4)
+    group.load(limits=Limits(max_records=4))
     rewind = Rewinder(group.loader)
     if dies is None:
         done = rewind("to-offset", 1, replace=group.sink)
@@ -126,6 +143,7 @@ def test_a_rewind_takes_rows_back(group: LakeGroup, target: type, dies: str | No
     assert group.proved() == (5, 1)
 
 
+@TABLES
 @pytest.mark.parametrize("dies", [None, *DEATHS])
 def test_a_replay_replaces_rows_in_one_commit(group: LakeGroup, target: type, dies: str | None) -> None:
     group.load()
@@ -144,6 +162,7 @@ def test_a_replay_replaces_rows_in_one_commit(group: LakeGroup, target: type, di
     assert group.proved() == (5, 1)
 
 
+@TABLES
 def test_a_replay_that_may_be_published_is_finished_before_its_offsets_are_replaced_again(
     group: LakeGroup, target: type
 ) -> None:
@@ -166,6 +185,7 @@ def test_a_replay_that_may_be_published_is_finished_before_its_offsets_are_repla
     assert group.proved() == (5, 1)
 
 
+@TABLES
 @pytest.mark.parametrize("dies", [None, *DEATHS])
 def test_a_dead_letter_that_is_replayed_is_one_row(group: LakeGroup, target: type, dies: str | None) -> None:
     group.load()
@@ -186,6 +206,7 @@ def test_a_dead_letter_that_is_replayed_is_one_row(group: LakeGroup, target: typ
     assert group.proved() == (6, 0)
 
 
+@TABLES
 def test_dead_letters_that_somebody_replays_meanwhile_are_no_rows_twice(
     group: LakeGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,14 +242,15 @@ def test_what_is_published_is_staged_again_where_its_files_are_lost(
 ) -> None:
     staging = tmp_path / "staging"
     with dying(target, "after"):
-        group.load(RUN, staging_dir=str(staging))
+        group.load(RUN, staging=Staging(dir=str(staging)))
     (manifest,) = staging.glob("*/manifest.json")
     manifest.unlink()
 
-    assert group.load(staging_dir=str(staging)).rows == 5
+    assert group.load(staging=Staging(dir=str(staging))).rows == 5
     assert (group.places(), group.proved()) == (ALL, (5, 1))
 
 
+@pytest.mark.parametrize("kind", ["delta"])
 def test_a_user_who_may_not_delete_files_goes_on_loading(
     group: LakeGroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
@@ -237,11 +259,12 @@ def test_a_user_who_may_not_delete_files_goes_on_loading(
 
     group.load()
     produce(group.loader.kafka, group.topic, names(6, 2))
-    monkeypatch.setattr(FileTable, "left_files", lambda *_: ["batch-1-x/part.parquet"])
+    monkeypatch.setattr(delta_snapshot, "left_below", lambda *_: {"batch-1-x/part.parquet"})
+    monkeypatch.setattr(deltalake.DeltaTable, "vacuum", lambda *_, **__: ["batch-1-x/part.parquet"])
     monkeypatch.setattr(ObjectFiles, "remove", refused)
 
     assert (
-        group.load(NEXT, staging_dir=str(tmp_path / "staging"), staging_retention=timedelta(microseconds=1)).rows == 2
+        group.load(NEXT, staging=Staging(dir=str(tmp_path / "staging"), retention=timedelta(microseconds=1))).rows == 2
     )
     assert "could not be removed: PermissionDeniedError: AccessDenied: s3:DeleteObject" in caplog.text
 
@@ -253,3 +276,20 @@ def test_state_tables_that_are_older_than_the_table_are_refused(group: LakeGroup
     with pytest.raises(OlderLedgerError, match="holds rows of batch 1"):
         group.load()
     assert group.places() == ALL
+
+
+@TABLES
+def test_an_older_backup_is_noticed_whatever_other_groups_load(group: LakeGroup) -> None:
+    """Batches of another group got higher numbers than the one that the state tables of a backup do not know."""
+    group.load(limits=Limits(max_records=3))
+    group.load(NEXT, group_id="other")
+    with group.loader.engine.begin() as conn:
+        for table in ("offset_ranges", "dead_letters", "offset_batches"):
+            conn.exec_driver_sql(f"DELETE FROM {table} WHERE batch_id = 2")
+        conn.exec_driver_sql("UPDATE consumed_offsets SET offset_value = 3 WHERE consumer_group = 'loader'")
+
+    with pytest.raises(OlderLedgerError, match="holds rows of batch 2 of group 'loader'"):
+        group.load(NEXT)
+
+    produce(group.loader.kafka, group.topic, names(6, 1))
+    assert group.load(replace(NEXT, run_id="third"), group_id="other").rows == 1

@@ -1,0 +1,214 @@
+"""Groups of parameters, which operators and library functions share: frozen dataclasses, each field with its default
+and its rule.
+
+A DAG file imports this module: it must stay light. Groups of formats and Spark are in modules of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
+from datetime import timedelta
+from typing import Any, ClassVar, Literal, cast, get_args
+from urllib.parse import urlsplit
+
+from airflow_kafka_offsets.core.parameters import (
+    COUNT,
+    DURATION,
+    MAX_RECORD_BYTES,
+    NAME,
+    SHARE,
+    TEXT,
+    Rule,
+    check,
+    check_parsed,
+    either,
+    one_of,
+    or_none,
+)
+from airflow_kafka_offsets.core.templates import Templated, holds_template
+from airflow_kafka_offsets.core.uris import holds_credentials
+from airflow_kafka_offsets.exceptions import ConfigurationError
+
+IsolationLevel = Literal["read_committed", "read_uncommitted"]
+
+ISOLATION_LEVEL = one_of(*get_args(IsolationLevel))
+
+OnBusy = Literal["wait", "skip", "fail"]
+
+_NO_LIMIT = " for no limit"
+
+
+def ruled(rule: Rule, *, templated: bool = False) -> dict[str, Any]:
+    """Return the metadata of a group's field.
+
+    :param rule: what a value must be
+    :param templated: whether Airflow renders the field
+    """
+    return {"rule": rule, "templated": templated}
+
+
+class Options(Templated):
+    """A group of parameters: a frozen dataclass whose fields are have the metadata of `ruled`.
+
+    A value that breaks a rule is refused when the group is made, and a template when it is rendered.
+    """
+
+    rules: ClassVar[Mapping[str, Rule]] = {}
+
+    def __init_subclass__(cls) -> None:
+        declared = {name: each for name, each in vars(cls).items() if isinstance(each, Field)}
+        cls.rules = {name: each.metadata["rule"] for name, each in declared.items()}
+        cls.template_fields = tuple(name for name, each in declared.items() if each.metadata["templated"])
+
+    def __post_init__(self) -> None:
+        check_parsed(vars(self), self.rules, self.template_fields, group=type(self).__name__)
+
+    def __repr__(self) -> str:
+        """Return the group with the fields that have other values than their defaults."""
+        shown = (each for each in fields(cast("Any", self)) if each.repr and getattr(self, each.name) != each.default)
+        given = ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in shown)
+        return f"{type(self).__name__}({given})"
+
+    def check(self) -> None:
+        """Refuse what `__post_init__` leaves to Airflow: a template.
+
+        :raises ConfigurationError: names the group, the field, and the value received
+        """
+        check(vars(self), self.rules, group=type(self).__name__)
+
+    def serialize(self) -> dict[str, Any]:
+        """Return what Rendered Templates shows: all fields."""
+        return {"type": type(self).__name__} | vars(self)
+
+    def _read(self, declared: Field[Any], rendered: Any) -> Any:
+        return self.rules[declared.name].read(rendered) if isinstance(rendered, str) else rendered
+
+
+def check_rendered(given: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
+    """Refuse what `check` refuses, and what the rules of groups refuse: templates, too.
+
+    :param given: parameters by name, groups among them
+    :raises ConfigurationError: says which parameter, what it must be, and which value was received
+    """
+    check(given, rules)
+    for value in given.values():
+        if isinstance(value, Options):
+            value.check()
+
+
+def group_of(options: type[Options]) -> Rule:
+    """Return the rule for a parameter that is a group."""
+    return Rule(f"{options.__name__}(…)", lambda value: isinstance(value, options))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Limits(Options):
+    """How much a batch holds, and how long a run begins new ones.
+
+    :param max_records: the most offsets of a batch; a larger range is loaded in several batches (templated)
+    :param max_bytes: the most bytes of keys and values of a batch, estimated from earlier batches; not of a replay
+        (templated)
+    :param time_budget: how long after its start a run plans further batches; it finishes those that are planned, and
+        the next run loads the rest; not of a replay
+    """
+
+    max_records: int | None = field(default=None, metadata=ruled(or_none(COUNT, _NO_LIMIT), templated=True))
+    max_bytes: int | None = field(default=None, metadata=ruled(or_none(COUNT, _NO_LIMIT), templated=True))
+    time_budget: timedelta | None = field(default=None, metadata=ruled(or_none(DURATION, _NO_LIMIT)))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class DeadLetters(Options):
+    """Bad records are written to the table `dead_letters`, and the batch is committed.
+
+    :param limit: the most dead letters of a batch, as a number, or as a share of its records such as 0.01; more of them
+        fail it, None allows any number (templated)
+    :param topic: a topic in Kafka to which dead letters are also written after the commit, at least once; an error
+        there is logged, and the next run writes them (templated)
+    :param retention: how long what dead letters hold is kept; a later commit deletes it; None is for ever
+    """
+
+    limit: int | float | None = field(
+        default=1000,
+        metadata=ruled(or_none(either(COUNT, SHARE, " for a share of the batch"), " for any number"), templated=True),
+    )
+    topic: str | None = field(default=None, metadata=ruled(or_none(NAME), templated=True))
+    retention: timedelta | None = field(default=None, metadata=ruled(or_none(DURATION, " to keep them for ever")))
+
+    def most_of(self, records: int) -> int | None:
+        """Return how many dead letters a batch may have; None for any number.
+
+        :param records: of the batch
+        """
+        return int(self.limit * records) if isinstance(self.limit, float) else self.limit
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Reading(Options):
+    """How Spark's tasks read records from Kafka.
+
+    :param isolation_level: read_committed or read_uncommitted
+    :param max_record_bytes: the most bytes of a record's key, value and headers, uncompressed; a larger record is a bad
+        one, of which the dead letter keeps neither (templated)
+    :param idle_timeout: how long a read may wait for a record or the end of the log
+    """
+
+    isolation_level: IsolationLevel = field(default="read_committed", metadata=ruled(ISOLATION_LEVEL))
+    max_record_bytes: int = field(default=MAX_RECORD_BYTES, metadata=ruled(COUNT, templated=True))
+    idle_timeout: timedelta = field(default=timedelta(seconds=120), metadata=ruled(DURATION))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Staging(Options):
+    """Where Spark's tasks stage the files of a batch, and how many tasks there are.
+
+    :param dir: a location for staged files that workers and executors share; not needed where Spark runs on the machine
+        of the worker (templated)
+    :param slice_offsets: the most offsets that a Spark task reads; up to eight times as many of a large batch for a
+        lake table (templated)
+    :param retention: the age at which staged files are deleted, unless an open batch needs them
+    """
+
+    dir: str | None = field(default=None, metadata=ruled(or_none(TEXT), templated=True))
+    slice_offsets: int = field(default=250_000, metadata=ruled(COUNT, templated=True))
+    retention: timedelta = field(default=timedelta(days=7), metadata=ruled(DURATION))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.dir or holds_template(self.dir):
+            return
+        if holds_credentials(self.dir):
+            raise ConfigurationError(
+                "Staging.dir must not hold credentials: they would be stored in the history of batches"
+            )
+        if not urlsplit(self.dir).scheme and not self.dir.startswith("/"):
+            raise ConfigurationError(f"Staging.dir must be an absolute path or a URI; got dir={self.dir!r}")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class StateTables(Options):
+    """Where the state tables are.
+
+    :param schema: their database schema; None is the connection's default (templated)
+    :param prefix: the prefix of their names (templated)
+    """
+
+    schema: str | None = field(default=None, metadata=ruled(or_none(TEXT), templated=True))
+    prefix: str = field(default="", metadata=ruled(TEXT, templated=True))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Coordination(Options):
+    """What a load does about other runs of its group, and whether consumer groups in Kafka learn of it.
+
+    :param on_busy: what to do while another run holds the group: wait, skip this task, or fail; the function `load`
+        raises the same error for skip and fail
+    :param lease: after how long without a renewal other runs take a run for dead
+    :param mirror_to: a consumer group in Kafka, for this load only and without consumers, to which the positions are
+        committed after each batch, for tools that monitor lag; an error there is logged as a warning (templated)
+    """
+
+    on_busy: OnBusy = field(default="wait", metadata=ruled(one_of(*get_args(OnBusy))))
+    lease: timedelta = field(default=timedelta(seconds=60), metadata=ruled(DURATION))
+    mirror_to: str | None = field(default=None, metadata=ruled(or_none(NAME), templated=True))

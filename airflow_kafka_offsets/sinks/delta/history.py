@@ -1,0 +1,128 @@
+"""What a commit to a Delta table says of the batch that it published, and whether a RESTORE took rows away.
+
+The positions and the application transactions of a table do not go back with a RESTORE.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import deltalake
+
+from airflow_kafka_offsets.exceptions import TargetError
+from airflow_kafka_offsets.sinks.lake.table_format import Change, PublicationResult
+
+# What DESCRIBE HISTORY shows.
+_METADATA = "userMetadata"
+_KEY = "kafka_offsets"
+
+_HISTORY_AT_ONCE = 16
+
+
+class Published(NamedTuple):
+    """A commit that published a batch.
+
+    :param version: of the table
+    :param timestamp_ms: of the commit
+    """
+
+    series: str
+    batch_id: int
+    group_id: str
+    result: PublicationResult
+    version: int
+    timestamp_ms: int
+
+
+def commit_metadata(change: Change) -> dict[str, str]:
+    """Return what a commit says of itself."""
+    output = change.output
+    ranges = [[read.topic, read.partition, read.start, read.end] for read in output.ranges]
+    names = {"series": output.series, "batch": change.number, "group": output.group_id}
+    return {_METADATA: json.dumps({_KEY: {**names, "ranges": ranges, **change.result._asdict()}})}
+
+
+def history(table: deltalake.DeltaTable) -> Iterator[dict[str, Any]]:
+    """Yield the commits, the last one first, as far as the log has them."""
+    seen, limit = 0, _HISTORY_AT_ONCE
+    while True:
+        commits = table.history(limit)
+        yield from commits[seen:]
+        if len(commits) < limit:
+            return
+        seen, limit = len(commits), limit * 8
+
+
+def published_by(entry: dict[str, Any]) -> Published | None:
+    """Return what a commit in the history of a table published; None where it is another program's."""
+    try:
+        plain = json.loads(entry[_METADATA])[_KEY]
+        result = PublicationResult(plain["rows"], tuple(map(tuple, plain["removed"])), tuple(plain["columns"]))
+        names = plain["series"], plain["batch"], plain["group"]
+        return Published(*names, result, entry["version"], entry.get("timestamp", 0))
+    except (KeyError, TypeError, ValueError):  # a text of another program's
+        return None
+
+
+def last_published(table: deltalake.DeltaTable, group_id: str) -> Published | None:
+    """Return the last commit that published a batch of a group; None where the log does not have it."""
+    found = map(published_by, history(table))
+    return next((each for each in found if each is not None and each.group_id == group_id), None)
+
+
+def refuse_restored(name: str, table: deltalake.DeltaTable, group_id: str, last_rewind: datetime | None) -> None:
+    """Raise if the table was restored to a version before the last publication of a group.
+
+    After a later publication of the group, or a rewind, the positions are right again.
+
+    :param last_rewind: when the group was rewound last
+    :raises TargetError: rows of the group may be gone
+    """
+    published = last_published(table, group_id)
+    if published is None:
+        return
+    later = [entry for entry in history(table) if entry["version"] > published.version]
+    restores = [entry for entry in later if entry.get("operation") == "RESTORE"]
+    version = table.version()
+    for restore in restores:
+        # Those between are of a state that an earlier one of the list has undone.
+        if restore["version"] <= version:
+            version = _restored_version(restore, published)
+    if version >= published.version or (
+        last_rewind is not None and restores[0].get("timestamp", 0) <= last_rewind.timestamp() * 1000
+    ):
+        return
+    raise TargetError(
+        f"Table {name!r} was restored to a version before {published.version} by its version "
+        f"{restores[0]['version']}, and batch {published.batch_id} of group {group_id!r} was committed to it as "
+        f"version {published.version}: its rows are gone, and the positions say that they are there. Nothing was "
+        f"written. Restore the table to version {restores[-1]['version'] - 1}, or rewind the group to where its rows "
+        "end now and load again (abandon its open batch with the rewind)"
+    )
+
+
+def _restored_version(restore: dict[str, Any], published: Published) -> int:
+    """Return the version to which a table was restored. Of a time, one that is before or after a publication alike."""
+    parameters = restore.get("operationParameters") or {}
+    version = _parameter(parameters.get("version"))
+    if isinstance(version, int):
+        return version
+    instant = _parameter(next((parameters[name] for name in ("timestamp", "datetime") if parameters.get(name)), None))
+    if isinstance(instant, str):
+        try:
+            instant = datetime.fromisoformat(instant).astimezone().timestamp() * 1000
+        except ValueError:
+            return -1
+    is_after = isinstance(instant, (int, float)) and instant >= published.timestamp_ms
+    return published.version if is_after else -1
+
+
+def _parameter(value: Any) -> Any:
+    """Return a parameter of an operation, which some writers write as JSON in a text."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value

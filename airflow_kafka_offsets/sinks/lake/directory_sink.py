@@ -1,0 +1,76 @@
+"""What the sinks of files below a URI share. DAG files import it: heavy modules are imported where they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+from airflow_kafka_offsets.sinks.lake.names import asset_uri
+from airflow_kafka_offsets.sinks.sink import Connections, Sink
+
+
+@dataclass(frozen=True)
+class DirectorySink(Sink):
+    """A sink whose files are below a URI.
+
+    All parameters are templated.
+
+    :param uri: an absolute path that all machines share, or a URI such as `s3://bucket/path`
+    :param conn_id: the Airflow connection of the database that holds the positions
+    :param storage_conn_id: the Airflow connection of the object store, of type `aws`, `wasb`, `google_cloud_platform`
+        or `generic`; without one, the environment of the worker and of Spark's executors says how to log in
+    :param partition_by: columns of a table that is created
+    :param columns: of a table that is created, in Spark's DDL; for a DataFrame transform, whose columns are not known
+        before it runs. Those that say where a row came from are added
+    :param sort_by: columns by which the rows of a file are in order
+    :param file_bytes: the size at which a data file is complete; of a sorted one, in memory
+    :param storage: what the connection of the object store holds
+    """
+
+    scheme: ClassVar[str]
+    template_fields: ClassVar[tuple[str, ...]] = (
+        "uri",
+        "conn_id",
+        "storage_conn_id",
+        "partition_by",
+        "columns",
+        "sort_by",
+        "file_bytes",
+    )
+
+    uri: str
+    conn_id: str | None = None
+    storage_conn_id: str | None = None
+    partition_by: Sequence[str] = ()
+    columns: str | None = None
+    sort_by: Sequence[str] = ()
+    file_bytes: int = 128 << 20
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        return self.scheme + (self.uri if "://" in self.uri else f"file://{self.uri}").rstrip("/")
+
+    @property
+    def commits_externally(self) -> bool:
+        return True
+
+    @property
+    def writes_files(self) -> bool:
+        return True
+
+    @property
+    def conn_ids(self) -> tuple[str, ...]:
+        return () if self.storage_conn_id is None else (self.storage_conn_id,)
+
+    def uris(self, engine: Any) -> list[str]:
+        return [asset_uri(self.uri)]
+
+    def connected(self, connections: Connections) -> Self:
+        """Return the sink with the options of its object store."""
+        from airflow_kafka_offsets.sinks.lake.storage import object_store_options
+
+        if self.storage_conn_id is None:
+            return self
+        return replace(self, storage=object_store_options(self.storage_conn_id, connections))

@@ -1,0 +1,164 @@
+"""A lake table with its connections, whatever its format is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_kafka_offsets.core.history import REWIND_KINDS
+from airflow_kafka_offsets.core.origin import BATCH_ID
+from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
+from airflow_kafka_offsets.sinks import upsert_key
+from airflow_kafka_offsets.sinks.lake.columns import match, required_columns
+from airflow_kafka_offsets.sinks.lake.rows import LakeRows
+from airflow_kafka_offsets.sinks.lake.table_format import Snapshot, TableFormat
+from airflow_kafka_offsets.sinks.lake.target import LakeTarget
+from airflow_kafka_offsets.sinks.table import (
+    Dataset,
+    NotPublished,
+    Output,
+    PublicationState,
+    Published,
+    Superseded,
+    Table,
+)
+from airflow_kafka_offsets.sinks.target_rows import Removed
+from airflow_kafka_offsets.staging.rows import TargetColumns, schema_text
+from airflow_kafka_offsets.writers.lake_writer import LakeWriter
+
+if TYPE_CHECKING:
+    from airflow_kafka_offsets.sinks.lake.sink import LakeSink
+
+
+@dataclass(frozen=True)
+class LakeTable(Table):
+    """A lake table; see `Table`.
+
+    :param format: what the table is, and where
+    """
+
+    sink: LakeSink
+    format: TableFormat
+
+    def prepare(self, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
+        declared = self.format.check()
+        if self.sink.upsert_key:
+            upsert_key.check_names(self.sink.upsert_key, columns)
+        snapshot, wanted = self.format.snapshot(), columns if declared is None else declared
+        if snapshot is None and wanted is None:
+            return TargetColumns(self.sink.name, None)
+        if snapshot is None:
+            snapshot = self.format.create(wanted)
+        snapshot.check()
+        names = snapshot.columns.names
+        if self.sink.commits_externally and BATCH_ID not in names:
+            raise TargetError(
+                f"Table {self.sink.name!r} has no column {BATCH_ID!r}, by which the rows of an abandoned batch are "
+                f"removed: add it (ALTER TABLE … ADD COLUMN {BATCH_ID} BIGINT)"
+            )
+        required = required_columns(self.sink.name, snapshot.columns, snapshot.required, self.sink.upsert_key)
+        if columns is not None:
+            match(self.sink.name, snapshot.columns, required, columns, may_grow=may_grow)
+        # The tasks write final files: columns that are not known before they run cannot be added.
+        return TargetColumns(self.sink.name, tuple(names), required, may_grow and columns is not None)
+
+    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
+        """Raise if the state tables do not know the last publication of the group, or the table was set back behind it.
+
+        :raises OlderLedgerError: the state tables do not know it
+        :raises TargetError: the table was set back
+        """
+        snapshot = self._over(conn)
+        if snapshot is None:
+            return
+        of_group = batches.c.consumer_group == output.group_id
+        query = sa.select(sa.func.max(batches.c.committed_at))
+        last_rewind = conn.scalar(query.where(of_group, batches.c.kind.in_(REWIND_KINDS)))
+        snapshot.check_history(output.group_id, last_rewind)
+        series = output.series or output.group_id
+        number = snapshot.last_number(series)
+        if number >= 0:
+            # The table may have this batch once it began to be published.
+            is_known = sa.or_(batches.c.batch_id != output.batch_id, batches.c.publish_started_at.is_not(None))
+            known = sa.select(batches.c.batch_id).where(of_group, batches.c.batch_id == number, is_known)
+            if conn.scalar(known) is None:
+                raise self._older(output, number)
+        elif series.partition(".")[2] == output.group_id:  # a load, and not a replay with a series of its own
+            found = snapshot.last_series(output.group_id)
+            if found is not None and not found[0].startswith(series):
+                raise self._older(output, found[1])
+
+    def _older(self, output: Output, number: int) -> OlderLedgerError:
+        return OlderLedgerError(
+            f"Table {self.sink.name!r} holds rows of batch {number} of group {output.group_id!r}, which the state "
+            f"tables do not know; the next batch would be {output.batch_id}. The state tables were restored from an "
+            "older backup than the table, or created again. Nothing was written: their records would be loaded again. "
+            "Restore both to the same moment, or load the group into another table."
+        )
+
+    def writer(self, columns: pa.Schema | None, output: Output) -> LakeWriter:
+        snapshot = self.format.snapshot()
+        if snapshot is None:
+            kind = type(self.sink).__name__
+            raise ConfigurationError(
+                f"There is no table {self.sink.name!r}, and it cannot be created: its columns are known only when the "
+                f'transform ran. Declare them, as in {kind}(…, columns="id BIGINT, name STRING"), or create the table'
+            )
+        if columns is None:
+            columns = pa.schema([each for each in snapshot.columns if each.name != BATCH_ID])
+        shape: Any = snapshot.shape(columns)
+        return LakeWriter(
+            self.format.kind,
+            self.sink.name,
+            schema_text(columns),
+            asdict(shape),
+            output.batch_id,
+            output.attempt,
+            self.sink.upsert_key,
+        )
+
+    def storage_options(self) -> Mapping[str, Any]:
+        return self.format.storage_options()
+
+    @contextmanager
+    def publish(self, conn: Connection, output: Output) -> Iterator[LakeTarget]:
+        target = self._target(self._over(conn, lock=True), output)
+        target.open(conn)
+        yield target
+        target.commit()
+
+    def state(self, output: Output) -> PublicationState:
+        snapshot = self.format.snapshot()
+        number = -1 if snapshot is None else snapshot.last_number(output.series)
+        if snapshot is None or number < output.batch_id:
+            return NotPublished()
+        if number > output.batch_id:
+            return Superseded(number)
+        result = self._target(snapshot, output).published(snapshot)
+        return Published(0 if result is None else result.rows)
+
+    def retire(self, output: Output) -> list[Removed]:
+        return self._target(self.format.snapshot(), output).retire()
+
+    def rows(self, conn: Connection) -> LakeRows:
+        return LakeRows(conn, self.sink.name, self._over(conn), self.sink.replaces_rows)
+
+    def remove_leftovers(self, batch_id: int, before: datetime) -> int:
+        snapshot = self.format.snapshot()
+        return 0 if snapshot is None else snapshot.remove_leftovers(batch_id, before)
+
+    def datasets(self) -> list[Dataset]:
+        return [*filter(None, [self.format.dataset(self.format.snapshot())])]
+
+    def _over(self, conn: Connection, *, lock: bool = False) -> Snapshot | None:
+        return self.format.snapshot(None if self.sink.commits_externally else conn, lock=lock)
+
+    def _target(self, snapshot: Snapshot | None, output: Output) -> LakeTarget:
+        return LakeTarget(self.sink.name, snapshot, output, self.sink.upsert_key)

@@ -1,0 +1,244 @@
+"""What a lake table needs of its format: a table in one version, and one attempt to commit to it.
+
+`LakeTable` decides what is committed, and what happens when others commit at the same time. A format knows how its
+metadata is read and written.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
+
+import pyarrow as pa
+from sqlalchemy.engine import Connection
+
+from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, TOPIC
+from airflow_kafka_offsets.sinks.lake.key_index import KeyIndex
+from airflow_kafka_offsets.sinks.table import Dataset, Output
+from airflow_kafka_offsets.staging.manifest import StagedFile
+from airflow_kafka_offsets.writers.lake_writer import TableFormat as FileFormat
+
+Bounds = Mapping[str, tuple[Any, Any]]
+"""By column, the lowest and the highest value of the rows that are looked for."""
+
+
+class LakeFile(NamedTuple):
+    """A data file of a table.
+
+    :param key: the same where a file holds the same rows, without those that are marked as deleted
+    :param native: what the format knows of it
+    :param batches: the lowest and the highest batch of its rows; None where its statistics do not tell
+    """
+
+    key: Hashable
+    native: Any
+    batches: tuple[int, int] | None = None
+
+
+class PublicationResult(NamedTuple):
+    """What a publication did.
+
+    :param removed: rows, by batch, topic and partition
+    :param columns: that were added
+    """
+
+    rows: int = 0
+    removed: tuple[tuple[int, str, int, int], ...] = ()
+    columns: tuple[str, ...] = ()
+
+
+class Change(NamedTuple):
+    """All that one commit does to a table.
+
+    :param output: that is published or retired
+    :param number: the number of the last publication of the series from now on
+    :param result: of that publication
+    :param columns: of the rows; the table gets those that it lacks
+    :param adds: the new files, as `Snapshot.entry` returns them
+    :param removes: the files that are dropped
+    :param within: bounds by which the dropped files were found; each is within one of them
+    """
+
+    output: Output
+    number: int
+    result: PublicationResult
+    columns: pa.Schema | None = None
+    adds: Sequence[Any] = ()
+    removes: Sequence[LakeFile] = ()
+    within: Sequence[Bounds] = ()
+
+
+class UnknownOutcomeError(Exception):
+    """A commit was sent, and there is no answer that says whether it was made."""
+
+
+class Snapshot(ABC):
+    """A table in one version.
+
+    :ivar columns: with the types of Arrow that files have
+    :ivar required: the columns that may not be null
+    """
+
+    name: str
+    columns: pa.Schema
+    required: Sequence[str]
+
+    @property
+    @abstractmethod
+    def version(self) -> Hashable:
+        """What names this version."""
+
+    @abstractmethod
+    def refresh(self) -> Self:
+        """Return the table as it is now.
+
+        :raises TargetError: it disappeared, or does not answer
+        """
+
+    @abstractmethod
+    def check(self) -> None:
+        """Check that this package can write to the table.
+
+        :raises TargetError: it cannot
+        """
+
+    @abstractmethod
+    def check_history(self, group_id: str, last_rewind: datetime | None) -> None:
+        """Check that the table was not set back behind the last publication of a group.
+
+        :param last_rewind: when the group was rewound last
+        :raises TargetError: rows of the group may be gone
+        """
+
+    @abstractmethod
+    def check_removal(self) -> None:
+        """Check that rows may be removed.
+
+        :raises TargetError: they may not
+        """
+
+    @abstractmethod
+    def last_number(self, series: str) -> int:
+        """Return the number of the last publication of a series; -1 where there is none."""
+
+    @abstractmethod
+    def last_series(self, group_id: str) -> tuple[str, int] | None:
+        """Return series and number of the last publication of a group, as far as the table knows it."""
+
+    @abstractmethod
+    def result(self, series: str, number: int) -> PublicationResult | None:
+        """Return the result of the last publication of a series; None where the table does not know it any more."""
+
+    @abstractmethod
+    def files(self, any_of: Sequence[Bounds] = ({},)) -> Sequence[LakeFile]:
+        """Return the data files that may hold rows within bounds.
+
+        :raises TargetError: the table cannot be read
+        """
+
+    def may_hold(self, file: LakeFile, keys: KeyIndex) -> bool:
+        """Return whether a file that is within the bounds of keys may hold one of them."""
+        return True
+
+    @abstractmethod
+    def read(self, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a file in their order, with the types of the table; columns that it lacks are null.
+
+        :raises FileNotFoundError: others removed it
+        """
+
+    @abstractmethod
+    def shape(self, rows: pa.Schema | None = None) -> FileFormat:
+        """Return how files of the table are written.
+
+        :param rows: the columns of the rows; the files have those that the table lacks
+        """
+
+    @abstractmethod
+    def entry(self, file: StagedFile, shape: FileFormat) -> tuple[Any, LakeFile]:
+        """Return a new file as a commit adds it, and as it is read.
+
+        :raises StagedFileError: it was written for other columns or partitions; staging again helps
+        """
+
+    @abstractmethod
+    def is_own(self, path: str, attempt: str) -> bool:
+        """Return whether a path is that of a file which an attempt may write."""
+
+    @abstractmethod
+    def size(self, path: str) -> int | None:
+        """Return the size of a file; None where there is none."""
+
+    @abstractmethod
+    def storage(self) -> Any:
+        """Return where the commit writes files; a `Files`."""
+
+    @abstractmethod
+    def commit(self, change: Change) -> bool:
+        """Make one attempt to commit a change as the next version after this one.
+
+        :return: False where nothing was committed, because the table is another one by now
+        :raises UnknownOutcomeError: it may be committed
+        :raises TargetError: the table cannot be written to; nothing was sent
+        """
+
+    @abstractmethod
+    def remove_leftovers(self, batch_id: int, before: datetime) -> int:
+        """Remove the files of attempts to stage a batch that no version names; see `Table.remove_leftovers`."""
+
+    def scan(
+        self, columns: Sequence[str], batches: tuple[int, int] | None = None, within: Slice | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows; more of them than asked for, where the statistics of the files do not tell.
+
+        :param columns: that are read
+        :param batches: the lowest and the highest batch whose rows are read
+        :param within: whose offsets are read
+        """
+        bounds: dict[str, tuple[Any, Any]] = {}
+        if batches is not None:
+            bounds[BATCH_ID] = batches
+        if within is not None:
+            bounds |= {TOPIC: (within.topic,) * 2, PARTITION: (within.partition,) * 2}
+            bounds[OFFSET] = (within.start, within.end - 1)
+        for file in self.files([bounds]):
+            yield from self.read(file, columns)
+
+
+class TableFormat(Protocol):
+    """A table of one format, at one place.
+
+    :ivar kind: of the writer of its files; see `writers.lake_writer.FORMATS`
+    """
+
+    kind: ClassVar[str]
+
+    def check(self) -> pa.Schema | None:
+        """Check the parameters of the sink.
+
+        :return: the declared columns of a table that is created
+        :raises ConfigurationError: one is wrong
+        """
+
+    def snapshot(self, conn: Connection | None = None, *, lock: bool = False) -> Snapshot | None:
+        """Return the table as it is now; None where there is none.
+
+        :param conn: of the transaction that commits to it, where it does not commit externally
+        :param lock: whether other writers wait for the end of the transaction
+        """
+
+    def create(self, columns: pa.Schema) -> Snapshot:
+        """Create the table, unless another process does at the same moment.
+
+        :param columns: of the rows, or as they were declared
+        :raises TargetError: it cannot be created
+        """
+
+    def storage_options(self) -> Mapping[str, Any]:
+        """Return what Spark's tasks need to reach its files."""
+
+    def dataset(self, snapshot: Snapshot | None) -> Dataset | None:
+        """Return the table as OpenLineage names it; None where there is no table, and its place is not known."""

@@ -1,0 +1,245 @@
+"""Plain Parquet files while batches are published, removed and verified. The name of a file says its batch."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.core.origin import BATCH_ID
+from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, StagedFileError, TargetError
+from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
+from airflow_kafka_offsets.sinks.lake.creation import check_parameters, created_columns
+from airflow_kafka_offsets.sinks.lake.fields import fields_of
+from airflow_kafka_offsets.sinks.lake.left_files import is_attempt, remove_left
+from airflow_kafka_offsets.sinks.lake.names import dataset_name
+from airflow_kafka_offsets.sinks.lake.replaced import Key, ReplacedRows, as_removed, count_rows
+from airflow_kafka_offsets.sinks.lake.rows import LakeRows
+from airflow_kafka_offsets.sinks.table import Dataset, Output, Table, Target
+from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
+from airflow_kafka_offsets.staging.manifest import StagedFile
+from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns, schema_text
+from airflow_kafka_offsets.writers.delta_files import DeltaShape
+from airflow_kafka_offsets.writers.lake_writer import LakeWriter
+from airflow_kafka_offsets.writers.object_files import ObjectFiles
+
+if TYPE_CHECKING:
+    from airflow_kafka_offsets.sinks.parquet.files import ParquetFiles
+
+_STAGING = "_staging"
+
+_NAME = re.compile(r"(?:[^/]+=[^/]*/)*(\d+)-\d+\.parquet")
+
+
+@dataclass(frozen=True)
+class ParquetTable(Table):
+    """Plain Parquet files; see `Table`. Publishing a batch makes its files those that were staged, however often it is
+    repeated: `state` never has to say that a batch is published.
+
+    :param sink: with the options of its object store
+    """
+
+    sink: ParquetFiles
+
+    @cached_property
+    def files(self) -> ObjectFiles:
+        """The storage."""
+        return ObjectFiles(self.sink.uri, self.sink.storage)
+
+    def published(self) -> dict[str, int]:
+        """Return the batch of each file, by its path."""
+        names = ((file.path, _NAME.fullmatch(file.path)) for file in self.files.find(""))
+        return {path: int(name[1]) for path, name in names if name is not None}
+
+    def prepare(self, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
+        declared = check_parameters(self.sink)
+        rows = declared if columns is None else columns
+        if rows is None:
+            return TargetColumns(self.sink.name, None)
+        created_columns(self.sink, rows)
+        return TargetColumns(self.sink.name, None if columns is not None else (*rows.names, BATCH_ID))
+
+    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
+        later = {number for number in self.published().values() if number >= output.batch_id}
+        if not later:
+            return
+        # Files of this batch are its own, once it began to be published.
+        is_known = sa.or_(batches.c.batch_id != output.batch_id, batches.c.publish_started_at.is_not(None))
+        known = conn.scalars(sa.select(batches.c.batch_id).where(is_known, batches.c.batch_id >= output.batch_id))
+        if unknown := later.difference(known):
+            raise OlderLedgerError(
+                f"{self.sink.name!r} holds rows of batch {min(unknown)}, which the state tables do not know; the next "
+                f"batch would be {output.batch_id}. The state tables were restored from an older backup than the "
+                "files, or created again, or those of another installation load into the same directory. Nothing was "
+                f"written. Restore both to the same moment, or remove the files '{min(unknown)}-….parquet' and later."
+            )
+
+    def writer(self, columns: pa.Schema | None, output: Output) -> LakeWriter:
+        rows = check_parameters(self.sink) if columns is None else columns
+        if rows is None:
+            raise ConfigurationError(
+                "The columns of the files are known only when the transform ran. Declare them, as in "
+                'ParquetFiles(…, columns="id BIGINT, name STRING")'
+            )
+        schema = created_columns(self.sink, rows)
+        partitions, order = tuple(self.sink.partition_by), tuple(self.sink.sort_by)
+        shape = DeltaShape(self.sink.uri, schema_text(schema), partitions, order, (), self.sink.file_bytes)
+        directory = f"{_STAGING}/{output.attempt}"
+        return LakeWriter("parquet", self.sink.name, schema_text(rows), asdict(shape), output.batch_id, directory)
+
+    def storage_options(self) -> Mapping[str, Any]:
+        return self.sink.storage
+
+    @contextmanager
+    def publish(self, conn: Connection, output: Output) -> Iterator[ParquetTarget]:
+        target = ParquetTarget(self, conn, output)
+        yield target
+        target.commit()
+
+    def retire(self, output: Output) -> list[Removed]:
+        paths = [path for path, number in self.published().items() if number == output.batch_id]
+        rows = sum(self.opened(path).metadata.num_rows for path in paths)
+        staged = (file.path for file in self.files.find(_STAGING))
+        for path in (*filter(lambda path: is_attempt(path.split("/")[1], output.batch_id), staged), *paths):
+            self.files.remove(path)
+        return [Removed(output.batch_id, output.ranges[0].topic_partition, rows)] if rows else []
+
+    def rows(self, conn: Connection) -> LakeRows:
+        return LakeRows(conn, self.sink.name, ParquetRows(self, self.published()))
+
+    def remove_leftovers(self, batch_id: int, before: datetime) -> int:
+        found = (file for file in self.files.find(_STAGING) if is_attempt(file.path.split("/")[1], batch_id))
+        left = {file.path for file in found if file.modified < before.timestamp()}
+        return remove_left(self.files, left, lambda paths: set())
+
+    def datasets(self) -> list[Dataset]:
+        return [Dataset(*dataset_name(self.sink.uri), fields_of(ParquetRows(self, self.published()).columns) or None)]
+
+    def opened(self, path: str) -> pq.ParquetFile:
+        """Open a file."""
+        return pq.ParquetFile(self.files.open(path))
+
+
+class ParquetTarget(Target):
+    """The files of one batch, and those that it replaces; see `Target`."""
+
+    def __init__(self, table: ParquetTable, conn: Connection, output: Output) -> None:
+        self.table, self._conn, self._output = table, conn, output
+        self._removed: list[str] = []
+        self._copies: dict[str, str] | None = None
+
+    def add_columns(self, columns: pa.Schema) -> list[str]:
+        return []  # each file has columns of its own
+
+    def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
+        rows, counts = ReplacedRows.read(self._conn, self.table.sink.name, replaced), Counter[Key]()
+        published = self.table.published()
+        files = {path: number for path, number in published.items() if number in rows.batch_ids}
+        source = ParquetRows(self.table, published)
+        if files:
+            rows.check_columns(source.columns)
+        for path, number in files.items():
+            for batch in source.read(path, rows.columns):
+                gone = batch.filter(rows.mask(batch))
+                counts += count_rows(gone)
+                if gone.num_rows < batch.num_rows:
+                    raise TargetError(
+                        f"{self.table.sink.name!r} has other rows of batch {number}, too: only files of whole batches "
+                        "are removed. Nothing was changed; choose bounds that contain the batch"
+                    )
+        self._removed = list(files)
+        return as_removed(counts)
+
+    def write(self, rows: StagedRows) -> int:
+        """Check the staged files; see `Target.write`."""
+        root, files = f"{_STAGING}/{self._output.attempt}/", sorted(rows.files, key=lambda file: file.name)
+        if faults := [fault for fault in (self._fault(root, file) for file in files) if fault]:
+            raise StagedFileError(f"Files of {self.table.sink.name!r}: {first_few(faults, most=3)}")
+        self._copies = {}
+        for number, file in enumerate(files):
+            directory = file.name.removeprefix(root).rpartition("/")[0]
+            name = f"{self._output.batch_id}-{number}.parquet"
+            self._copies[file.name] = f"{directory}/{name}" if directory else name
+        return sum(file.rows for file in files)
+
+    def _fault(self, root: str, file: StagedFile) -> str | None:
+        add, size = json.loads(file.data)["add"], self.table.files.size(file.name)
+        if not self._output.attempt or not file.name.startswith(root) or ".." in file.name.split("/"):
+            return f"{file.name} is not a file of attempt {self._output.attempt!r}"
+        if (add["path"], add["size"], json.loads(add["stats"])["numRecords"]) != (file.name, file.bytes, file.rows):
+            return f"the manifest contradicts itself about {file.name}"
+        if size is None:
+            return f"{file.name} is missing"
+        return None if size == file.bytes else f"{file.name} has {size:,} bytes, and was written with {file.bytes:,}"
+
+    def commit(self) -> None:
+        """Copy the staged files to their names, and remove those that they replace."""
+        if self._copies is not None:
+            for staged, path in self._copies.items():
+                self.table.files.copy(staged, path)
+            # Those of an attempt whose staged files were lost.
+            published, batch_id = self.table.published(), self._output.batch_id
+            self._removed += [path for path, number in published.items() if number == batch_id]
+        for path in set(self._removed).difference(self._copies.values() if self._copies is not None else ()):
+            self.table.files.remove(path)
+
+
+class ParquetRows:
+    """The rows of published files, as far as they say where they are from; a `RowSource`."""
+
+    def __init__(self, table: ParquetTable, published: Mapping[str, int]) -> None:
+        self._table, self._published = table, published
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        """Those of the file of the last batch; none where there are no files."""
+        last = max(self._published, key=lambda path: self._published[path], default=None)
+        if last is None:
+            return pa.schema([])
+        known, stored = _partition(last), self._table.opened(last).schema_arrow
+        types = {field.name: field.type for field in (*ORIGIN_COLUMNS, pa.field(BATCH_ID, pa.int64()))}
+        return pa.schema([*stored, *(pa.field(name, types.get(name, pa.string())) for name in known)])
+
+    def scan(
+        self, columns: Sequence[str], batches: tuple[int, int] | None = None, within: Slice | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows; more of them than asked for."""
+        for path, number in self._published.items():
+            if batches is None or batches[0] <= number <= batches[1]:
+                yield from self.read(path, columns)
+
+    def read(self, path: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a file; columns that it lacks are null."""
+        schema, known = pa.schema([self.columns.field(name) for name in columns]), _partition(path)
+        with self._table.opened(path) as parquet:
+            held = [name for name in columns if name in parquet.schema_arrow.names]
+            for batch in parquet.iter_batches(columns=held or parquet.schema_arrow.names[:1]):
+                arrays = [
+                    batch.column(field.name).cast(field.type)
+                    if field.name in held
+                    else pa.repeat(pa.scalar(known.get(field.name)).cast(field.type), batch.num_rows)
+                    for field in schema
+                ]
+                yield pa.RecordBatch.from_arrays(
+                    arrays, schema=pa.schema([each.with_nullable(True) for each in schema])
+                )
+
+
+def _partition(path: str) -> dict[str, str | None]:
+    """Return the values of a file's partition columns."""
+    parts = (part.partition("=") for part in path.split("/")[:-1])
+    return {unquote(name): None if text == "__HIVE_DEFAULT_PARTITION__" else unquote(text) for name, _, text in parts}

@@ -1,0 +1,40 @@
+"""What this package uses of pyiceberg and is not public there is still as it is used."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.io import pyarrow as pyiceberg_arrow
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.table import Table, Transaction
+
+from airflow_kafka_offsets.sinks.iceberg.private import iceberg_schema
+
+
+@pytest.mark.parametrize(
+    ("function", "parameters"),
+    [
+        (Table._do_commit, ["self", "updates", "requirements"]),
+        (Catalog._convert_schema_if_needed, ["schema", "format_version"]),
+        (ArrowScan._record_batches_from_scan_tasks_and_deletes, ["self", "tasks", "deletes_per_file"]),
+        (pyiceberg_arrow._read_all_delete_files, ["io", "tasks"]),
+    ],
+)
+def test_private_functions_have_the_parameters_that_they_are_called_with(
+    function: Callable[..., Any], parameters: list[str]
+) -> None:
+    assert list(inspect.signature(function).parameters) == parameters
+
+
+def test_a_transaction_has_its_updates_and_requirements() -> None:
+    assert {"_updates", "_requirements"} <= set(inspect.get_annotations(Transaction))
+
+
+def test_columns_get_the_types_of_iceberg() -> None:
+    schema = iceberg_schema(pa.schema([("id", pa.int64()), ("items", pa.list_(pa.string()))]))
+    assert [str(field.field_type) for field in schema.fields] == ["long", "list<string>"]
