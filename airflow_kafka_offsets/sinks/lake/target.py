@@ -219,7 +219,7 @@ class LakeTarget(Target):
             return True
         raise CommitUnknownError(
             f"There was no answer whether a commit to {self.name!r} was made ({reason}), and the table does not show "
-            "it. Nothing is committed twice: the next attempt looks first. Run the task again"
+            "it. Nothing is committed twice: the next attempt looks first"
         )
 
     def _change(self, snapshot: Snapshot, number: int | None) -> Change:
