@@ -11,8 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import Staging
+from airflow_kafka_offsets.sinks.sink import Connections
+from airflow_kafka_offsets.sinks.table import Table
 from tests.support import fixtures
-from tests.support.archive import Archive
+from tests.support.archive import Archive, ArchiveTable
 from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory, names, rows
 
@@ -28,9 +30,21 @@ class FileArchive(Archive):
 
     answers: bool = True
 
-    def remove_leftovers(self, engine: Engine, batch_id: int, before: datetime) -> int:
+    @property
+    def writes_files(self) -> bool:
+        return True
+
+    def connect(self, engine: Engine, connections: Connections | None = None) -> Table:
+        return FileArchiveTable(self, engine)
+
+
+class FileArchiveTable(ArchiveTable):
+    """Its table."""
+
+    def remove_leftovers(self, batch_id: int, before: datetime) -> int:
         ASKED.append(batch_id)
-        if not self.answers:
+        assert isinstance(self.sink, FileArchive)
+        if not self.sink.answers:
             raise OSError("no route to host")
         return 1
 
