@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg import expressions as iceberg
@@ -109,7 +109,7 @@ def delta_table(directory: str, parts: Sequence[list[dict[str, Any]]]) -> deltal
         for rows in parts
         for file in written(rows, ObjectFiles(directory, {}), layout, partial(delta_path, "batch-1"))
     ]
-    actions = [AddAction(**add_action(file)) for file in files]
+    actions: list[AddAction | RemoveAction] = [AddAction(**add_action(file)) for file in files]
     table.create_write_transaction(actions, mode="append", schema=table.schema(), partition_by=[])
     return deltalake.DeltaTable(directory)
 
@@ -183,10 +183,10 @@ def test_pyiceberg_finds_all_rows(parts: list[list[dict[str, Any]]], name: str, 
             value = value_of(parts, name, chosen)
             column = everything[name]
             if value is None:
-                found = table.scan(iceberg.IsNull(name)).to_arrow().num_rows
+                found = table.scan(iceberg.IsNull(name)).to_arrow().num_rows  # type: ignore[call-arg,arg-type]
                 assert found == column.null_count, name
             elif isinstance(value, float) and math.isnan(value):
-                found = table.scan(iceberg.IsNaN(name)).to_arrow().num_rows
+                found = table.scan(iceberg.IsNaN(name)).to_arrow().num_rows  # type: ignore[call-arg,arg-type]
                 assert found == pc.sum(pc.is_nan(column)).as_py(), name
             else:
                 for sign, predicate in predicates.items():
