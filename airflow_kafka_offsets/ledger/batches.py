@@ -1,4 +1,4 @@
-"""The life of a batch before its commit: planned, written ahead, staged, or abandoned by its own attempt or by a user.
+"""The life of a batch before its commit: planned, staged, or abandoned by its own attempt or by a user.
 
 Every function that writes for a load is one transaction that begins by locking the claim. The commit is in
 `ledger.commit_transaction`.
@@ -100,16 +100,16 @@ def bytes_per_offset(ledger: Ledger, group_id: str) -> dict[str, float]:
 
 
 def record_plan(
-    claim: Claim, plan: Plan, recipe: Recipe, generation: int, *, upsert: bool = False, ahead: bool = False
+    claim: Claim, plan: Plan, recipe: Recipe, generation: int, *, upsert: bool = False, prefetched: bool = False
 ) -> Batch | None:
-    """Write a plan ahead of its load: from now on a retry, or the next run, loads exactly these ranges.
+    """Write a plan before its load: from now on a retry, or the next run, loads exactly these ranges.
 
     Positions of topics that start at the end of their log are stored in the same transaction, as a batch of kind
     `start`.
 
     :param generation: of the group, read before the positions from which the plan was decided
     :param upsert: whether the sink identifies a row by a key, so that loading it again does not duplicate it
-    :param ahead: whether the plan starts where the open batch ends, and is to be loaded after it
+    :param prefetched: whether the plan starts where the open batch ends, and is to be loaded after it
     :return: the new batch; None where the plan loads nothing
     :raises PositionsMovedError: the positions were rewound since they were read
     :raises DoubleLoadError: a replay has already appended records to the table that the group would load into it
@@ -129,14 +129,14 @@ def record_plan(
             store_first_positions(conn, tables, group_id, owner, generation, recipe, plan.initial, now)
         if not plan.ranges:
             return None
-        values: dict[str, Any] = {"state": PREFETCHED if ahead else "planned", "planned_at": now} | asdict(recipe)
+        values: dict[str, Any] = {"state": PREFETCHED if prefetched else "planned", "planned_at": now} | asdict(recipe)
         return insert_batch(conn, tables, group_id, owner, "load", generation, plan.ranges, plan.gaps, **values)
 
     return claim.transact(write)
 
 
 def abandon(claim: Claim, batch: Batch, reason: str) -> dict[int, str]:
-    """Abandon an open load as its own attempt, and the one that is planned ahead: the positions stay where they are, or
+    """Abandon an open load as its own attempt, and the prefetched one: the positions stay where they are, or
     where the open batch began.
 
     :param reason: for the history
@@ -164,7 +164,7 @@ def abandon_locked(
     *,
     moved: Collection[TopicPartition] | None = (),
 ) -> None:
-    """Abandon an open batch, and the one that is planned ahead of it, within a transaction that has locked the group's
+    """Abandon an open batch, and the prefetched one after it, within a transaction that has locked the group's
     row.
 
     :param moved: partitions whose position is set in the same transaction; None where all positions become those of
@@ -196,7 +196,7 @@ def abandon_locked(
         refusal = "the group has no such batch" if row is None else f"it is {row.state}"
         if row is not None and row.state == PREFETCHED:
             before = open_batch_of(conn, tables, group_id)
-            refusal = f"it is planned ahead of batch {before}; abandon that one, and both are abandoned"
+            refusal = f"it is prefetched after batch {before}; abandon that one, and both are abandoned"
         raise OpenBatchError(
             f"Batch {batch_id} of group {group_id!r} cannot be abandoned: {refusal}. Nothing was changed."
         )
@@ -217,7 +217,7 @@ def begin_staging(
 ) -> str | None:
     """Record where and how this attempt stages, before it does: a later attempt can remove the files that it leaves.
 
-    A batch that is planned ahead stays that.
+    A prefetched batch stays that.
 
     :param writes_target: whether it writes files of the target; see `ledger.leftovers`
     :return: where the attempt before staged; None if there was none

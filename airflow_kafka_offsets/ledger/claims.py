@@ -176,7 +176,7 @@ class GroupClaim(Claim):
         check_positions(conn, self.ledger.tables, batch)
 
     def finish_commit(self, conn: Connection, batch: Batch, reads: Reads, now: datetime) -> None:
-        """Move the positions to the ends of the batch's ranges, open the batch that was planned ahead, and renew the
+        """Move the positions to the ends of the batch's ranges, open the prefetched batch, and renew the
         lease.
         """
         tables, positions = self.ledger.tables, positions_after(batch.ranges)

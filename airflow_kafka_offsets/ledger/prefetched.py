@@ -1,6 +1,6 @@
-"""The batch that is planned ahead: a load in the state `ahead`, which starts where the group's open load ends.
+"""The prefetched batch: a load in the state `prefetched`, which starts where the group's open load ends.
 
-There is one at most, and only beside an open load: the commit of that load opens it, and whoever abandons that load
+There is one at most, and only while a load is open: the commit of that load opens it, and who abandons that load
 abandons it too. So a group never has more than one open batch, and batches that move positions are committed in the
 order of their ids.
 """
@@ -16,7 +16,7 @@ from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
 
 def has_prefetched_batch(ledger: Ledger, group_id: str) -> bool:
-    """Return whether a group has a batch that is planned ahead, of any attempt."""
+    """Return whether a group has a prefetched batch, of any attempt."""
     tables = ledger.tables
     with ledger.connect() as conn:
         return (
@@ -25,7 +25,7 @@ def has_prefetched_batch(ledger: Ledger, group_id: str) -> bool:
 
 
 def open_prefetched_batch(conn: Connection, tables: Tables, committed: Batch) -> None:
-    """Make the batch that was planned ahead the group's open one, in the transaction that commits the batch before
+    """Make the prefetched batch the group's open one, in the transaction that commits the batch before
     it.
     """
     batches = tables.offset_batches
@@ -37,7 +37,7 @@ def open_prefetched_batch(conn: Connection, tables: Tables, committed: Batch) ->
 def abandon_prefetched_batch(
     conn: Connection, tables: Tables, group_id: str, batch_id: int, abandoned: str
 ) -> dict[int, str]:
-    """Abandon the batch that was planned ahead, in the transaction that abandons the open one: the positions do not get
+    """Abandon the prefetched batch, in the transaction that abandons the open one: the positions do not get
     to its start.
 
     It began no partition, so that no first position has to be stored.
@@ -52,7 +52,7 @@ def abandon_prefetched_batch(
     ).one_or_none()
     if found is None:
         return {}
-    reason = f"planned ahead of batch {batch_id}, which was {abandoned}"
+    reason = f"prefetched after batch {batch_id}, which was {abandoned}"
     conn.execute(batches.update().where(batches.c.batch_id == found.batch_id).values(state="abandoned", reason=reason))
     return {found.batch_id: found.staging_uri} if found.staging_uri is not None else {}
 

@@ -46,20 +46,20 @@ def stage_and_commit(
     batch: Batch,
     staged: StagedBatch | None,
     began: float,
-    beside: Callable[[Batch], AbstractContextManager[None]] = lambda _: nullcontext(),
+    prefetch: Callable[[Batch], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> LoadResult:
     """Commit a batch, staged first where it is not. Where its files turn out to be damaged, both are done once more.
 
     :param staged: the files that an earlier attempt completed
     :param began: when this attempt started with the batch, by the monotonic clock
-    :param beside: within which the staged batch is committed; where the commit fails, nothing of it runs any more
+    :param prefetch: within which the staged batch is committed; where the commit fails, nothing of it runs any more
     :raises StagedFileError: the files are damaged again; the next attempt stages the batch again
     :raises TopicRecreatedError: a topic that would have to be read again was created again
     :raises LogTruncatedError: a log that would have to be read again was truncated
     """
     try:
         staged = staged or stage(context, claim, batch)
-        with beside(batch):
+        with prefetch(batch):
             return commit(context, claim, batch, staged, began)
     except StagedFileError as damaged:
         log.warning("Batch %d is staged again: %s", batch.batch_id, damaged)

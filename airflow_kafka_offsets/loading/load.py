@@ -98,10 +98,10 @@ def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> L
     result = LoadResult()
     # An earlier run may have ended after its commit.
     send_dead_letters(context)
-    with Prefetcher(context, claim, options, has_time) as ahead:
+    with Prefetcher(context, claim, options, has_time) as prefetcher:
         while True:
             batch_started = time.monotonic()
-            staging = ahead.next
+            staging = prefetcher.next
             if staging is not None:
                 batch, staged, batch_started = staging.batch, None, staging.began
             elif (planned := plan(context, claim, options)) is not None:
@@ -115,15 +115,15 @@ def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> L
                 return result
             try:
                 if staging is not None:
-                    staged = ahead.finish()
-                result += stage_and_commit(context, claim, batch, staged, batch_started, ahead.beside)
+                    staged = prefetcher.finish()
+                result += stage_and_commit(context, claim, batch, staged, batch_started, prefetcher.prefetch)
             except DataLossError:
                 if not abandon_if_expired(context, claim, options, batch):
                     raise
                 continue
             send_dead_letters(context)
             mirror_after_commit(context.cluster, options.coordination.mirror_to, context.ledger, context.pipeline)
-            # What is planned ahead is loaded, too: no run ends with an open batch for lack of time.
+            # What is prefetched is loaded, too: no run ends with an open batch for lack of time.
             if not has_time() and open_batch(context.ledger, claim.group_id) is None:
                 complete = not decide_for_claim(context, claim, options).ranges
                 if not complete:

@@ -80,7 +80,7 @@ def plan(context: LoadContext, claim: Claim, options: LoadOptions) -> Planned | 
 
 
 def plan_after(context: LoadContext, claim: Claim, options: LoadOptions, batch: Batch) -> Batch | None:
-    """Return the batch that is planned ahead: it starts where an open batch ends, and is stored in the state `ahead`.
+    """Return the prefetched batch: it starts where an open batch ends, and is stored in the state `prefetched`.
 
     :param batch: the open one, which is about to be committed
     :return: None where nothing remains to be loaded, or the batch would begin a partition, or its size is not known:
@@ -101,10 +101,12 @@ def plan_after(context: LoadContext, claim: Claim, options: LoadOptions, batch: 
         if any(range_.topic not in measured for range_ in decided.ranges):
             return None
     log_gaps(decided.gaps)
-    ahead = record_plan(claim, decided, context.recipe, generation, upsert=pipeline.sink.replaces_rows, ahead=True)
-    if ahead is not None:
-        log_planned(ahead, "load", f"Planned ahead, to be staged while batch {batch.batch_id} is committed:")
-    return ahead
+    prefetched = record_plan(
+        claim, decided, context.recipe, generation, upsert=pipeline.sink.replaces_rows, prefetched=True
+    )
+    if prefetched is not None:
+        log_planned(prefetched, "load", f"Prefetched, to be staged while batch {batch.batch_id} is committed:")
+    return prefetched
 
 
 def log_planned(batch: Batch, kind: str, planned: str = "Planned") -> None:

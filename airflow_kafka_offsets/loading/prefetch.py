@@ -1,11 +1,11 @@
-"""Staging ahead: while a batch is committed, the one after it is planned and staged, at most one.
+"""Prefetching: while a batch is committed, the one after it is planned and staged, at most one.
 
-This thread does all work with the state tables; the other one only runs Spark. The batch that is planned ahead is in
-the state `ahead` (`ledger.prefetched`), the commit of the batch before it makes it the open one, and only then it is
-marked as staged, and committed. Where that commit fails, Spark is stopped, and the row stays: the next attempt commits
-the batch before it, and resumes this one as any open batch.
+This thread does all work with the state tables; the other one only runs Spark. The prefetched batch is in
+the state `prefetched` (`ledger.prefetched`), the commit of the batch before it makes it the open one, and only then it
+is marked as staged, and committed. Where that commit fails, Spark is stopped, and the row stays: the next attempt
+commits the batch before it, and resumes this one as any open batch.
 
-Nothing is planned ahead that depends on what the commit does, see `Prefetcher._may_follow` and `plan.plan_after`.
+Nothing is prefetched that depends on what the commit does, see `Prefetcher._may_follow` and `plan.plan_after`.
 What does not:
 
 * The target's columns: they were read when the load began, and stay those, also with `columns_from="target"`.
@@ -68,7 +68,7 @@ class Prefetcher:
         :param has_time: whether the time budget allows for another batch
         """
         self._context, self._claim, self._options, self._has_time = context, claim, options, has_time
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="stage-ahead")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch")
         self.next: PrefetchedBatch | None = None
 
     def __enter__(self) -> Prefetcher:
@@ -81,7 +81,7 @@ class Prefetcher:
         self._thread.shutdown()
 
     @contextmanager
-    def beside(self, batch: Batch) -> Iterator[None]:
+    def prefetch(self, batch: Batch) -> Iterator[None]:
         """Begin to stage the batch after one that the block commits. Where the block raises, nothing is staged any
         more.
         """
@@ -112,17 +112,17 @@ class Prefetcher:
 
     def _begin(self, batch: Batch) -> None:
         began = time.monotonic()
-        ahead = self._plan(batch) if self._may_follow(batch) else None
-        if ahead is None:
+        prefetched = self._plan(batch) if self._may_follow(batch) else None
+        if prefetched is None:
             return
         try:
-            attempt = begin_attempt(self._context, self._claim, ahead)
+            attempt = begin_attempt(self._context, self._claim, prefetched)
             staging = self._thread.submit(launch_application, self._context.launcher, *attempt)
         except Exception as error:
             # Raised when the batch is open: the one before it is committed first.
             staging = Future()
             staging.set_exception(error)
-        self.next = PrefetchedBatch(replace(ahead, state="planned"), began, staging)
+        self.next = PrefetchedBatch(replace(prefetched, state="planned"), began, staging)
 
     def _may_follow(self, batch: Batch) -> bool:
         """Return whether a batch may be planned after one that is not committed yet."""
@@ -140,16 +140,16 @@ class Prefetcher:
         except KafkaOffsetsError as error:
             # The batch before is committed first, unless that fails, too. Then planning meets the error again, or does
             # not.
-            log.info("Nothing is planned ahead of the commit of batch %d: %s", batch.batch_id, error)
+            log.info("Nothing is prefetched while batch %d is committed: %s", batch.batch_id, error)
             return None
 
     def _stop(self) -> None:
-        ahead = self.next
-        if ahead is None:
+        prefetched = self.next
+        if prefetched is None:
             return
-        while not ahead.staging.done():
+        while not prefetched.staging.done():
             self._context.launcher.cancel()
-            wait([ahead.staging], timeout=_CANCEL_AGAIN_SECONDS)
+            wait([prefetched.staging], timeout=_CANCEL_AGAIN_SECONDS)
         # Only now: where an exception of a signal ends the wait, it is stopped again at the end of the load.
         self.next = None
-        log.info("Batch %d, which is planned ahead, is left to the next attempt", ahead.batch.batch_id)
+        log.info("Prefetched batch %d is left to the next attempt", prefetched.batch.batch_id)

@@ -78,7 +78,7 @@ def remove_attempt(batch_id: int, uri: str, staging_dir: str | None) -> None:
 def clean_up(ledger: Ledger, pipeline: Pipeline) -> None:
     """Remove directories of closed batches, and old directories that no batch names.
 
-    A directory that an open batch of these state tables names, or one that is planned ahead, always stays. A directory
+    A directory that an open batch of these state tables names, or a prefetched one, always stays. A directory
     that no batch names here belongs to an attempt that a later one followed, or to a batch in another database that
     shares the location. Only its age tells which.
 

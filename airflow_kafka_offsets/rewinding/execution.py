@@ -241,7 +241,7 @@ def abandon_batch(
 ) -> None:
     """Abandon an open batch, a load or a replay: its attempt can never commit, and the positions stay where they are.
 
-    A batch that is planned ahead of it is abandoned, too. The next load plans again from the stored positions.
+    A prefetched batch after it is abandoned, too. The next load plans again from the stored positions.
 
     :param group_id: the group
     :param batch_id: the id of the batch

@@ -1,4 +1,4 @@
-"""What the functions of a `Callable` are given, beside the connection and rows."""
+"""What the functions of a `FunctionSink` are given, besides the connection and rows."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ AFTER_NEXT = Plan((offset_range(T0, 15, 20, how="stored"),))
 
 
 def plan_ahead(held: GroupClaim, plan: Plan = NEXT_LOAD) -> Batch:
-    batch = record_plan(held, plan, RECIPE, 0, ahead=True)
+    batch = record_plan(held, plan, RECIPE, 0, prefetched=True)
     assert batch is not None
     return batch
 
@@ -132,7 +132,7 @@ class TestAbandoned:
         assert open_id(db) is None
         assert [db.batch(batch.batch_id)["reason"] for batch in (opened, ahead)] == [
             "its records expired",
-            f"planned ahead of batch {opened.batch_id}, which was abandoned: its records expired",
+            f"prefetched after batch {opened.batch_id}, which was abandoned: its records expired",
         ]
         # Where the open one began, and not where the one after it would have.
         assert db.positions() == {T0: 0, T1: 5}
@@ -142,7 +142,7 @@ class TestAbandoned:
 
         assert states(db)[:2] == ["abandoned", "abandoned"]
         reason = db.batch(ahead.batch_id)["reason"]
-        assert reason.startswith(f"planned ahead of batch {opened.batch_id}, which was abandoned by sasha")
+        assert reason.startswith(f"prefetched after batch {opened.batch_id}, which was abandoned by sasha")
         assert reason.endswith(": a wrong topic")
         with pytest.raises(FencedError, match=r"a wrong topic\. Nothing of the batch was written"):
             db.commit(held, opened)
@@ -152,7 +152,7 @@ class TestAbandoned:
 
     def test_not_alone(self, db: Database, opened: Batch, ahead: Batch) -> None:
         before = db.dump()
-        message = f"it is planned ahead of batch {opened.batch_id}; abandon that one, and both are abandoned"
+        message = f"it is prefetched after batch {opened.batch_id}; abandon that one, and both are abandoned"
         with pytest.raises(OpenBatchError, match=message):
             abandon_batch(GROUP, ahead.batch_id, engine=db.engine)
         assert db.dump() == before
