@@ -13,5 +13,11 @@ committed.
 UNFINISHED_STATES = (*OPEN_STATES, PREFETCHED)
 """States of a batch that may still be committed."""
 
+DEAD_LETTERS = "dead_letters"
+"""Kind of a batch that replays dead letters of an earlier one."""
+
+REPLAY_KINDS = ("replay", DEAD_LETTERS)
+"""Kinds of batches that wrote rows of offsets, and moved no position."""
+
 REWIND_KINDS = ("rewind", "undo", "import")
 """Kinds of batches that moved positions on request, and loaded nothing."""

@@ -12,7 +12,7 @@ from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.ledger.batch_rows import current_user
-from airflow_kafka_offsets.ledger.dead_letters import DROPPED, EMPTY
+from airflow_kafka_offsets.ledger.dead_letters import DROPPED, EMPTY, may_be_published
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
@@ -42,8 +42,8 @@ def drop_dead_letters(
         lock(conn, ledger.tables, letters.group_id)
         decision = f"dropped by {who or current_user()} at {format_instant(database_now(conn))}"
         error = f"{decision}: {reason}" if reason else decision
-        # A target that commits elsewhere may have the row of one that is being replayed.
-        kept = sa.and_(sa.func.coalesce(stored.c.error_class, "") != DROPPED, stored.c.publishing.is_(None))
+        is_published = may_be_published(ledger.tables, letters.group_id)
+        kept = sa.and_(stored.c.error_class.is_distinct_from(DROPPED), sa.not_(is_published))
         dropped = stored.update().where(letters.condition(ledger.tables), kept).values(**EMPTY, error=error)
         return conn.execute(dropped).rowcount
 

@@ -126,28 +126,44 @@ def topics(conn: Connection, tables: Tables, letters: DeadLetterFilter) -> list[
     return list(conn.scalars(sa.select(topic).where(letters.condition(tables)).distinct().order_by(topic)))
 
 
+def can_be_replayed(
+    tables: Tables, letters: DeadLetterFilter, records: Container[Record] | None
+) -> sa.ColumnElement[bool]:
+    """Return the condition for dead letters that can be replayed, as far as the columns say.
+
+    :param records: those that are corrected, and may have been too large to be kept; None for the others
+    """
+    error_class = tables.dead_letters.c.error_class
+    # Without its value, a dropped one would be a tombstone.
+    without_value = (DROPPED,) if records is not None else (DROPPED, TOO_LARGE)
+    return sa.and_(letters.condition(tables), sa.func.coalesce(error_class, "").not_in(without_value))
+
+
 def count_by_batch(
     conn: Connection, tables: Tables, letters: DeadLetterFilter, records: Container[Record] | None
 ) -> Counter[int]:
     """Return how many of the dead letters can be replayed, by batch.
 
-    :param records: those that are corrected, and may have been too large to be kept; None for the others
+    :param records: see `can_be_replayed`
     """
     columns = tables.dead_letters.c
     places = sa.select(columns.batch_id, columns.topic, columns.partition, columns.offset_value)
-    where = [letters.condition(tables), columns.error_class.is_distinct_from(DROPPED)]
-    if records is None:
-        where.append(columns.error_class.is_distinct_from(TOO_LARGE))
-    found = stream(conn, places.where(*where).order_by(columns.batch_id))
+    found = stream(conn, places.where(can_be_replayed(tables, letters, records)).order_by(columns.batch_id))
     return Counter(row.batch_id for row in found if records is None or Record(*row[1:]) in records)
 
 
 def read_dead_letters(
-    conn: Connection, tables: Tables, letters: DeadLetterFilter, limit: int | None = None
+    conn: Connection,
+    tables: Tables,
+    letters: DeadLetterFilter,
+    limit: int | None = None,
+    *,
+    replayed_by: int | None = None,
 ) -> Iterator[DeadLetter]:
     """Yield dead letters, in the order of their batches, partitions and offsets.
 
     :param limit: the most of them
+    :param replayed_by: only those that this batch replays
     """
     columns = tables.dead_letters.c
     key = (columns.batch_id, columns.topic, columns.partition, columns.offset_value)
@@ -161,5 +177,8 @@ def read_dead_letters(
         columns.error,
         columns.schema_id,
     )
-    for row in stream(conn, query.where(letters.condition(tables)).order_by(*key).limit(limit), LETTERS_AT_ONCE):
+    query = query.where(letters.condition(tables)).order_by(*key).limit(limit)
+    if replayed_by is not None:
+        query = query.where(columns.replayed_by == replayed_by)
+    for row in stream(conn, query, LETTERS_AT_ONCE):
         yield DeadLetter(*row)

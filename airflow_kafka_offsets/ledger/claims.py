@@ -3,7 +3,7 @@
 A load claims its group. The claim is a lease, which is renewed while the attempt runs, and an epoch, which fences it.
 The lease only tells other runs that the attempt is alive, so that they do not redo its work. The epoch makes two
 attempts safe: every claim raises it, and nothing is written under an older one. A replay claims its batches
-(`replaying.replay_batches`), without a lease.
+(`replaying.replay_batches`), and so does a replay of dead letters (`ledger.dead_letter_batches`), both without a lease.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -26,10 +26,14 @@ from airflow_kafka_offsets.database.errors import database_message, is_lock_time
 from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.exceptions import DatabaseBusyError, FencedError, GroupBusyError, LedgerError
 from airflow_kafka_offsets.ledger.batch_rows import Batch, TaskRun
+from airflow_kafka_offsets.ledger.dead_letters import insert_dead_letters
 from airflow_kafka_offsets.ledger.groups import OTHER_CLUSTER, group_row, insert_if_missing
 from airflow_kafka_offsets.ledger.positions import Reads, check_positions, positions_after, set_positions
 from airflow_kafka_offsets.ledger.prefetched import open_prefetched_batch
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +44,13 @@ T = TypeVar("T")
 class Claim(ABC):
     """A row that every writer locks, and the epoch that this attempt wrote to it: a later attempt raises the epoch.
 
-    :param kind: of the batches that are written under it, `load` or `replay`
+    :param kind: of the batches that are written under it, `load`, `replay` or `dead_letters`
+    :param title: the kind in a sentence
     :param ledger: where the row is, and the batches
     """
 
     kind: ClassVar[str]
+    title: ClassVar[str]
 
     ledger: Ledger
     group_id: str
@@ -69,6 +75,20 @@ class Claim(ABC):
 
         :param now: the time of the commit, by the database's clock
         """
+
+    def write_dead_letters(self, conn: Connection, batch: Batch, letters: Iterable[pa.RecordBatch]) -> None:
+        """Write dead letters of the batch, within the transaction that commits it.
+
+        :param letters: record batches with the columns of `staging.dead_letters.SCHEMA`
+        """
+        insert_dead_letters(conn, self.ledger.tables, batch, letters)
+
+    def written_reads(self, reads: Reads) -> Reads:
+        """Return what the history says of the ranges of the batch.
+
+        :param reads: what was read of them
+        """
+        return reads
 
     def lock(self, conn: Connection) -> None:
         """Lock the row, as every writer does first, unless a later attempt has raised its epoch.
@@ -118,6 +138,18 @@ class Claim(ABC):
 
 
 @dataclass(frozen=True, slots=True)
+class BatchClaim(Claim):
+    """The right to write one open batch, until a later attempt takes it over with a higher epoch."""
+
+    batch: Batch
+
+    def row(self) -> tuple[sa.Table, sa.ColumnElement[bool]]:
+        """Return the table of the batches, and the condition for the batch's row."""
+        batches = self.ledger.tables.offset_batches
+        return batches, batches.c.batch_id == self.batch.batch_id
+
+
+@dataclass(frozen=True, slots=True)
 class GroupClaim(Claim):
     """The right to load for a group, until a later attempt claims it with a higher epoch.
 
@@ -125,6 +157,7 @@ class GroupClaim(Claim):
     """
 
     kind: ClassVar[str] = "load"
+    title: ClassVar[str] = "load"
 
     lease: timedelta
 

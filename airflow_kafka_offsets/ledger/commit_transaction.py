@@ -44,6 +44,10 @@ class Written(NamedTuple):
     dead_letter_topic: str | None = None
 
     @property
+    def records(self) -> int:
+        return sum(read.records or 0 for read in self.reads.values())
+
+    @property
     def dead_letters(self) -> int:
         return sum(read.dead_letters for read in self.reads.values())
 
@@ -113,14 +117,14 @@ def _is_committed(conn: Connection, claim: Claim, batch: Batch) -> bool:
 
 
 def _close(conn: Connection, tables: Tables, batch: Batch, written: Written, now: datetime) -> None:
-    reads, dead_letters = written.reads, written.dead_letters
-    store_reads(conn, tables, batch.batch_id, reads)
+    dead_letters = written.dead_letters
+    store_reads(conn, tables, batch.batch_id, written.reads)
     change_open(
         conn,
         tables,
         batch,
         state="committed",
-        records=sum(read.records or 0 for read in reads.values()),
+        records=written.records,
         row_count=written.rows,
         dead_letters=dead_letters,
         dead_letter_topic=written.dead_letter_topic if dead_letters else None,

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DataError
 
+from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.instants import format_instant
 from airflow_kafka_offsets.database.transactions import database_now, stream, transact
 from airflow_kafka_offsets.ledger.batch_rows import Batch
@@ -34,7 +35,19 @@ _EXPIRED_AT_ONCE = 1_000
 _RENAMED = {"offset": "offset_value", "timestamp": "record_timestamp"}
 
 
-def write_dead_letters(conn: Connection, tables: Tables, batch: Batch, letters: Iterable[pa.RecordBatch]) -> None:
+def may_be_published(tables: Tables, group_id: str) -> sa.ColumnElement[bool]:
+    """Return the condition for dead letters of which a target that commits externally may have the rows already, since
+    a replay began to publish them.
+    """
+    batches, replayed_by = tables.offset_batches.c, tables.dead_letters.c.replayed_by
+    publishing = sa.select(batches.batch_id).where(
+        batches.consumer_group == group_id, batches.state.in_(OPEN_STATES), batches.publish_started_at.is_not(None)
+    )
+    # Never null, so that its negation is true of the others.
+    return sa.and_(replayed_by.is_not(None), replayed_by.in_(publishing))
+
+
+def insert_dead_letters(conn: Connection, tables: Tables, batch: Batch, letters: Iterable[pa.RecordBatch]) -> None:
     """Insert the dead letters of a batch.
 
     :param letters: record batches with the columns of `staging.dead_letters.SCHEMA`
@@ -95,15 +108,21 @@ def mark_sent(ledger: Ledger, batch_id: int) -> None:
 
 def drop_expired(conn: Connection, tables: Tables, group_id: str, retention: timedelta) -> int:
     """Delete what dead letters hold whose batches were committed longer ago: the oldest, and no more than a commit has
-    time for.
+    time for. Those that are still to be written to a topic are kept.
 
     :return: how many
     """
     letters, batches = tables.dead_letters, tables.offset_batches.c
     now = database_now(conn)
+    unsent = sa.select(batches.batch_id).where(batches.consumer_group == group_id, tables.unsent)
     oldest = (
         sa.select(letters.c.batch_id, letters.c.topic, letters.c.partition, letters.c.offset_value)
-        .where(letters.c.consumer_group == group_id, tables.with_contents, letters.c.publishing.is_(None))
+        .where(
+            letters.c.consumer_group == group_id,
+            tables.with_contents,
+            letters.c.batch_id.not_in(unsent),
+            sa.not_(may_be_published(tables, group_id)),
+        )
         .order_by(letters.c.batch_id)
         .limit(_EXPIRED_AT_ONCE)
         .subquery()

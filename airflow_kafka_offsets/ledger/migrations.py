@@ -224,8 +224,29 @@ def _allow_loads_ahead(conn: Connection, tables: Tables) -> Iterator[Statement]:
         )
 
 
+def _add_dead_letter_batches(conn: Connection, tables: Tables) -> Iterator[Statement]:
+    """Let dead letters name the batch that replays them, in the place of the attempt that may have published them."""
+    letters, publishing = tables.dead_letters, sa.column("publishing", sa.Text)
+    existing = _column_names(conn, letters)
+    if "publishing" in existing and conn.scalar(
+        sa.select(publishing).select_from(letters).where(publishing.is_not(None))
+    ):
+        raise LedgerError(
+            "The state tables cannot be upgraded to schema version 10: a replay of dead letters was interrupted, and "
+            "its target may have rows of them already. Nothing was changed. With the installed version of "
+            "airflow-kafka-offsets before the upgrade, replay dead letters of each group once more; then run 'airflow "
+            "kafka-offsets init' again"
+        )
+    if "replayed_by" not in existing:
+        yield TableStatement("ALTER TABLE {} ADD replayed_by BIGINT", letters)
+    # Statements that are only printed have not added it.
+    if "publishing" in existing or "replayed_by" not in existing:
+        yield TableStatement("ALTER TABLE {} DROP COLUMN publishing", letters)
+
+
 def _rename_columns(conn: Connection, tables: Tables) -> Iterator[Statement]:
     """Give columns, states and kinds of batches the words of Kafka and Airflow; indexes follow."""
+    yield from _add_dead_letter_batches(conn, tables)
     dialect, batches = conn.dialect, tables.offset_batches
     partial = {
         "unsent": "dead_letter_topic IS NOT NULL AND dead_letters_sent_at IS NULL",

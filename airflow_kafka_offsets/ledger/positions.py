@@ -7,7 +7,7 @@ positions and rewinds, are in `ledger.moved_positions`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -39,6 +39,14 @@ class RangeRead:
 
 Reads = Mapping[TopicPartition, RangeRead]
 """What was read of each range of a batch."""
+
+
+def without_dead_letters(reads: Reads) -> dict[TopicPartition, RangeRead]:
+    """Return what was read of ranges without the records that are dead letters."""
+    return {
+        tp: replace(read, records=None if read.records is None else read.records - read.dead_letters, dead_letters=0)
+        for tp, read in reads.items()
+    }
 
 
 def read_positions(ledger: Ledger, group_id: str) -> dict[TopicPartition, Position]:

@@ -222,8 +222,7 @@ def _overlapping(tables: Tables, group_id: str, batch_id: int, of_state: sa.Colu
 
 
 def refuse_published(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> None:
-    """Raise if another open batch, or a replay of dead letters, may have published rows of the offsets that a batch
-    replaces.
+    """Raise if another open batch may have published rows of the offsets that a batch replaces.
 
     :raises OpenBatchError: one may have; the message says what to do
     """
@@ -237,26 +236,6 @@ def refuse_published(conn: Connection, tables: Tables, group_id: str, batch_id: 
             "be replaced: they would stay beside the new ones. Nothing was changed; run that replay again to its end, "
             f"or, where it replaces nothing, abandon it (airflow kafka-offsets abandon {group_id} --batch {other} "
             "--conn-id CONN_ID)."
-        )
-    _refuse_published_letters(conn, tables, group_id, batch_id)
-
-
-def _refuse_published_letters(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> None:
-    letters, batches = tables.dead_letters.c, tables.offset_batches.c
-    ranges = _overlapping(tables, group_id, batch_id, batches.state == "committed").subquery()
-    is_within = sa.and_(
-        letters.batch_id == ranges.c.batch_id,
-        letters.topic == ranges.c.topic,
-        letters.partition == ranges.c.partition,
-        letters.offset_value >= ranges.c.start_offset,
-        letters.offset_value < ranges.c.end_offset,
-    )
-    query = sa.select(sa.func.min(letters.batch_id)).join(ranges, is_within).where(letters.publishing.is_not(None))
-    if (other := conn.scalar(query)) is not None:
-        raise OpenBatchError(
-            f"Offsets are to be replaced while dead letters of batch {other} of group {group_id!r} are being replayed: "
-            "their rows may be in the target already. Nothing was changed; do it again when that replay is done, or "
-            "has failed: then its end is found out first."
         )
 
 

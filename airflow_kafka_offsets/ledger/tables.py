@@ -186,7 +186,7 @@ class Tables:
             *_required(consumer_group=name),
             *_optional(key=AnyBytes, value=AnyBytes, headers=ExactText, record_timestamp=UtcDateTime),
             *_required(error=ExactText),
-            *_optional(error_class=ExactString(20), schema_id=sa.BigInteger, publishing=ExactString(80)),
+            *_optional(error_class=ExactString(20), schema_id=sa.BigInteger, replayed_by=sa.BigInteger),
         )
         letters = self.dead_letters.c
         # As text, since a database that plans with bound values would not see that the index covers the condition.

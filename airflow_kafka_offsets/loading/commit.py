@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 
+import pyarrow as pa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core import log_identity
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import StagedFileError
 from airflow_kafka_offsets.ledger.batch_outputs import note_outputs
@@ -23,13 +23,13 @@ from airflow_kafka_offsets.ledger.batch_rows import Batch, note_added_columns
 from airflow_kafka_offsets.ledger.batch_schemas import store_schemas
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.commit_transaction import Written, commit_batch
-from airflow_kafka_offsets.ledger.dead_letters import drop_expired, write_dead_letters
+from airflow_kafka_offsets.ledger.dead_letters import drop_expired
 from airflow_kafka_offsets.ledger.publications import Publication
 from airflow_kafka_offsets.ledger.replaced_output import replace_output
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.loading.context import Commit, LoadContext, LoadResult
+from airflow_kafka_offsets.loading.context import BatchContext, Commit, LoadResult
 from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.loading.refused import refused_dead_letters, with_refused
+from airflow_kafka_offsets.loading.refused import with_refused
 from airflow_kafka_offsets.loading.stage import StagedBatch, stage
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
 from airflow_kafka_offsets.sinks.table import Target
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 def stage_and_commit(
-    context: LoadContext,
+    context: BatchContext,
     claim: Claim,
     batch: Batch,
     staged: StagedBatch | None,
@@ -64,8 +64,7 @@ def stage_and_commit(
     except StagedFileError as damaged:
         log.warning("Batch %d is staged again: %s", batch.batch_id, damaged)
     # An earlier attempt staged the files: the topic may be another one by now.
-    logs = context.cluster.logs(sorted({range_.topic for range_ in batch.ranges}))
-    log_identity.check_ranges(batch.ranges, logs)
+    context.check_logs(batch)
     try:
         return commit(context, claim, batch, stage(context, claim, batch), began)
     except StagedFileError as damaged:
@@ -75,7 +74,7 @@ def stage_and_commit(
         ) from damaged
 
 
-def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch, began: float) -> LoadResult:
+def commit(context: BatchContext, claim: Claim, batch: Batch, staged: StagedBatch, began: float) -> LoadResult:
     """Commit a staged batch in one transaction, then remove its files, and report it.
 
     :param began: when this attempt started with the batch, by the monotonic clock
@@ -91,16 +90,17 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
         context.checks.prepare(schema)
     if not staged.is_lost:
         refused = _staged_rows(pipeline, staged).refused.reasons
-        publication.begin(claim, batch, with_refused(staged.reads, refused), replace=context.replace)
-    written = commit_batch(claim, batch, lambda conn: _write(conn, context, batch, staged, publication))
+        reads = claim.written_reads(with_refused(staged.reads, refused))
+        publication.begin(claim, batch, reads, replace=context.replace)
+    written = commit_batch(claim, batch, lambda conn: _write(conn, context, claim, batch, staged, publication))
     context.checks.note_committed(batch.batch_id)
     letters, seconds = written.dead_letters, time.monotonic() - commit_began
     log.info(
         "Committed batch %d, a %s of group %r: %s records, %s rows into %s%s in %.1f s (%s rows/s): %s",
         batch.batch_id,
-        claim.kind,
+        claim.title,
         batch.group_id,
-        f"{staged.records:,}",
+        f"{written.records:,}",
         f"{written.rows:,}",
         written.into,
         f", {letters:,} dead letters" if letters else "",
@@ -110,7 +110,7 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
     )
     remove_attempt(batch.batch_id, staged.directory.uri, pipeline.staging.dir)
     _report(context, claim, batch, written, timedelta(seconds=time.monotonic() - began))
-    return LoadResult((batch.batch_id,), staged.records, written.rows, letters)
+    return LoadResult((batch.batch_id,), written.records, written.rows, letters)
 
 
 def _refuse_too_many(pipeline: Pipeline, batch: Batch, staged: StagedBatch) -> None:
@@ -122,7 +122,7 @@ def _refuse_too_many(pipeline: Pipeline, batch: Batch, staged: StagedBatch) -> N
 
 
 def _write(
-    conn: Connection, context: LoadContext, batch: Batch, staged: StagedBatch, publication: Publication
+    conn: Connection, context: BatchContext, claim: Claim, batch: Batch, staged: StagedBatch, publication: Publication
 ) -> Written:
     """Write rows and dead letters within the transaction of the commit."""
     pipeline, tables = context.pipeline, context.ledger.tables
@@ -130,24 +130,34 @@ def _write(
     with publication.open(conn) as target:
         # First, as it may lock the target: a lock that others of this transaction hold could not be made a stronger
         # one.
-        add_columns(conn, tables, batch.batch_id, pipeline, target, staged)
+        _add_columns(conn, tables, batch.batch_id, pipeline, target, staged)
         context.checks.refuse_unknown_rows(conn, publication.output)
         if context.replace:
             replace_output(conn, tables, batch.group_id, batch.batch_id, pipeline.sink.name, target.remove, batch.span)
-        write_dead_letters(conn, tables, batch, dead_letters(staged.directory, staged.manifest))
-        count, rows = write_rows(conn, pipeline, target, staged)
-        write_dead_letters(conn, tables, batch, refused_dead_letters(context, batch, rows))
+        claim.write_dead_letters(conn, batch, dead_letters(staged.directory, staged.manifest))
+        count, rows = _write_rows(conn, pipeline, target, staged)
+        claim.write_dead_letters(conn, batch, context.refused_dead_letters(batch, rows))
         # At the end: a text that is new to the database is locked from here to COMMIT.
         store_schemas(conn, tables, batch.batch_id, staged.manifest.schemas)
         note_outputs(conn, tables, batch.batch_id, target)
         kept = pipeline.dead_letters
         if kept is not None and kept.retention is not None:
             drop_expired(conn, tables, batch.group_id, kept.retention)
-        reads = with_refused(staged.reads, rows.refused.reasons)
+        reads = claim.written_reads(with_refused(staged.reads, rows.refused.reasons))
         return Written(count, reads, _described(pipeline, target), None if kept is None else kept.topic)
 
 
-def _report(context: LoadContext, claim: Claim, batch: Batch, written: Written, duration: timedelta) -> None:
+def bad_records(context: BatchContext, batch: Batch, staged: StagedBatch) -> Iterator[pa.RecordBatch]:
+    """Yield dead letters of the records of which it is known before the commit that they become no row.
+
+    :return: record batches with the columns of `staging.dead_letters.SCHEMA`
+    :raises StagedFileError: a file is missing, or not as it was written
+    """
+    yield from dead_letters(staged.directory, staged.manifest)
+    yield from context.refused_dead_letters(batch, _staged_rows(context.pipeline, staged))
+
+
+def _report(context: BatchContext, claim: Claim, batch: Batch, written: Written, duration: timedelta) -> None:
     """Call `on_commit`."""
     if context.on_commit is None:
         return
@@ -169,7 +179,7 @@ def _described(pipeline: Pipeline, target: Target) -> str:
     return f"{pipeline.sink.name} ({counts})" if counts else pipeline.sink.name
 
 
-def add_columns(
+def _add_columns(
     conn: Connection, tables: Tables, batch_id: int, pipeline: Pipeline, target: Target, staged: StagedBatch
 ) -> None:
     """Add the columns that the target lacks, within a transaction, and note them in the history of the batch."""
@@ -180,7 +190,7 @@ def add_columns(
         log.info("Batch %d adds columns to %s: %s", batch_id, pipeline.sink.name, first_few(map(repr, added)))
 
 
-def write_rows(conn: Connection, pipeline: Pipeline, target: Target, staged: StagedBatch) -> tuple[int, StagedRows]:
+def _write_rows(conn: Connection, pipeline: Pipeline, target: Target, staged: StagedBatch) -> tuple[int, StagedRows]:
     """Write staged rows within a transaction, without those of records that the target refuses.
 
     :return: how many rows the target reports, and the rows with the refused records

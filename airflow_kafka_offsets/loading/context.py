@@ -1,17 +1,21 @@
-"""What the steps of a load or a replay share, and what they report: each batch to `on_commit`, the sum of them to the
+"""What the steps share that load batches, and what they report: each batch to `on_commit`, the sum of them to the
 caller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import pyarrow as pa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.core import log_identity
+from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.core.slices import split
 from airflow_kafka_offsets.database.rights import check_rights
 from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.kafka.cluster import Cluster
@@ -20,10 +24,12 @@ from airflow_kafka_offsets.ledger.install import create_missing
 from airflow_kafka_offsets.ledger.publications import Publication
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.pipeline import Pipeline
+from airflow_kafka_offsets.loading.refused import refused_dead_letters
 from airflow_kafka_offsets.loading.target_checks import TargetChecks
 from airflow_kafka_offsets.sinks.table import Table
 from airflow_kafka_offsets.spark.job import Launcher
-from airflow_kafka_offsets.staging.rows import TargetColumns
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
 
 
 class Commit(NamedTuple):
@@ -76,8 +82,8 @@ class LoadResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadContext:
-    """A load or a replay that is ready to run.
+class BatchContext(ABC):
+    """What stages and commits batches, wherever their records are.
 
     :param columns: of a decoded row, with those that say which record it came from
     :param table: the target
@@ -86,12 +92,13 @@ class LoadContext:
     :param checks: of the target, which a load makes once
     :param on_commit: called after each commit
     :param replace: whether a commit first removes what earlier batches wrote of the same offsets
+    :param connections: of the formats; they hold secrets
     """
 
+    records_are_staged: ClassVar[bool] = False
+    """Whether `slices` writes the records into the staging directory."""
+
     pipeline: Pipeline
-    kafka_config: Mapping[str, Any] = field(repr=False)  # holds secrets
-    cluster: Cluster
-    cluster_id: str
     ledger: Ledger
     launcher: Launcher
     table: Table
@@ -101,11 +108,73 @@ class LoadContext:
     checks: TargetChecks
     on_commit: OnCommit | None = None
     replace: bool = False
-    connections: Connections = field(default_factory=dict, repr=False)  # hold secrets, too
+    connections: Connections = field(default_factory=dict, repr=False)
+    kafka_config: Mapping[str, Any] = field(default_factory=dict, repr=False)  # holds secrets, too
 
     def publication(self, batch: Batch, kind: str, attempt: str = "") -> Publication:
         """Return a batch on its way into the target; see `Publication.of`."""
         return Publication.of(self.ledger, self.table, batch, kind, attempt)
+
+    @abstractmethod
+    def slices(self, batch: Batch, directory: StagingDirectory) -> Sequence[Slice]:
+        """Return the slices that Spark reads of a batch, after writing their records if they are not in Kafka."""
+
+    @abstractmethod
+    def check_logs(self, batch: Batch) -> None:
+        """Check that the records of a batch are still those that it was planned for.
+
+        :raises TopicRecreatedError: a topic was created again
+        :raises LogTruncatedError: a log was truncated
+        """
+
+    @abstractmethod
+    def refused_dead_letters(self, batch: Batch, rows: StagedRows) -> Iterator[pa.RecordBatch]:
+        """Yield dead letters of the records that the target refuses.
+
+        :return: record batches with the columns of `staging.dead_letters.SCHEMA`
+        """
+
+    @classmethod
+    def connect(
+        cls, pipeline: Pipeline, columns: pa.Schema, engine: Engine, connections: Connections | None, **others: Any
+    ) -> Self:
+        """Connect to the target, and create it where it is missing.
+
+        :param columns: what `Pipeline.check` returned
+        :param others: the other fields
+        """
+        ledger, table = Ledger(engine, pipeline.tables), pipeline.sink.connect(engine, connections)
+        return cls(
+            pipeline=pipeline,
+            ledger=ledger,
+            table=table,
+            columns=columns,
+            target=table.prepare(pipeline.result_columns(columns), may_grow=pipeline.adds_columns),
+            recipe=Recipe(pipeline.sink.name, pipeline.transform_name, pipeline.fingerprint(columns)),
+            checks=TargetChecks(ledger, table, pipeline.adds_columns),
+            connections=connections or {},
+            **others,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadContext(BatchContext):
+    """A load or a replay that is ready to run: its records are in Kafka."""
+
+    cluster: Cluster
+    cluster_id: str
+
+    def slices(self, batch: Batch, directory: StagingDirectory) -> Sequence[Slice]:
+        """Return the slices that Spark reads of a batch."""
+        return split(batch.ranges, self.pipeline.staging.slice_offsets, writes_files=self.pipeline.sink.writes_files)
+
+    def check_logs(self, batch: Batch) -> None:
+        """Check that no topic of a batch is another one by now, and that no log was truncated before its ranges."""
+        log_identity.check_ranges(batch.ranges, self.cluster.logs(sorted({range_.topic for range_ in batch.ranges})))
+
+    def refused_dead_letters(self, batch: Batch, rows: StagedRows) -> Iterator[pa.RecordBatch]:
+        """Yield dead letters of the records that the target refuses, as Kafka holds them."""
+        return refused_dead_letters(self.pipeline, self.cluster, self.kafka_config, batch, rows)
 
     @classmethod
     def prepare(
@@ -131,20 +200,5 @@ class LoadContext:
         if pipeline.dead_letters is not None and pipeline.dead_letters.retention is not None:
             with ledger.connect() as conn:
                 check_rights(conn, ledger.tables.dead_letters, ("UPDATE",), "drop old dead letters of table {table!r}")
-        table = pipeline.sink.connect(engine, connections)
-        return cls(
-            pipeline=pipeline,
-            kafka_config=kafka_config,
-            cluster=cluster,
-            cluster_id=cluster_id,
-            ledger=ledger,
-            launcher=launcher,
-            table=table,
-            columns=columns,
-            target=table.prepare(pipeline.result_columns(columns), may_grow=pipeline.adds_columns),
-            recipe=Recipe(pipeline.sink.name, pipeline.transform_name, pipeline.fingerprint(columns)),
-            checks=TargetChecks(ledger, table, pipeline.adds_columns),
-            on_commit=on_commit,
-            replace=replace,
-            connections=connections or {},
-        )
+        others = {"launcher": launcher, "on_commit": on_commit, "replace": replace, "kafka_config": kafka_config}
+        return cls.connect(pipeline, columns, engine, connections, cluster=cluster, cluster_id=cluster_id, **others)

@@ -5,11 +5,11 @@ are gone.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 from airflow_kafka_offsets.core.planning import OnDataLoss, can_still_be_read
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.ledger.batch_rows import Batch
+from airflow_kafka_offsets.ledger.positions import without_dead_letters
 from airflow_kafka_offsets.ledger.publications import published_reads
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.stage import StagedBatch
@@ -44,9 +44,5 @@ def find_published(context: LoadContext, batch: Batch, on_data_loss: OnDataLoss)
         context.pipeline.sink.name,
         f"; its {count(lost, 'dead letter')} cannot be had any more" if lost else "",
     )
-    kept = {
-        tp: replace(read, records=None if read.records is None else read.records - read.dead_letters, dead_letters=0)
-        for tp, read in reads.items()
-    }
     directory = StagingDirectory(batch.staging_uri or "/")
-    return StagedBatch(directory, Manifest(batch.batch_id, "", (), ()), kept, is_lost=True)
+    return StagedBatch(directory, Manifest(batch.batch_id, "", (), ()), without_dead_letters(reads), is_lost=True)

@@ -20,10 +20,11 @@ from airflow_kafka_offsets.core.origin import RECORD, RESERVED_PREFIX, TIMESTAMP
 from airflow_kafka_offsets.exceptions import DataLossError, LogTruncatedError, TopicRecreatedError, UnknownTopicError
 from airflow_kafka_offsets.formats.read_schemas import has_schema_ids
 from airflow_kafka_offsets.formats.record_format import BadRecord
+from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.reader import consumer_config, read
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.positions import Reads
-from airflow_kafka_offsets.loading.context import LoadContext
+from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.staging.dead_letters import SCHEMA, letters_of
 from airflow_kafka_offsets.staging.refused import Record
 from airflow_kafka_offsets.staging.rows import StagedRows
@@ -36,7 +37,9 @@ _GONE = (DataLossError, LogTruncatedError, TopicRecreatedError, UnknownTopicErro
 _NO_RECORD = "; Kafka no longer has the record, and the value is what it was decoded to, as JSON"
 
 
-def refused_dead_letters(context: LoadContext, batch: Batch, rows: StagedRows) -> Iterator[pa.RecordBatch]:
+def refused_dead_letters(
+    pipeline: Pipeline, cluster: Cluster, kafka_config: Mapping[str, Any], batch: Batch, rows: StagedRows
+) -> Iterator[pa.RecordBatch]:
     """Yield dead letters of the refused records, as Kafka holds them; of one that is gone, with its row for a value.
 
     :return: record batches with the columns of `staging.dead_letters.SCHEMA`
@@ -44,8 +47,8 @@ def refused_dead_letters(context: LoadContext, batch: Batch, rows: StagedRows) -
     missing = dict(rows.refused.reasons)
     if not missing:
         return
-    with_schema_ids = has_schema_ids(context.pipeline.record_format)
-    for slice_, records in _records(context, batch, missing):
+    with_schema_ids = has_schema_ids(pipeline.record_format)
+    for slice_, records in _records(pipeline, cluster, kafka_config, batch, missing):
         offsets = records.column("offset").to_pylist()
         found = {row: Record(slice_.topic, slice_.partition, offset) for row, offset in enumerate(offsets)}
         bad = [BadRecord(row, missing.pop(record), "target") for row, record in found.items() if record in missing]
@@ -62,14 +65,13 @@ def with_refused(reads: Reads, refused: Mapping[Record, str]) -> Reads:
 
 
 def _records(
-    context: LoadContext, batch: Batch, wanted: Mapping[Record, str]
+    pipeline: Pipeline, cluster: Cluster, kafka_config: Mapping[str, Any], batch: Batch, wanted: Mapping[Record, str]
 ) -> Iterator[tuple[Slice, pa.RecordBatch]]:
     """Yield what Kafka has of wanted records, and of some between them."""
-    pipeline = context.pipeline
-    config = consumer_config(context.kafka_config, pipeline.group_id, pipeline.reading.isolation_level)
+    config = consumer_config(kafka_config, pipeline.group_id, pipeline.reading.isolation_level)
     topics = {record.topic for record in wanted}
     with suppress(*_GONE):
-        logs = context.cluster.logs(sorted(topics))
+        logs = cluster.logs(sorted(topics))
         # Another topic of the same name holds other records.
         log_identity.check_ranges([range_ for range_ in batch.ranges if range_.topic in topics], logs)
         for slice_ in _slices(wanted):

@@ -9,18 +9,17 @@ from __future__ import annotations
 import logging
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from airflow_kafka_offsets import exceptions
-from airflow_kafka_offsets.core import log_identity
 from airflow_kafka_offsets.core.instants import from_milliseconds
-from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
+from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.parameters import from_attributes
-from airflow_kafka_offsets.core.slices import assign, split
+from airflow_kafka_offsets.core.slices import assign
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import (
     KafkaOffsetsError,
@@ -29,15 +28,12 @@ from airflow_kafka_offsets.exceptions import (
     StagingError,
     TransformError,
 )
-from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.batches import begin_staging, mark_staged
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.positions import RangeRead
-from airflow_kafka_offsets.loading.context import LoadContext
-from airflow_kafka_offsets.loading.pipeline import Pipeline
+from airflow_kafka_offsets.loading.context import BatchContext
 from airflow_kafka_offsets.loading.staging_area import create_directory, remove_attempt
-from airflow_kafka_offsets.sinks.table import Output, Table
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
 from airflow_kafka_offsets.spark.main import failure
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -96,7 +92,7 @@ class Attempt(NamedTuple):
     directory: StagingDirectory
 
 
-def stage(context: LoadContext, claim: Claim, batch: Batch) -> StagedBatch:
+def stage(context: BatchContext, claim: Claim, batch: Batch) -> StagedBatch:
     """Run Spark to write files with the rows of a batch, in a new directory.
 
     :raises StagedFileError: Spark's files cannot be used; staging again may help
@@ -105,7 +101,7 @@ def stage(context: LoadContext, claim: Claim, batch: Batch) -> StagedBatch:
     return finish_attempt(context, claim, batch, launch_application(context.launcher, *attempt))
 
 
-def begin_attempt(context: LoadContext, claim: Claim, batch: Batch) -> Attempt:
+def begin_attempt(context: BatchContext, claim: Claim, batch: Batch) -> Attempt:
     """Write down that a batch is staged in a new directory, and remove that of an earlier attempt."""
     pipeline, output = context.pipeline, context.publication(batch, claim.kind).output
     with context.ledger.connect() as conn:
@@ -131,75 +127,46 @@ def begin_attempt(context: LoadContext, claim: Claim, batch: Batch) -> Attempt:
     return Attempt(job, batch, directory)
 
 
-def finish_attempt(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch) -> StagedBatch:
+def finish_attempt(context: BatchContext, claim: Claim, batch: Batch, staged: StagedBatch) -> StagedBatch:
     """Write down that an open batch is staged, and return it.
 
     :raises TopicRecreatedError: a topic was created again while it was read
     """
     # If a topic was recreated while Spark read, records of the new topic would be loaded as those of the old one.
-    log_identity.check_ranges(batch.ranges, context.cluster.logs(context.pipeline.topics))
+    context.check_logs(batch)
     mark_staged(claim, batch, staged.records)
     return staged
 
 
-def make_job(context: LoadContext, kind: str, batch: Batch, directory: StagingDirectory) -> StageJob:
+def make_job(context: BatchContext, kind: str, batch: Batch, directory: StagingDirectory) -> StageJob:
     """Return all that the Spark application needs to know, as plain data."""
-    pipeline = context.pipeline
-    return job_of(
+    pipeline, columns = context.pipeline, context.columns
+    slices, output = context.slices(batch, directory), context.publication(batch, kind, directory.name).output
+    return from_attributes(
+        StageJob,
         pipeline,
-        directory,
-        context.table,
-        context.publication(batch, kind, directory.name).output,
         batch_id=batch.batch_id,
-        slices=split(batch.ranges, pipeline.staging.slice_offsets, writes_files=pipeline.sink.writes_files),
+        tasks=assign(slices, pipeline.staging.slice_offsets, writes_files=pipeline.sink.writes_files),
         kafka_config=context.kafka_config,
-        connections=context.connections,
-        columns=context.columns,
+        columns=columns,
+        transform=as_transform(pipeline.transform),
         target=context.target,
         fingerprint=context.recipe.fingerprint,
+        staging_uri=directory.uri,
+        writer=context.table.writer(pipeline.result_columns(columns), output),
+        # A transform may be in the folder of the DAG file, which is only on this process's path.
+        python_path=tuple(filter(None, sys.path)) if pipeline.needs_path else (),
         span_ms=batch.span.milliseconds if batch.span is not None else None,
+        idle_timeout=pipeline.reading.idle_timeout.total_seconds(),
         # There are no more records than offsets; the commit knows how many there are.
         max_dead_letters=pipeline.most_dead_letters(batch.offsets),
+        has_dead_letters=pipeline.dead_letters is not None,
+        isolation_level=pipeline.reading.isolation_level,
+        max_record_bytes=pipeline.reading.max_record_bytes,
+        records_are_staged=context.records_are_staged,
+        progress_interval=StageJob.progress_interval,
+        connections={**context.connections, STORAGE: context.table.storage_options()},
     )
-
-
-def job_of(
-    pipeline: Pipeline,
-    directory: StagingDirectory,
-    table: Table,
-    output: Output,
-    *,
-    slices: Sequence[Slice],
-    columns: pa.Schema,
-    connections: Connections,
-    **others: Any,
-) -> StageJob:
-    """Return the job that stages slices as a pipeline says.
-
-    :param table: the target
-    :param output: the batch, as the target knows it
-    :param columns: of a decoded row
-    :param connections: those of the formats
-    :param others: what the pipeline does not know, and the fields of the job that have another value than it says
-    """
-    connections = {**connections, STORAGE: table.storage_options()}
-    writer = table.writer(pipeline.result_columns(columns), output)
-    tasks = assign(slices, pipeline.staging.slice_offsets, writes_files=pipeline.sink.writes_files)
-    own = {
-        # A transform may be in the folder of the DAG file, which is only on this process's path.
-        "python_path": tuple(filter(None, sys.path)) if pipeline.needs_path else (),
-        "transform": as_transform(pipeline.transform),
-        "isolation_level": pipeline.reading.isolation_level,
-        "has_dead_letters": pipeline.dead_letters is not None,
-        "max_record_bytes": pipeline.reading.max_record_bytes,
-        "idle_timeout": pipeline.reading.idle_timeout.total_seconds(),
-        "progress_interval": StageJob.progress_interval,
-        "records_are_staged": False,
-        "writer": writer,
-        "columns": columns,
-        "connections": connections,
-    }
-    return from_attributes(StageJob, pipeline, tasks=tasks, staging_uri=directory.uri, **{**own, **others})
 
 
 def launch_application(launcher: Launcher, job: StageJob, batch: Batch, directory: StagingDirectory) -> StagedBatch:

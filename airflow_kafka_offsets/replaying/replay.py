@@ -21,10 +21,10 @@ from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.kafka.time_search import TimeSearch
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.batch_schemas import schemas_of_group
+from airflow_kafka_offsets.ledger.dead_letter_batches import settle_dead_letter_batches
 from airflow_kafka_offsets.ledger.group_table import loads_into
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.publications import run_pending_cleanups
-from airflow_kafka_offsets.ledger.published_dead_letters import finish_publishing_dead_letters
 from airflow_kafka_offsets.loading.commit import stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
 from airflow_kafka_offsets.loading.dead_letter_topic import send_dead_letters
@@ -152,9 +152,9 @@ def replay(
             who=who,
         )
         batches = record_replay(context.ledger, request, cluster_id=context.cluster_id)
-        run_pending_cleanups(context.ledger, context.table, pipeline.group_id)
         if replace:
-            finish_publishing_dead_letters(context.ledger, context.table, pipeline.group_id)
+            settle_dead_letter_batches(context.ledger, context.table, pipeline.group_id)
+        run_pending_cleanups(context.ledger, context.table, pipeline.group_id)
         clean_up(context.ledger, pipeline)
         result = LoadResult()
         for batch in batches or _plan(context, bounds, request, limits.max_records, on_data_loss):

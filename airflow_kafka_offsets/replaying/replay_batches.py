@@ -29,7 +29,7 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     of_task_instance,
     update_open,
 )
-from airflow_kafka_offsets.ledger.claims import Claim
+from airflow_kafka_offsets.ledger.claims import BatchClaim
 from airflow_kafka_offsets.ledger.group_table import loads_into
 from airflow_kafka_offsets.ledger.groups import lock, lock_group
 from airflow_kafka_offsets.ledger.positions import Reads
@@ -68,18 +68,13 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayClaim(Claim):
+class ReplayClaim(BatchClaim):
     """An open batch of a replay, and the right to write it until a later try takes it over with a higher epoch."""
 
     kind: ClassVar[str] = "replay"
+    title: ClassVar[str] = "replay"
 
     replay: Replay
-    batch: Batch
-
-    def row(self) -> tuple[sa.Table, sa.ColumnElement[bool]]:
-        """Return the table of the batches, and the condition for the batch's row."""
-        batches = self.ledger.tables.offset_batches
-        return batches, batches.c.batch_id == self.batch.batch_id
 
     def begin_commit(self, conn: Connection, batch: Batch) -> None:
         """Lock the batch, and check that its records will not be duplicated.
@@ -164,7 +159,11 @@ def batch_of(ledger: Ledger, group_id: str, batch_id: int) -> Batch:
             sa.select(batches).where(batches.c.batch_id == batch_id, batches.c.consumer_group == group_id)
         ).one_or_none()
         if row is None or row.kind not in ("load", "replay"):
-            kind = f"batch {batch_id} is a {row.kind}" if row is not None else "the history knows none of that number"
+            kind = (
+                f"batch {batch_id} is of kind {row.kind!r}"
+                if row is not None
+                else "the history knows none of that number"
+            )
             raise ConfigurationError(f"Group {group_id!r} has no batch {batch_id} that loaded something: {kind}")
         return as_batch(conn, ledger.tables, row)
 
@@ -256,7 +255,7 @@ def _refuse_published(conn: Connection, tables: Tables, others: sa.ColumnElement
 def _replay_batch(conn: Connection, ledger: Ledger, replay: Replay, row: Any) -> ReplayBatch:
     batch = as_batch(conn, ledger.tables, row)
     if row.state in OPEN_STATES:
-        return ReplayClaim(ledger, replay.group_id, row.epoch, replay.owner, replay, batch)
+        return ReplayClaim(ledger, replay.group_id, row.epoch, replay.owner, batch, replay)
     return ReplayedBatch(batch, LoadResult((row.batch_id,), row.records, row.row_count, row.dead_letters))
 
 
@@ -285,4 +284,4 @@ def _insert(conn: Connection, ledger: Ledger, replay: Replay, plan: Plan, genera
         replay.span,
         **values,
     )
-    return ReplayClaim(ledger, replay.group_id, 1, replay.owner, replay, batch)
+    return ReplayClaim(ledger, replay.group_id, 1, replay.owner, batch, replay)

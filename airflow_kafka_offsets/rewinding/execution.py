@@ -25,12 +25,12 @@ from airflow_kafka_offsets.exceptions import (
 )
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun, current_user, of_task_instance
 from airflow_kafka_offsets.ledger.batches import abandon_locked, open_batch_of
+from airflow_kafka_offsets.ledger.dead_letter_batches import settle_dead_letter_batches
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock, lock_group, wait_for_group
 from airflow_kafka_offsets.ledger.install import create_missing, installed_version
 from airflow_kafka_offsets.ledger.moved_positions import move_positions
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.publications import run_pending_cleanups
-from airflow_kafka_offsets.ledger.published_dead_letters import finish_publishing_dead_letters
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.rewinding.decision import PartitionRewind
 from airflow_kafka_offsets.rewinding.history import count_removed, executed_preview
@@ -155,7 +155,7 @@ class _Rewind:
             create_missing(self.ledger)
         if self.target is not None:
             # Rows of dead letters whose replay was interrupted are in the history first.
-            finish_publishing_dead_letters(self.ledger, self.target, self.preview.group_id)
+            settle_dead_letter_batches(self.ledger, self.target, self.preview.group_id)
 
     def execute(self, conn: Connection) -> int:
         """Move the positions, and return the id of the batch that records it."""

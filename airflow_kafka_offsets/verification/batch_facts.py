@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.history import REPLAY_KINDS
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.ledger.batch_outputs import outputs_of
@@ -132,7 +133,7 @@ def _wholly_replaced(tables: Tables, of_group: sa.Select[Any]) -> sa.Select[Any]
             # One that takes a span of time replaces only some of the records.
             later.c.records_since_ms.is_(None),
             # A replay may be committed after batches with higher ids.
-            sa.or_(batches.kind != "replay", later.c.committed_at > batches.committed_at),
+            sa.or_(batches.kind.not_in(REPLAY_KINDS), later.c.committed_at > batches.committed_at),
         )
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from airflow_kafka_offsets.core.history import REWIND_KINDS
+from airflow_kafka_offsets.core.history import DEAD_LETTERS, REPLAY_KINDS, REWIND_KINDS
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, OfPartition, Slice, TopicPartition, subtract
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import Violation
@@ -104,6 +104,16 @@ class BatchFacts:
         return self.kind in REWIND_KINDS
 
     @property
+    def is_replay(self) -> bool:
+        """Whether it wrote rows, of records or of dead letters, and moved no position."""
+        return self.kind in REPLAY_KINDS
+
+    @property
+    def replays_dead_letters(self) -> bool:
+        """Whether its rows are of dead letters of an earlier batch."""
+        return self.kind == DEAD_LETTERS
+
+    @property
     def names_offsets(self) -> bool:
         """Whether its rows are one for each record, and say which: not so where their columns were added later."""
         named = not self.rows or any(count.topic_partition is not None for count in self.rows)
@@ -167,7 +177,7 @@ class Span(OfPartition):
     """Offsets of a partition that batches without a transform loaded: each of their records left a row or a dead
     letter.
 
-    :param replays: the later batches that replaced some of the records
+    :param replays: the later batches that replaced rows or dead letters of some of the records
     """
 
     start: int
@@ -183,7 +193,9 @@ class Span(OfPartition):
         )
 
     def replaced_in_part(self, batch_id: int, start: int, end: int) -> Span:
-        """Return it when another batch replaced the output of some of the offsets from `start` to `end`."""
+        """Return it when another batch wrote rows of some of the offsets from `start` to `end`, in the place of earlier
+        output.
+        """
         return replace(self, replays=(*self.replays, batch_id)) if max(start, self.start) < min(end, self.end) else self
 
     def slice_within(self, beginning: int, end: int) -> Slice | None:

@@ -124,7 +124,8 @@ def _batch_at(snapshot: Snapshot, span: Span, offset: int) -> int:
         ranges.start_offset <= offset,
         ranges.end_offset > offset,
     )
-    return int(snapshot.conn.execute(query).scalars().one())
+    # A later batch may have replayed the dead letter of the record.
+    return int(snapshot.conn.execute(query.order_by(ranges.batch_id).limit(1)).scalar_one())
 
 
 def _batches(snapshot: Snapshot, span: Span, replays: Sequence[int] = ()) -> Batches:

@@ -36,6 +36,15 @@ class _PositionHistory:
         if wrote_rows and batch.names_offsets and not batch.takes_span and loaded.range.start < loaded.range.end:
             self._extend(batch.batch_id, loaded.range)
 
+    def note_dead_letters(self, batch: BatchFacts, range_: OffsetRange) -> None:
+        """Note that some offsets of a range are rows of a batch that replayed dead letters."""
+        if is_other_topic(self.topic_id, range_.topic_id):
+            return
+        if batch.names_offsets:
+            self.spans = [span.replaced_in_part(batch.batch_id, range_.start, range_.end) for span in self.spans]
+        else:
+            self.spans = [piece for span in self.spans for piece in span.without(range_.start, range_.end)]
+
     def _extend(self, batch_id: int, range_: OffsetRange) -> None:
         last = self.spans[-1] if self.spans else None
         if last is not None and last.end == range_.start and last.last_batch < batch_id:
@@ -115,9 +124,14 @@ class PositionHistories:
         :param wrote_rows: whether it wrote rows into the target
         """
         for loaded in batch.ranges:
-            if (history := self._histories.get(loaded.range.topic_partition)) is not None:
+            if (history := self._histories.get(loaded.range.topic_partition)) is None:
+                continue
+            if not batch.replays_dead_letters:
                 history.note_output(batch, loaded, wrote_rows)
-        for count in batch.rows if wrote_rows else ():
+            elif wrote_rows:
+                history.note_dead_letters(batch, loaded.range)
+        # Dead letters after a position that was moved back may be replayed: their records will be loaded again.
+        for count in batch.rows if wrote_rows and not batch.replays_dead_letters else ():
             history = self._histories.get(count.topic_partition) if count.topic_partition is not None else None
             if history is not None and count.last is not None:
                 history.highest = max(history.highest, count.last)

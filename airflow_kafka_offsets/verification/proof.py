@@ -50,18 +50,20 @@ def prove(
         findings.batches += 1
         findings.gaps += sum(gap.end - gap.start for gap in batch.gaps)
         for loaded in batch.ranges:
-            if batch.kind != "replay":
+            if not batch.is_replay:
                 histories.follow(batch, loaded.range)
             if batch.is_rewind:
                 offsets.check_gaps(batch, loaded.range)
-        offsets.follow(batch)
-        wrote_rows = not batch.is_rewind and (batch.kind != "replay" or batch.target_table == target)
+        if not batch.replays_dead_letters:
+            offsets.follow(batch)
+        wrote_rows = not batch.is_rewind and (not batch.is_replay or batch.target_table == target)
         histories.note_output(batch, wrote_rows)
         if batch.is_rewind:
             counts.refuse_leftovers(batch)
             continue
         if wrote_rows:
-            findings.records += sum(loaded.records or 0 for loaded in batch.ranges)
+            if not batch.replays_dead_letters:  # the batch that dead-lettered them has counted them
+                findings.records += sum(loaded.records or 0 for loaded in batch.ranges)
             counts.check_rows(batch)
         else:
             counts.refuse_leftovers(replace(batch, dead_letters=()))

@@ -6,9 +6,10 @@ Readers in Rust and Python (delta-rs, and what is made with it) take a file for 
 where other files have some. So each column with values has bounds:
 
 * A file with infinities has them as bounds, in the form in which Delta on Spark writes them: `"Infinity"`.
-* A file with NaN has the upper bound `"Infinity"`; one with nothing else, also the lower bound `"-Infinity"`. Delta on
-  Spark writes `"NaN"` there, to which NaN is the greatest of all. To readers in Rust and Python it is not comparable:
-  they would skip the file for every filter. The price: a filter `x = NaN` finds no rows; use `isnan(x)`.
+* A file with NaN has the bounds `"-Infinity"` and `"Infinity"`, so that no reader skips it. Delta on Spark writes the
+  upper bound `"NaN"`, as NaN is the greatest of all to Spark. To Arrow it is not comparable: it would skip the file for
+  every filter. With narrower bounds it would take NaN for a number within them. The price: a filter `x = NaN` finds no
+  rows; use `isnan(x)`.
 * Bounds of timestamps are in milliseconds: the lower one is rounded down, the upper one up. In the last millisecond of
   the year 9999 it stays as it is, and its microseconds are written.
 """
@@ -153,7 +154,7 @@ def _bounds(column: ColumnStatistics) -> tuple[Any, Any]:
     """Return the bounds of a column; None where there are no values, or none that the protocol has bounds of."""
     least, greatest = column.least, column.greatest
     if column.nans:
-        return (-math.inf if least is None else least), math.inf
+        return -math.inf, math.inf
     if least is None or isinstance(least, bytes):
         return None, None
     if isinstance(least, datetime):
@@ -168,12 +169,14 @@ def _rounded_up(value: datetime) -> datetime:
         return value
 
 
-def _upper(text: str) -> str | None:
-    """Return a text that is not less, or None where there is none."""
-    if len(text) <= _TEXT_LENGTH:
+def _upper(text: str) -> str:
+    """Return a text that is not less. Readers of delta-rs skip a file without it, so that there is always one."""
+    rest = text[_TEXT_LENGTH:]
+    if not rest.strip(_GREATEST):
         return text
-    # Greater than any text that begins as this one does, unless that goes on with the greatest character of all.
-    return None if text[_TEXT_LENGTH] == _GREATEST else text[:_TEXT_LENGTH] + _GREATEST
+    # Greater than any text that begins as this one does, as the next character is not the greatest of all.
+    length = len(text) - len(rest.lstrip(_GREATEST))
+    return text[:length] + _GREATEST
 
 
 def _put(values: dict[str, Any], path: Sequence[str], value: Any) -> None:

@@ -7,6 +7,7 @@ Options have the names of the Rust library `object_store`, as delta-rs takes the
 from __future__ import annotations
 
 import io
+import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -91,7 +92,7 @@ class ObjectFiles:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
         try:
-            temporary.hardlink_to(self._root / path)
+            _link(self._root / path, temporary)
             temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
@@ -172,6 +173,15 @@ def is_local(uri: str) -> bool:
 def local_path(uri: str) -> str:
     """Return the path of a local URI."""
     return uri.removeprefix("file://")
+
+
+def _link(path: Path, to: Path) -> None:
+    try:
+        to.hardlink_to(path)
+    except FileNotFoundError:
+        raise
+    except OSError:  # a file system without links
+        shutil.copyfile(path, to)
 
 
 def _open(uri: str, options: Mapping[str, Any]) -> ObjectStore:

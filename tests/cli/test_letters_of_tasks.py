@@ -90,7 +90,7 @@ def write(tmp_path: Path, topic: str, group: str = "loader", staging_dir: str = 
 def test_dead_letters_go_through_the_pipeline_of_the_task(cli: CommandLine, orders: str, inline_loader: Loader) -> None:
     done = cli(*REPLAY, *TASK, "--output", "json")
 
-    assert done.json == [{"batch": 1, "records": 1, "rows": 1, "still_bad": 0}], done.stderr
+    assert done.json == [{"batch": 1, "records": 1, "rows": 1, "still_bad": 0, "replayed_by": 2}], done.stderr
     assert rows(inline_loader.engine, "SELECT id FROM target") == [(7,)]
 
 

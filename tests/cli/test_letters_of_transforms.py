@@ -71,7 +71,7 @@ def _dead_letter(inline_loader: Loader, topic: TopicFactory, tmp_path: Path, mon
 
 def test_sql_needs_no_connection_of_spark(cli: CommandLine, inline_loader: Loader) -> None:
     done = cli(*REPLAY, "--task-id", "sql", "--output", "json")
-    assert done.json == [{"batch": 1, "records": 1, "rows": 1, "still_bad": 0}], done.stderr
+    assert done.json == [{"batch": 1, "records": 1, "rows": 1, "still_bad": 0, "replayed_by": 2}], done.stderr
     assert rows(inline_loader.engine, "SELECT x, _kafka_offset FROM target") == [(21, 0)]
 
 

@@ -132,7 +132,7 @@ def test_its_target_is_verified(cli: CommandLine, orders: str, sink: Sinks) -> N
 def test_a_rewind_replaces_the_rows_of_its_target(
     cli: CommandLine, orders: str, inline_loader: Loader, sink: Sinks
 ) -> None:
-    move = ("rewind", "loader", *DB, "--kafka-conn-id", "kafka_shop", "--to-offset", "4", "--replace", *TASK)
+    move = ("rewind", "loader", *DB, "--kafka-conn-id", "kafka_shop", "--to-offset", "6", "--replace", *TASK)
     ok(cli(*move, *JSON))
     assert positions(inline_loader.engine) == {(orders, 0): 10}
 
@@ -140,8 +140,8 @@ def test_a_rewind_replaces_the_rows_of_its_target(
 
     assert done.status == 0, done.stderr
     assert "rows and 1 dead letter were removed" in done.stderr
-    assert positions(inline_loader.engine) == {(orders, 0): 4}
-    assert rows_of(verify("loader", sink=sink, engine=inline_loader.engine).rows, sink) == 4
+    assert positions(inline_loader.engine) == {(orders, 0): 6}
+    assert rows_of(verify("loader", sink=sink, engine=inline_loader.engine).rows, sink) == 6
     inline_loader(orders, sink=sink, on_bad_record=DeadLetters())
     (proved,) = data(cli, "verify", "loader", *TASK)
     assert (rows_of(proved["rows"], sink), proved["dead_letters"]) == (9, 1)

@@ -14,6 +14,7 @@ from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_lett
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import LedgerError
 from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.loading.stage import stage
 from airflow_kafka_offsets.staging.refused import Record
 from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory, rows
@@ -68,19 +69,20 @@ def test_what_is_dropped_while_it_is_replayed_stays_dropped(
     inline_loader: Loader, orders: str, monkeypatch: pytest.MonkeyPatch, offset: int
 ) -> None:
     """The first would be good by now, the second is bad still."""
-    loader, stage = inline_loader, replay_module._stage
+    loader = inline_loader
 
     def overtaken(*args: Any) -> Any:
+        staged = stage(*args)
         drop(loader)
-        return stage(*args)
+        return staged
 
-    monkeypatch.setattr(replay_module, "_stage", overtaken)
+    monkeypatch.setattr(replay_module, "stage", overtaken)
     value = (b'{"id": "y"}', b"[")[offset]
     if offset == 0:
         with pytest.raises(LedgerError, match=r"by somebody else meanwhile, or dropped\. Nothing of the batch was"):
             replayed(loader, orders, {Record(orders, 0, offset): value})
     else:
-        assert replayed(loader, orders, {Record(orders, 0, offset): value}) == [Replayed(1, 0, 0, 1)]
+        assert replayed(loader, orders, {Record(orders, 0, offset): value}) == [Replayed(1, 0, 0, 1, 2)]
 
     assert rows(loader.engine, LETTERS) == [(0, "dropped", True), (1, "dropped", True)]
     assert rows(loader.engine, "SELECT count(*) FROM target") == [(0,)]

@@ -43,7 +43,7 @@ class Failing(InlineLauncher):
 @pytest.mark.parametrize(
     ("report", "expected", "message"),
     [
-        (None, StagingError, "^Spark did not stage batch 1: : Job aborted$"),
+        (None, StagingError, "^Spark did not stage batch 2: : Job aborted$"),
         (TransformError("of the user"), TransformError, "^of the user$"),
     ],
 )

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.core import chunks
-from airflow_kafka_offsets.dead_letters import replay as replay_module
+from airflow_kafka_offsets.dead_letters import context as context_module
 from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.formats.json_format import Json
@@ -55,7 +55,7 @@ def test_few_are_held_at_once(inline_loader: Loader, topic: TopicFactory, monkey
 
     write_to_topic, write_to_file = producer._written, write_records
     monkeypatch.setattr(producer, "_written", written)
-    monkeypatch.setattr(replay_module, "write_records", filed)
+    monkeypatch.setattr(context_module, "write_records", filed)
     sa.event.listen(loader.engine, "before_cursor_execute", executed)
     produce(loader.kafka, name, [LARGE] * 7)
     loader(name, value_format=Json("id BIGINT"), on_bad_record=DeadLetters(topic=dead))
@@ -66,6 +66,6 @@ def test_few_are_held_at_once(inline_loader: Loader, topic: TopicFactory, monkey
         DeadLetterFilter("loader"), loader.pipeline([name], value_format=Json("id STRING")), engine=loader.engine
     )
 
-    assert done == [Replayed(1, 7, 7, 0)]
+    assert done == [Replayed(1, 7, 7, 0, 2)]
     assert sent == staged == [3, 3, 1]
     assert fetched == [20, 20]

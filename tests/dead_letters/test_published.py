@@ -1,9 +1,10 @@
-"""Dead letters whose replay into a target elsewhere dies between the two commits: each is one row, whatever is replayed
+"""Dead letters whose replay into an external target dies between the two commits: each is one row, whatever is replayed
 next.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from airflow_kafka_offsets import DeltaTable
 from airflow_kafka_offsets.dead_letters.drop import drop_dead_letters
 from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
-from airflow_kafka_offsets.exceptions import LedgerError, OpenBatchError
-from airflow_kafka_offsets.ledger.published_dead_letters import begin_publishing_dead_letters, dead_letters_output
-from airflow_kafka_offsets.ledger.tables import Ledger
+from airflow_kafka_offsets.exceptions import FencedError, LedgerError, OpenBatchError
+from airflow_kafka_offsets.ledger.dead_letter_batches import settle_dead_letter_batches
+from airflow_kafka_offsets.ledger.publications import Publication
+from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.staging.refused import Record
 from tests.support import fixtures
@@ -66,10 +68,10 @@ def test_another_selection_is_replayed_next(
     with dying(LakeTarget, dies):
         replayed(2, 6)
 
-    assert replayed(6) == ([Replayed(1, 2, 2, 0)] if dies == "after" else [Replayed(1, 1, 1, 0)])
+    assert replayed(6) == ([Replayed(1, 2, 2, 0, 2)] if dies == "after" else [Replayed(1, 1, 1, 0, 3)])
 
-    assert replayed(2, 6) == ([] if dies == "after" else [Replayed(1, 1, 1, 0)])
-    assert group.places() == sorted([*GOOD, (1, 2), (1, 6)])
+    assert replayed(2, 6) == ([] if dies == "after" else [Replayed(1, 1, 1, 0, 4)])
+    assert group.places() == [*GOOD, *([(2, 2), (2, 6)] if dies == "after" else [(3, 6), (4, 2)])]
     assert group.proved() == (7, 0)
 
 
@@ -83,16 +85,16 @@ def test_records_that_were_bad_then_are_no_rows_and_stay_letters(
         replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=group.loader.engine, corrected=corrected)
 
     # The same letters, and both are good now.
-    assert replayed(2, 6) == [Replayed(1, 1, 1, 0), Replayed(1, 1, 1, 0)]
+    assert replayed(2, 6) == [Replayed(1, 1, 1, 0, 2), Replayed(1, 1, 1, 0, 3)]
 
-    assert group.places() == sorted([*GOOD, (1, 2), (1, 6)])
+    assert group.places() == [*GOOD, (2, 2), (3, 6)]
     assert group.proved() == (7, 0)
 
 
 def test_a_replay_that_comes_too_late_publishes_nothing(
     group: LakeGroup, replayed: Callable[..., list[Replayed]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connection to the database breaks before its commit elsewhere, and another replay is quicker."""
+    """Its connection to the database breaks before its external commit, and another replay is quicker."""
     commit, late = LakeTarget.commit, list[LakeTarget]()
 
     def pause(target: LakeTarget) -> None:
@@ -103,12 +105,12 @@ def test_a_replay_that_comes_too_late_publishes_nothing(
         patch.setattr(LakeTarget, "commit", pause)
         with pytest.raises(ProcessDiedError):
             replayed(2, 6)
-    assert replayed(2) == [Replayed(1, 1, 1, 0)]
+    assert replayed(2) == [Replayed(1, 1, 1, 0, 3)]
 
-    with pytest.raises(LedgerError, match="Another attempt published batch 1"):
+    with pytest.raises(LedgerError, match="Another attempt published batch 2"):
         commit(late[0])
 
-    assert group.places() == sorted([*GOOD, (1, 2)])
+    assert group.places() == [*GOOD, (3, 2)]
     assert group.proved() == (6, 1)
 
 
@@ -119,11 +121,11 @@ def test_a_load_goes_on_beside_it(group: LakeGroup, replayed: Callable[..., list
 
     assert group.load(NEXT).rows == 1
 
-    assert replayed(2) == [Replayed(1, 2, 2, 0)]
-    assert group.places() == sorted([*GOOD, (1, 2), (1, 6), (2, 7)])
+    assert replayed(2) == [Replayed(1, 2, 2, 0, 2)]
+    assert group.places() == [*GOOD, (2, 2), (2, 6), (3, 7)]
     assert group.proved() == (8, 0)
-    (reason,) = rows(group.loader.engine, "SELECT reason FROM offset_batches WHERE batch_id = 1")
-    assert "the end of a replay that was interrupted" in reason[0]
+    history = "SELECT kind, state, records, row_count FROM offset_batches ORDER BY batch_id"
+    assert rows(group.loader.engine, history)[1:] == [("dead_letters", "committed", 2, 2), ("load", "committed", 1, 1)]
 
 
 @pytest.mark.parametrize("dies", ["before", "after"])
@@ -134,7 +136,7 @@ def test_a_replay_replaces_what_it_wrote(group: LakeGroup, replayed: Callable[..
     done = group.replay({group.topic: {0: (1, 4)}}, NEXT, replace=True)
 
     assert (done.rows, done.dead_letters) == (2, 1)
-    assert group.places() == [(1, 0), (1, 4), (1, 5), *([(1, 6)] if dies == "after" else []), (2, 1), (2, 3)]
+    assert group.places() == [(1, 0), (1, 4), (1, 5), *([(2, 6)] if dies == "after" else []), (3, 1), (3, 3)]
     assert group.proved() == ((6, 1) if dies == "after" else (5, 2))
 
 
@@ -147,30 +149,74 @@ def test_a_rewind_replaces_what_it_wrote(group: LakeGroup, replayed: Callable[..
 
     assert (done.rows_removed, done.dead_letters_removed) == ((6, 0) if dies == "after" else (4, 2))
     group.load(NEXT)
-    assert group.places() == [(1, 0), *((3, offset) for offset in (1, 3, 4, 5))]
+    assert group.places() == [(1, 0), *((4, offset) for offset in (1, 3, 4, 5))]
     assert group.proved() == (5, 2)
 
 
-def test_letters_that_may_be_published_are_neither_dropped_nor_replaced(
-    group: LakeGroup, monkeypatch: pytest.MonkeyPatch
+def test_dead_letters_that_may_be_published_are_neither_dropped_nor_replaced_nor_replayed(
+    group: LakeGroup, replayed: Callable[..., list[Replayed]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = Ledger(group.loader.engine)
-    output = dead_letters_output(ledger, group.sink.connect(ledger.engine), "loader", 1, "batch-1-x")
-    begin_publishing_dead_letters(ledger, output, [Record(group.topic, 0, 2)])
+    with dying(LakeTarget, "after"):
+        replayed(2)
 
-    assert drop_dead_letters(DeadLetterFilter("loader"), engine=ledger.engine) == 1
-    # As if the replay had begun just now.
-    monkeypatch.setattr("airflow_kafka_offsets.rewinding.execution.finish_publishing_dead_letters", lambda *_: None)
-    with pytest.raises(OpenBatchError, match=r"dead letters of batch 1 .* are being replayed"):
-        Rewinder(group.loader)("to-offset", 1, replace=group.sink)
-    with pytest.raises(LedgerError, match="replayed or removed by somebody else"):
-        begin_publishing_dead_letters(ledger, output._replace(attempt="batch-1-y"), [Record(group.topic, 0, 2)])
+    assert drop_dead_letters(DeadLetterFilter("loader"), engine=group.loader.engine) == 1
+    with monkeypatch.context() as patch:
+        # As if the replay had begun just now.
+        for module in ("rewinding.execution", "dead_letters.replay"):
+            patch.setattr(f"airflow_kafka_offsets.{module}.settle_dead_letter_batches", lambda *_: [])
+        with pytest.raises(OpenBatchError, match=r"Batch 2, an open replay of group 'loader', may have published"):
+            Rewinder(group.loader)("to-offset", 1, replace=group.sink)
+        assert replayed(2) == []
+
+    assert replayed(2) == [Replayed(1, 1, 1, 0, 2)]
+    assert group.proved() == (6, 1)
 
 
 def test_a_replay_of_nothing_that_can_be_decoded_commits_nothing(group: LakeGroup, replayed: Any) -> None:
     version = deltalake.DeltaTable(f"{group.sink.uri}").version()  # type: ignore[attr-defined]
 
-    assert replayed(2, value=b"{bad still") == [Replayed(1, 0, 0, 1)]
+    assert replayed(2, value=b"{bad still") == [Replayed(1, 0, 0, 1, 2)]
 
     assert deltalake.DeltaTable(f"{group.sink.uri}").version() == version  # type: ignore[attr-defined]
     assert group.proved() == (5, 2)
+
+
+def test_dead_letters_of_a_target_that_was_dropped_are_replayed_again(
+    group: LakeGroup, replayed: Callable[..., list[Replayed]]
+) -> None:
+    with dying(LakeTarget, "after"):
+        replayed(2, 6)
+    shutil.rmtree(group.sink.uri)  # type: ignore[attr-defined]
+
+    assert replayed(2, 6) == [Replayed(1, 2, 2, 0, 3)]
+
+    assert group.places() == [(3, 2), (3, 6)]
+
+
+def test_a_replay_that_another_one_abandoned_publishes_nothing(
+    group: LakeGroup, replayed: Callable[..., list[Replayed]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Publication.begin
+
+    def overtaken(self: Publication, *args: Any, **options: Any) -> None:
+        begin(self, *args, **options)
+        monkeypatch.setattr(Publication, "begin", begin)
+        assert settle_dead_letter_batches(self.ledger, self.table, "loader") == []
+
+    monkeypatch.setattr(Publication, "begin", overtaken)
+    with pytest.raises(FencedError, match="a later replay of dead letters took over"):
+        replayed(2, 6)
+
+    assert group.places() == GOOD
+    assert group.proved() == (5, 2)
+
+
+def test_a_user_may_abandon_it(group: LakeGroup, replayed: Callable[..., list[Replayed]]) -> None:
+    with dying(LakeTarget, "after"):
+        replayed(2, 6)
+
+    abandon_batch("loader", 2, engine=group.loader.engine, reason="enough")
+
+    assert replayed(2) == [Replayed(1, 1, 1, 0, 3)]
+    assert group.places() == [*GOOD, (3, 2)]
+    assert group.proved() == (6, 1)

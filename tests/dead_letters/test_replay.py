@@ -1,4 +1,4 @@
-"""Dead letters that are put through the pipeline again leave the target as if they had never been bad."""
+"""Dead letters that are put through the pipeline again: each record is a row of a batch of its own kind."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import ExtraColumns, Reading
 from airflow_kafka_offsets.core.offsets import OffsetRange
+from airflow_kafka_offsets.dead_letters import context as context_module
 from airflow_kafka_offsets.dead_letters import replay as replay_module
 from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, read_dead_letters
-from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
+from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, FencedError
 from airflow_kafka_offsets.formats.header import Header
 from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.ledger.overview import batches
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.loading.stage import stage
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.staging.refused import Record
 from tests.support.clients import Kafka, produce, producer
@@ -85,7 +89,9 @@ def widen(loader: Loader) -> None:
     do(loader.engine, "INSERT INTO target SELECT * FROM narrow", "DROP TABLE narrow")
 
 
-def test_they_leave_what_a_load_leaves_that_never_refused_them(inline_loader: Loader, topic: TopicFactory) -> None:
+def test_each_batch_with_dead_letters_is_replayed_by_a_batch_of_its_own(
+    inline_loader: Loader, topic: TopicFactory
+) -> None:
     loader = inline_loader
     name = bad_and_good(loader, topic)
     assert [error_class for _, error_class in letters(loader)].count("target") == 16
@@ -93,24 +99,39 @@ def test_they_leave_what_a_load_leaves_that_never_refused_them(inline_loader: Lo
 
     done = replayed(loader, name, of={"error_class": "target"})
 
-    assert done == [Replayed(1, 3, 3, 0), Replayed(2, 13, 13, 0)]
+    assert done == [Replayed(1, 3, 3, 0, 3), Replayed(2, 13, 13, 0, 4)]
     assert letters(loader) == [(offset, "value") for offset in (1, 2, 4, 5)]
     ids = {0: [*range(12), *range(100, 112)], 1: [50, None, None, 150]}
     assert output(loader) == [
-        (number, f"name-{number}", partition, offset, 1 if offset < (12, 3)[partition] else 2)
+        (
+            number,
+            f"name-{number}",
+            partition,
+            offset,
+            (1 if offset < (12, 3)[partition] else 2) + (0 if len(f"name-{number}") < 7 else 2),
+        )
         for partition in ids
         for offset, number in enumerate(ids[partition])
         if number is not None
     ]
     assert history(loader) == [
-        (batch, 15, 13, 2, partition, records, bad)
-        for batch in (1, 2)
-        for partition, records, bad in ((0, 12, 0), (1, 3, 2))
+        (1, 15, 10, 5, 0, 12, 2),
+        (1, 15, 10, 5, 1, 3, 3),
+        (2, 15, 0, 15, 0, 12, 12),
+        (2, 15, 0, 15, 1, 3, 3),
+        (3, 3, 3, 0, 0, 2, 0),
+        (3, 3, 3, 0, 1, 1, 0),
+        (4, 13, 13, 0, 0, 12, 0),
+        (4, 13, 13, 0, 1, 1, 0),
     ]
-    assert reread(loader).dead_letters == 4
-    for (reason,) in rows(loader.engine, "SELECT reason FROM offset_batches"):
-        assert "dead letters replayed by ana@host at" in reason
-        assert reason.endswith(": wider")
+    assert (reread(loader).records, reread(loader).dead_letters) == (30, 4)
+    with loader.engine.connect() as conn:
+        found = batches(conn, Tables(), "loader", 2)
+    assert [(row["batch_id"], row["kind"], row["state"], row["scenario"]) for row in found] == [
+        (4, "dead_letters", "committed", "dead letters of batch 2"),
+        (3, "dead_letters", "committed", "dead letters of batch 1"),
+    ]
+    assert {(row["who"], row["reason"], row["target_table"]) for row in found} == {("ana@host", "wider", "target")}
 
 
 def test_a_second_replay_finds_nothing(inline_loader: Loader, topic: TopicFactory) -> None:
@@ -130,11 +151,13 @@ def test_what_is_bad_still_stays_with_the_reason_of_today(inline_loader: Loader,
     counts, found = history(loader), letters(loader)
 
     assert replayed(loader, name, value_format=Json("id BIGINT NOT NULL, name STRING")) == [
-        Replayed(1, 0, 0, 5),
-        Replayed(2, 0, 0, 15),
+        Replayed(1, 0, 0, 5, 3),
+        Replayed(2, 0, 0, 15, 4),
     ]
 
-    assert (history(loader), letters(loader)) == (counts, found)
+    assert (history(loader)[:4], letters(loader)) == (counts, found)
+    abandoned = "SELECT state, reason FROM offset_batches WHERE batch_id = 3"
+    assert rows(loader.engine, abandoned) == [("abandoned", "nothing was written: all of 5 records are bad still")]
     reread(loader)
 
 
@@ -146,20 +169,20 @@ def test_values_can_be_corrected(inline_loader: Loader, topic: TopicFactory) -> 
         loader, name, corrected={Record(name, 1, 1): b'{"id": 7, "name": "good"}', Record(name, 1, 2): b"["}
     )
 
-    assert done == [Replayed(1, 1, 1, 1)]
+    assert done == [Replayed(1, 1, 1, 1, 3)]
     assert rows(
         loader.engine, "SELECT id, name, _batch_id FROM target WHERE _kafka_partition = 1 AND _kafka_offset = 1"
-    ) == [(7, "good", 1)]
+    ) == [(7, "good", 3)]
     reread(loader)
 
 
 @pytest.mark.parametrize(
     ("of", "done"),
     [
-        ({"batch_id": 2, "error_class": "target"}, [Replayed(2, 13, 13, 0)]),
-        ({"error_class": "value"}, [Replayed(1, 0, 0, 2), Replayed(2, 0, 0, 2)]),
-        ({"ranges": (0, 10, 13)}, [Replayed(1, 2, 2, 0), Replayed(2, 1, 1, 0)]),
-        ({"ranges": (1, 3, 4)}, [Replayed(2, 1, 1, 0)]),
+        ({"batch_id": 2, "error_class": "target"}, [Replayed(2, 13, 13, 0, 3)]),
+        ({"error_class": "value"}, [Replayed(1, 0, 0, 2, 3), Replayed(2, 0, 0, 2, 4)]),
+        ({"ranges": (0, 10, 13)}, [Replayed(1, 2, 2, 0, 3), Replayed(2, 1, 1, 0, 4)]),
+        ({"ranges": (1, 3, 4)}, [Replayed(2, 1, 1, 0, 3)]),
         ({"batch_id": 3}, []),
     ],
 )
@@ -195,18 +218,19 @@ def test_letters_that_somebody_else_removed_meanwhile_are_not_written_twice(
     loader = inline_loader
     name = bad_and_good(loader, topic)
     widen(loader)
-    stage = replay_module._stage
 
     def overtaken(*args: Any) -> Any:
-        monkeypatch.setattr(replay_module, "_stage", stage)
+        monkeypatch.setattr(replay_module, "stage", stage)
         replayed(loader, name)
         return stage(*args)
 
-    monkeypatch.setattr(replay_module, "_stage", overtaken)
-    with pytest.raises(LedgerError, match="Dead letters of batch 1 were replayed or removed by somebody else"):
+    monkeypatch.setattr(replay_module, "stage", overtaken)
+    with pytest.raises(FencedError, match=r"Batch 3, a replay of dead letters of batch 1 .* was taken over"):
         replayed(loader, name)
 
     assert len(output(loader)) == 26
+    states = "SELECT batch_id, state FROM offset_batches WHERE kind = 'dead_letters' ORDER BY 1"
+    assert rows(loader.engine, states) == [(3, "abandoned"), (4, "committed"), (5, "committed")]
     reread(loader)
 
 
@@ -232,7 +256,7 @@ def test_with_a_transform(postgres_loader: Loader, topic: TopicFactory) -> None:
         corrected={Record(name, 0, 3): b'{"id": 3, "name": "four"}', Record(name, 0, 4): b"{"},
     )
 
-    assert done == Replayed(1, 1, 2, 1)
+    assert done == Replayed(1, 1, 2, 1, 2)
     assert rows(loader.engine, "SELECT id, count(*) FROM target GROUP BY id ORDER BY id") == [(n, 2) for n in range(4)]
     assert loader.launcher.jobs[-1].kafka_config == {}
 
@@ -245,7 +269,7 @@ def test_records_that_were_too_large_to_be_kept_stay_unless_they_are_corrected(
     loader(name, reading=Reading(max_record_bytes=100), **LEFT_OUT)
 
     assert replayed(loader, name) == []
-    assert replayed(loader, name, corrected={Record(name, 0, 2): b'{"id": 2}'}) == [Replayed(1, 1, 1, 0)]
+    assert replayed(loader, name, corrected={Record(name, 0, 2): b'{"id": 2}'}) == [Replayed(1, 1, 1, 0, 2)]
 
     assert output(loader)[-1][:2] == (2, None)
     reread(loader)
@@ -256,11 +280,11 @@ def test_what_was_kept_is_not_measured_again(inline_loader: Loader, topic: Topic
     produce(loader.kafka, name, [b'{"id": "%s"}' % (b"x" * 200)])
     loader(name, **LEFT_OUT)
 
-    assert replayed(loader, name, reading=Reading(max_record_bytes=100)) == [Replayed(1, 0, 0, 1)]
+    assert replayed(loader, name, reading=Reading(max_record_bytes=100)) == [Replayed(1, 0, 0, 1, 2)]
     assert letters(loader) == [(0, "value")]
     do(loader.engine, "DROP TABLE target")
     assert replayed(loader, name, reading=Reading(max_record_bytes=100), value_format=Json("id STRING")) == [
-        Replayed(1, 1, 1, 0)
+        Replayed(1, 1, 1, 0, 3)
     ]
 
 
@@ -270,12 +294,12 @@ def test_what_they_hold_is_read_batch_by_batch(
     name = bad_and_good(inline_loader, topic)
     held: list[set[int]] = []
 
-    def noted(*args: Any) -> Any:
-        found = list(read_dead_letters(*args))
+    def noted(*args: Any, **options: Any) -> Any:
+        found = list(read_dead_letters(*args, **options))
         held.append({letter.batch_id for letter in found})
         return iter(found)
 
-    monkeypatch.setattr(replay_module, "read_dead_letters", noted)
+    monkeypatch.setattr(context_module, "read_dead_letters", noted)
     replayed(inline_loader, name)
 
     assert held == [{1}, {2}]
@@ -292,7 +316,7 @@ def test_a_connection_that_breaks_at_commit_neither_loses_nor_doubles_them(
     broken: list[str] = []
 
     def break_once(conn: Any, cursor: Any, statement: str, *_: Any) -> None:
-        if statement == "COMMIT" and not broken and "UPDATE offset_batches" in seen[-1]:
+        if statement == "COMMIT" and not broken and "INTO replaced_output" in seen[-1]:
             broken.append(moment)
             raise sa.exc.OperationalError(statement, {}, Exception("gone"), connection_invalidated=True)
         seen.append(statement)
@@ -306,7 +330,8 @@ def test_a_connection_that_breaks_at_commit_neither_loses_nor_doubles_them(
             replayed(loader, name, of=target)
         assert len(letters(loader)) == 20
 
-    assert replayed(loader, name, of=target) == [Replayed(1, 3, 3, 0), Replayed(2, 13, 13, 0)]
+    first = 4 if moment == "before" else 3
+    assert replayed(loader, name, of=target) == [Replayed(1, 3, 3, 0, first), Replayed(2, 13, 13, 0, first + 1)]
     assert broken
     assert len(letters(loader)) == 4
     reread(loader)

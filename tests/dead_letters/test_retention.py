@@ -14,8 +14,8 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets import DeadLetters, Reading
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger import dead_letters as dead_letters_module
-from airflow_kafka_offsets.ledger.dead_letters import drop_expired
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.dead_letters import drop_expired, mark_sent
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory, names, rows
 from tests.support.verifying import LEFT_OUT, reread
@@ -71,6 +71,20 @@ def test_a_later_commit_drops_what_is_older(inline_loader: Loader, orders: str) 
     assert why.startswith("dropped at ")
     assert why.endswith(": older than DeadLetters.retention, 30 days, 0:00:00")
     assert reread(loader).dead_letters == 3
+
+
+def test_what_is_still_to_be_written_to_a_topic_is_kept(inline_loader: Loader, orders: str) -> None:
+    engine, batches = inline_loader.engine, TABLES.offset_batches
+    with engine.begin() as conn:
+        conn.execute(batches.update().where(batches.c.batch_id == 1).values(dead_letter_topic="dead"))
+
+    with engine.begin() as conn:
+        assert drop_expired(conn, TABLES, "loader", RETENTION) == 1
+    assert rows(engine, LETTERS) == [(0, "value", False), (1, "dropped", True), (2, "value", False)]
+
+    mark_sent(Ledger(engine), 1)
+    with engine.begin() as conn:
+        assert drop_expired(conn, TABLES, "loader", RETENTION) == 1
 
 
 def test_a_commit_drops_no_more_than_it_has_time_for(

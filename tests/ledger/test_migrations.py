@@ -150,3 +150,36 @@ def test_a_load_that_is_being_committed_is_waited_for(old: Engine) -> None:
 
         with pytest.raises(LedgerError, match="of group 'loader' are loaded already"):
             upgrade.result()
+
+
+class TestInterruptedReplaysOfDeadLetters:
+    """Version 10 knows them as batches; before it, a dead letter named the attempt that may have published it."""
+
+    @pytest.fixture
+    def version_9(self, engine: Engine) -> Engine:
+        initialize(Ledger(engine))
+        with engine.begin() as conn:
+            conn.exec_driver_sql("ALTER TABLE dead_letters DROP COLUMN replayed_by")
+            conn.exec_driver_sql("ALTER TABLE dead_letters ADD publishing VARCHAR(80)")
+            conn.exec_driver_sql("UPDATE offsets_schema_version SET version = 9")
+            conn.exec_driver_sql(
+                "INSERT INTO dead_letters (batch_id, topic, partition, offset_value, consumer_group, error, "
+                "publishing) VALUES (1, 'orders', 0, 5, 'loader', 'no JSON', 'batch-1-x')"
+            )
+        return engine
+
+    def test_they_are_refused(self, version_9: Engine) -> None:
+        with pytest.raises(LedgerError, match="a replay of dead letters was interrupted"):
+            initialize(Ledger(version_9))
+
+        assert contents(version_9)["offsets_schema_version"] == [{"version": 9}]
+
+    def test_others_are_upgraded(self, version_9: Engine) -> None:
+        with version_9.begin() as conn:
+            conn.exec_driver_sql("UPDATE dead_letters SET publishing = NULL")
+
+        assert initialize(Ledger(version_9)) is True
+
+        (letter,) = contents(version_9)["dead_letters"]
+        assert letter["replayed_by"] is None
+        assert "publishing" not in letter

@@ -242,7 +242,7 @@ def test_a_dead_letter_whose_replay_dies_between_the_commits_is_one_row(group: G
         replayed(dies)
     assert replayed(None) == [1]
 
-    assert group.archived() == sorted([*ALL, (1, 2)])
+    assert group.archived() == [*ALL, (2 if dies == "after" else 3, 2)]
     assert group.proved() == (6, 0)
 
 

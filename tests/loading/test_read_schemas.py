@@ -190,7 +190,7 @@ def test_dead_letters_are_replayed_with_ids_that_the_registry_does_not_know_any_
     with loader.engine.begin() as conn:
         conn.execute(sa.text("DROP TABLE target"))
 
-    assert letters_again(loader, orders, value_format=AVRO) == [Replayed(1, 1, 1, 0)]
+    assert letters_again(loader, orders, value_format=AVRO) == [Replayed(1, 1, 1, 0, 2)]
 
     assert rows(loader.engine, "SELECT id FROM target") == [(1,)]
 
@@ -201,7 +201,7 @@ def test_a_replay_of_dead_letters_stores_what_it_read(loader: Loader, registry: 
     assert rows(loader.engine, READ) == [(1, "value", 1, "avro", texts(V1))]
     registry.register(f"{orders}-value", V2)
 
-    assert letters_again(loader, orders, value_format=AVRO) == [Replayed(1, 1, 1, 0)]
+    assert letters_again(loader, orders, value_format=AVRO) == [Replayed(1, 1, 1, 0, 2)]
 
     assert [row[2] for row in rows(loader.engine, READ)] == [1, 2]
 

@@ -265,5 +265,5 @@ def test_a_reason_that_the_database_cannot_hold_is_escaped(
     with engine.begin() as conn:
         conn.exec_driver_sql("UPDATE dead_letters SET error = ''")
     pipeline = loader_of(kafka, engine).pipeline([name], value_format=Json("id BIGINT"))
-    assert replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=engine) == [Replayed(1, 0, 0, 1)]
+    assert replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=engine) == [Replayed(1, 0, 0, 1, 2)]
     assert rows(engine, "SELECT error FROM dead_letters") == [(reason,)]

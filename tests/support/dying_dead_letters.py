@@ -1,9 +1,9 @@
-"""A replay of dead letters that dies: see `dying_rewind`."""
+"""A replay of dead letters that dies: see `dying_load` and `dying_rewind`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
@@ -13,9 +13,14 @@ from airflow_kafka_offsets import Staging
 from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.ledger.dead_letter_batches import DeadLetterClaim
+from airflow_kafka_offsets.ledger.publications import Publication
 from airflow_kafka_offsets.loading.pipeline import Pipeline
+from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.refused import Record
+from tests.support.dying_load import _after, _before, stage_module
 from tests.support.dying_rewind import Stop
 
 replay_module = import_module("airflow_kafka_offsets.dead_letters.replay")
@@ -23,20 +28,25 @@ driver = import_module("airflow_kafka_offsets.spark.driver")
 
 # Beside the statements.
 _STEPS = (
-    (replay_module, "_write"),
-    (replay_module, "_stage"),
+    (replay_module, "stage"),
     (driver, "write_manifest"),
+    (stage_module, "mark_staged"),
     (StagingDirectory, "remove"),
 )
 
 
 @dataclass(frozen=True)
 class DeadLetterReplay:
-    """What to replay, as plain data: all dead letters of group `loader`, into the table `target`."""
+    """What to replay, as plain data: dead letters of group `loader`.
+
+    :param corrected: values to replay instead; None replays all dead letters
+    """
 
     url: str
     topic: str
     staging_dir: str
+    sink: Sink = field(default_factory=lambda: SqlTable("target"))
+    corrected: dict[Record, bytes | None] | None = None
 
     def __call__(self) -> list[Replayed]:
         engine = sa.create_engine(self.url, hide_parameters=True)
@@ -44,11 +54,11 @@ class DeadLetterReplay:
             group_id="loader",
             topics=(self.topic,),
             value_format=Json("id BIGINT NOT NULL, name STRING"),
-            sink=SqlTable("target"),
+            sink=self.sink,
             staging=Staging(dir=self.staging_dir),
         )
         try:
-            return replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=engine)
+            return replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=engine, corrected=self.corrected)
         finally:
             engine.dispose()
 
@@ -86,12 +96,34 @@ def note_steps(_: Stop) -> None:
 def stop_at_steps(stop: Stop) -> None:
     """Have the steps stop that are no statements."""
     for owner, name in _STEPS:
-        setattr(owner, name, _before(stop, name, getattr(owner, name)))
+        setattr(owner, name, _stopping(stop, name, getattr(owner, name)))
 
 
-def _before(stop: Stop, name: str, step: Callable[..., Any]) -> Callable[..., Any]:
+def _stopping(stop: Stop, name: str, step: Callable[..., Any]) -> Callable[..., Any]:
     def stopped(*args: Any, **options: Any) -> Any:
         stop(name)
         return step(*args, **options)
 
     return stopped
+
+
+POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
+    "after the batch is planned": _after(replay_module, "record_dead_letter_batch"),
+    "after the manifest": _before(stage_module, "mark_staged"),
+    "after it is staged": _after(replay_module, "stage"),
+    "before it begins to be published": _before(Publication, "begin"),
+    "after it began to be published": _after(Publication, "begin"),
+    "inside the transaction": _before(DeadLetterClaim, "finish_commit"),
+    "after COMMIT": _after(replay_module, "stage_and_commit"),
+}
+"""Where a replay is killed; `inside the transaction` is between the two commits where there are two."""
+
+
+@dataclass(frozen=True)
+class StopsAt:
+    """Has a replay stop at a point, as plain data."""
+
+    point: str
+
+    def __call__(self, stop: Stop) -> None:
+        POINTS[self.point](lambda: stop(self.point))

@@ -21,6 +21,7 @@ from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.kafka import reader
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+from airflow_kafka_offsets.ledger.publications import Publication
 from airflow_kafka_offsets.loading import load
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.loading.pipeline import Pipeline
@@ -194,15 +195,15 @@ POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
     "after the manifest": _before(stage_module, "mark_staged"),
     "after it is marked as staged": _before(commit_module, "commit"),
     "inside the transaction": _before(claims, "set_positions"),
-    "after COMMIT, its answer lost": _before(commit_transaction, "_rows_committed"),
+    "after COMMIT, its answer lost": _before(commit_transaction, "_is_committed"),
     "after COMMIT": _after(commit_transaction, "transact"),
     "before clean-up": _after(commit_module, "commit_batch"),
     "during clean-up": _in_the_middle_of_removing,
 }
 
 PUBLISHING_POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
-    "before it begins to be published": _before(commit_module, "begin_publishing"),
-    "after it began to be published": _after(commit_module, "begin_publishing"),
+    "before it begins to be published": _before(Publication, "begin"),
+    "after it began to be published": _after(Publication, "begin"),
 }
 """Points of loads into a target that commits elsewhere; `inside the transaction` is between the two commits there."""
 

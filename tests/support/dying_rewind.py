@@ -60,16 +60,28 @@ class DyingRewind(dying_load.DyingLoad):
 
     :param stop_at: the number of that statement, from 1 on; COMMIT is one, too. None is the first one after a COMMIT
     :param install: has other steps than statements stop, too
+    :param statements: whether it stops at statements at all
     """
 
-    def __init__(self, work: Work, stop_at: int | None, install: Callable[[Stop], None] | None = None) -> None:
+    def __init__(
+        self,
+        work: Work,
+        stop_at: int | None,
+        install: Callable[[Stop], None] | None = None,
+        *,
+        statements: bool = True,
+    ) -> None:
         self._pipe, theirs = dying_load._CONTEXT.Pipe()
-        self.process = dying_load._CONTEXT.Process(target=_main, args=(work, stop_at, install, theirs), daemon=True)
+        self.process = dying_load._CONTEXT.Process(
+            target=_main, args=(work, stop_at, install, statements, theirs), daemon=True
+        )
         self.process.start()
         theirs.close()
 
 
-def _main(work: Work, stop_at: int | None, install: Callable[[Stop], None] | None, pipe: Connection) -> None:
+def _main(
+    work: Work, stop_at: int | None, install: Callable[[Stop], None] | None, statements: bool, pipe: Connection
+) -> None:
     count, committed = 0, False
 
     def stop(statement: str) -> None:
@@ -88,8 +100,9 @@ def _main(work: Work, stop_at: int | None, install: Callable[[Stop], None] | Non
         if conn.dialect.name != "sqlite":
             stop("COMMIT")
 
-    sa.event.listen(Engine, "before_cursor_execute", before_statement)
-    sa.event.listen(Engine, "commit", before_commit)
+    if statements:
+        sa.event.listen(Engine, "before_cursor_execute", before_statement)
+        sa.event.listen(Engine, "commit", before_commit)
     if install is not None:
         install(stop)
     try:

@@ -141,7 +141,7 @@ def upgraded(engine: Engine) -> dict[str, list[dict[str, Any]]]:
         {renamed.get(name, name): value for name, value in row.items()} for row in found["offset_ranges"]
     ]
     found["dead_letters"] = [
-        row | dict.fromkeys(("error_class", "schema_id", "publishing")) for row in found["dead_letters"]
+        row | dict.fromkeys(("error_class", "schema_id", "replayed_by")) for row in found["dead_letters"]
     ]
     found |= {"schema_texts": [], "batch_schemas": [], "offsets_installation": []}
     return found | {"offsets_schema_version": [{"version": SCHEMA_VERSION}]}

@@ -42,8 +42,9 @@ ROWS: list[dict[str, Any]] = [
         "by-name": [("a", VALUE), ("b", None)],
         "deep": {"2fa": [{"x-y": VALUE}]},
     },
-    {"unit price": None, "user": None, "users": [], "by-name": None, "deep": {"2fa": None}},
-    {"unit price": 3, "user": {**VALUE, "user-id": None}, "users": None, "by-name": [], "deep": None},
+    # pyiceberg reads lists and maps of structs that are null as empty ones.
+    {"unit price": None, "user": None, "users": [], "by-name": [], "deep": {"2fa": []}},
+    {"unit price": 3, "user": {**VALUE, "user-id": None}, "users": [VALUE], "by-name": [], "deep": {"2fa": []}},
 ]
 
 

@@ -109,7 +109,7 @@ class Snapshot(ABC):
     def check_history(self, group_id: str, last_rewind: datetime | None) -> None:
         """Check that the table was not set back behind the last publication of a group.
 
-        :param last_rewind: when the group was rewound last
+        :param last_rewind: when the group was rewound last; what was set back before is known
         :raises TargetError: rows of the group may be gone
         """
 

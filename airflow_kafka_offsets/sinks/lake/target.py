@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -59,7 +60,7 @@ class LakeTarget(Target):
         :raises OlderLedgerError: the last publication of the series is that of a later batch
         :raises TargetError: it was published, and the table was set back since
         """
-        self._conn = conn
+        self._conn, self._opened_at = conn, datetime.now(UTC)
         if self.snapshot is None:
             return
         self.snapshot.check()
@@ -120,6 +121,7 @@ class LakeTarget(Target):
         for _ in attempts(self.name):
             if self._commit(snapshot) or self._is_done(snapshot := snapshot.refresh()):
                 return
+            snapshot.check_history(self.output.group_id, self._opened_at)
             self._prove(snapshot)
             self._plan(snapshot)
             if self.result != expected:
@@ -217,7 +219,7 @@ class LakeTarget(Target):
             return True
         raise CommitUnknownError(
             f"There was no answer whether a commit to {self.name!r} was made ({reason}), and the table does not show "
-            "it. Nothing is committed twice: the next attempt looks first. Run the task again"
+            "it. Nothing is committed twice: the next attempt looks first"
         )
 
     def _change(self, snapshot: Snapshot, number: int | None) -> Change:

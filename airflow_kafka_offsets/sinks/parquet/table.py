@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _STAGING = "_staging"
 
-_NAME = re.compile(r"(?:[^/]+=[^/]*/)*(\d+)-\d+\.parquet")
+_NAME = re.compile(r"(?:[^/]+=[^/]*/)*(\d+)(-[0-9a-f]{8})?-\d+\.parquet")
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,8 @@ class ParquetTarget(Target):
 
     def __init__(self, table: ParquetTable, conn: Connection, output: Output) -> None:
         self.table, self._conn, self._output = table, conn, output
+        # What is published of a batch besides its ranges, such as its dead letters, has names of its own.
+        self._stem = str(output.batch_id) if output.ranges else f"{output.batch_id}-{output.attempt[-8:]}"
         self._removed: list[str] = []
         self._copies: dict[str, str] | None = None
 
@@ -172,7 +174,7 @@ class ParquetTarget(Target):
         self._copies = {}
         for number, file in enumerate(files):
             directory = file.name.removeprefix(root).rpartition("/")[0]
-            name = f"{self._output.batch_id}-{number}.parquet"
+            name = f"{self._stem}-{number}.parquet"
             self._copies[file.name] = f"{directory}/{name}" if directory else name
         return sum(file.rows for file in files)
 
@@ -192,8 +194,8 @@ class ParquetTarget(Target):
             for staged, path in self._copies.items():
                 self.table.files.copy(staged, path)
             # Those of an attempt whose staged files were lost.
-            published, batch_id = self.table.published(), self._output.batch_id
-            self._removed += [path for path, number in published.items() if number == batch_id]
+            own = re.compile(rf"(?:.*/)?{self._stem}-\d+\.parquet")
+            self._removed += filter(own.fullmatch, self.table.published())
         for path in set(self._removed).difference(self._copies.values() if self._copies is not None else ()):
             self.table.files.remove(path)
 

@@ -190,6 +190,28 @@ def test_a_batch_that_was_published_and_is_gone_moves_no_position(table: LakeTab
         publish(table, of, rows)
 
 
+def test_a_table_that_is_set_back_in_the_moment_of_a_commit_is_noticed(
+    kind: str, table: LakeTable, tmp_path: Path
+) -> None:
+    first, second = output(1, "a"), output(2, "a")
+    rows = {of: staged(table, of, tmp_path) for of in (first, second)}
+    if kind == "iceberg":
+        native(table).append(native(table).scan().to_arrow())  # a snapshot to go back to
+    publish(table, first, rows[first])
+
+    def publish_late() -> None:
+        with table.publish(NO_DATABASE, second) as target:
+            target.write(rows[second])
+            found = native(table)
+            if kind == "delta":
+                found.restore(found.version() - 1)
+            else:
+                found.manage_snapshots().set_current_snapshot(found.snapshots()[0].snapshot_id).commit()
+
+    with pytest.raises(TargetError, match=r"was restored to a version before|was set back, or replaced"):
+        publish_late()
+
+
 def test_a_writer_that_commits_without_a_pause_is_outlasted(
     kind: str, table: LakeTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,3 +160,16 @@ def test_a_file_has_the_columns_of_its_rows(uri: str, tmp_path: Path) -> None:
 
     files = [dataset(f"{uri}/{path}").schema.names for path in published(uri)]
     assert files == [["a", "_batch_id"], ["b", "_batch_id"]]
+
+
+def test_a_file_system_without_links_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError("Operation not permitted")
+
+    Path(tmp_path, "staged.parquet").write_bytes(b"rows")
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    for _ in range(2):
+        ObjectFiles(str(tmp_path), {}).copy("staged.parquet", "day=1/1-0.parquet")
+
+    assert [path.name for path in Path(tmp_path, "day=1").iterdir()] == ["1-0.parquet"]
+    assert Path(tmp_path, "day=1/1-0.parquet").read_bytes() == b"rows"

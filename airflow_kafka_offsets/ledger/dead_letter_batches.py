@@ -1,0 +1,364 @@
+"""Batches of kind `dead_letters`: each puts dead letters of one earlier batch through the pipeline again.
+
+A dead letter names the batch that replays it (`replayed_by`). The commit of that batch deletes it, and records in
+`replaced_output` how many of them the earlier batch has lost. An interrupted replay is not resumed: the next one of the
+group into the same target finishes its batch where the target has the rows already, and abandons it otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_kafka_offsets.core.history import DEAD_LETTERS, OPEN_STATES
+from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
+from airflow_kafka_offsets.core.text import count
+from airflow_kafka_offsets.database.transactions import database_now, transact
+from airflow_kafka_offsets.exceptions import FencedError, LedgerError
+from airflow_kafka_offsets.ledger.batch_outputs import note_outputs
+from airflow_kafka_offsets.ledger.batch_rows import (
+    Batch,
+    Recipe,
+    TaskRun,
+    as_batch,
+    insert_batch,
+    note_added_columns,
+    update_open,
+)
+from airflow_kafka_offsets.ledger.claims import BatchClaim
+from airflow_kafka_offsets.ledger.commit_transaction import Written, commit_batch
+from airflow_kafka_offsets.ledger.dead_letters import DROPPED, execute_with_errors, may_be_published
+from airflow_kafka_offsets.ledger.groups import lock, stored_generation
+from airflow_kafka_offsets.ledger.positions import Reads, without_dead_letters
+from airflow_kafka_offsets.ledger.publications import Publication, published_reads, run_pending_cleanups
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
+from airflow_kafka_offsets.sinks.table import Table
+from airflow_kafka_offsets.sinks.target_names import same_table_names
+from airflow_kafka_offsets.staging.refused import Record
+from airflow_kafka_offsets.staging.rows import StagedRows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+# Conditions of a statement: databases limit the number of bound values.
+_AT_ONCE = 200
+
+_INTERRUPTED = "a later replay of dead letters took over: this one was interrupted, or still running"
+
+
+class StillBadError(Exception):
+    """A target refuses records that were not known as bad: all of them, or some of which it commits externally.
+
+    :ivar errors: of these records, and of others
+    """
+
+    def __init__(self, errors: list[dict[str, Any]]) -> None:
+        super().__init__()
+        self.errors = errors
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterClaim(BatchClaim):
+    """An open batch that replays dead letters, and the right to write it until a later replay takes it over.
+
+    :param source_id: the batch that dead-lettered the records
+    :param records: how many dead letters the commit deletes
+    :param is_external: whether the target commits externally
+    """
+
+    kind: ClassVar[str] = DEAD_LETTERS
+    title: ClassVar[str] = "replay of dead letters"
+
+    source_id: int
+    records: int
+    is_external: bool
+
+    def is_own(self) -> sa.ColumnElement[bool]:
+        """Return the condition for the dead letters of the batch."""
+        letters = self.ledger.tables.dead_letters.c
+        return sa.and_(letters.batch_id == self.source_id, letters.replayed_by == self.batch.batch_id)
+
+    def begin_commit(self, conn: Connection, batch: Batch) -> None:
+        """Lock the group and the batch, and check that all dead letters of the batch are still there.
+
+        Rewinds and replays that remove dead letters lock the group too.
+
+        :raises FencedError: a later replay has taken the batch over
+        :raises LedgerError: a dead letter is not there any more, or its contents were dropped
+        """
+        tables = self.ledger.tables
+        lock(conn, tables, self.group_id)
+        self.lock(conn)
+        kept = self.is_own() & tables.dead_letters.c.error_class.is_distinct_from(DROPPED)
+        if _count(conn, tables, kept) != self.records:
+            raise LedgerError(
+                f"Dead letters of batch {self.source_id} were replayed or removed by somebody else meanwhile, or "
+                "dropped. Nothing of the batch was changed; look at the list again"
+            )
+
+    def write_dead_letters(self, conn: Connection, batch: Batch, letters: Iterable[pa.RecordBatch]) -> None:
+        """Store what is wrong with records that are bad still: their dead letters stay.
+
+        :raises StillBadError: none is left, or the target commits externally and one was not left out before
+        """
+        errors = errors_of(letters)
+        if self._leave_out(conn, errors) and (self.is_external or not _count(conn, self.ledger.tables, self.is_own())):
+            raise StillBadError(errors)
+
+    def written_reads(self, reads: Reads) -> Reads:
+        """Return what was read without the records that are bad still: they stay dead letters of the earlier batch."""
+        return without_dead_letters(reads)
+
+    def finish_commit(self, conn: Connection, batch: Batch, reads: Reads, now: datetime) -> None:
+        """Delete the dead letters that became rows, and record how many the earlier batch has lost."""
+        tables = self.ledger.tables
+        deleted = _count_by_partition(conn, tables, self.is_own())
+        conn.execute(tables.dead_letters.delete().where(self.is_own()))
+        of_batch = {"batch_id": batch.batch_id, "replaced_batch_id": self.source_id, "row_count": 0}
+        rows = [of_batch | tp._asdict() | {"dead_letters": number} for tp, number in deleted.items()]
+        if rows:
+            conn.execute(tables.replaced_output.insert(), rows)
+
+    def leave_out(self, errors: Sequence[dict[str, Any]]) -> DeadLetterClaim | None:
+        """Store what is wrong with records that are bad still, and leave their dead letters out of the batch.
+
+        :param errors: see `errors_of`
+        :return: the claim from now on; None where no dead letter is left: then the batch is abandoned
+        """
+        tables = self.ledger.tables
+
+        def work(conn: Connection) -> int:
+            self._leave_out(conn, errors)
+            records = _count(conn, tables, self.is_own())
+            if not records:
+                reason = f"nothing was written: all of {count(self.records, 'record')} are bad still"
+                update_open(conn, tables, self.batch.batch_id, state="abandoned", reason=reason)
+            return records
+
+        records = self.transact(work)
+        return replace(self, records=records) if records else None
+
+    def _leave_out(self, conn: Connection, errors: Sequence[dict[str, Any]]) -> int:
+        """Store errors, but for dropped dead letters, and return how many dead letters are the batch's no more."""
+        letters = self.ledger.tables.dead_letters
+        names = {"topic": letters.c.topic, "partition": letters.c.partition, "offset": letters.c.offset_value}
+        bound = [column == sa.bindparam(f"of_{name}", type_=column.type) for name, column in names.items()]
+        is_kept = letters.c.error_class.is_distinct_from(DROPPED)
+        rows = [
+            {f"of_{name}": error[name] for name in names} | {name: error[name] for name in ("error_class", "error")}
+            for error in errors
+        ]
+        if rows:
+            execute_with_errors(conn, letters.update().where(self.is_own(), is_kept, *bound), rows)
+        records = [Record(*(error[name] for name in names)) for error in errors]
+        left_out = letters.update().where(self.is_own()).values(replayed_by=None)
+        return sum(conn.execute(left_out.where(_are_of(letters, some))).rowcount for some in _parts(records))
+
+    def fenced(self, conn: Connection) -> FencedError:
+        """Return the error that says why this replay has lost the batch."""
+        batches = self.ledger.tables.offset_batches.c
+        of_batch = batches.batch_id == self.batch.batch_id
+        row = conn.execute(sa.select(batches.state, batches.reason).where(of_batch)).one_or_none()
+        current = f"{row.state}, {row.reason}" if row is not None else "its row is gone"
+        return FencedError(
+            f"Batch {self.batch.batch_id}, a replay of dead letters of batch {self.source_id} of group "
+            f"{self.group_id!r}, was taken over ({current}). Nothing of it was written by this one; look at the list "
+            "again, and replay what is left."
+        )
+
+
+def errors_of(letters: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
+    """Return what is wrong with records: `topic`, `partition`, `offset`, `error_class` and `error` of each.
+
+    :param letters: record batches with the columns of `staging.dead_letters.SCHEMA`
+    """
+    names = ["topic", "partition", "offset", "error_class", "error"]
+    return [error for chunk in letters for error in chunk.select(names).to_pylist()]
+
+
+def record_dead_letter_batch(
+    ledger: Ledger,
+    group_id: str,
+    source_id: int,
+    wanted: sa.ColumnElement[bool],
+    is_chosen: Callable[[Record], bool],
+    recipe: Recipe,
+    *,
+    is_external: bool,
+    who: str,
+    reason: str | None,
+) -> DeadLetterClaim | None:
+    """Plan the replay of dead letters of a batch: from now on they name the new batch.
+
+    Those that another replay may have published are left out.
+
+    :param source_id: the batch that dead-lettered the records
+    :param wanted: the condition for the dead letters that are replayed
+    :param is_chosen: which of these
+    :return: None where there are none
+    """
+    tables, owner = ledger.tables, TaskRun.of_this_process()
+    letters, batches = tables.dead_letters, tables.offset_batches.c
+    place = (letters.c.topic, letters.c.partition, letters.c.offset_value)
+
+    def work(conn: Connection) -> DeadLetterClaim | None:
+        lock(conn, tables, group_id)
+        is_free = sa.and_(letters.c.batch_id == source_id, wanted, sa.not_(may_be_published(tables, group_id)))
+        found = conn.execute(sa.select(*place).where(is_free).order_by(*place))
+        records = [record for record in (Record(*row) for row in found) if is_chosen(record)]
+        if not records:
+            return None
+        source = conn.execute(sa.select(tables.offset_batches).where(batches.batch_id == source_id)).one()
+        ranges = _ranges(as_batch(conn, tables, source), records)
+        values = asdict(recipe) | {"state": "planned", "epoch": 1, "planned_at": database_now(conn)}
+        values |= {"scenario": f"dead letters of batch {source_id}", "who": who, "reason": reason}
+        generation = stored_generation(conn, tables, group_id)
+        batch = insert_batch(conn, tables, group_id, owner, DEAD_LETTERS, generation, ranges, **values)
+        replayed = letters.update().where(letters.c.batch_id == source_id).values(replayed_by=batch.batch_id)
+        for some in _parts(records):
+            conn.execute(replayed.where(_are_of(letters, some)))
+        return DeadLetterClaim(ledger, group_id, 1, owner, batch, source_id, len(records), is_external)
+
+    return transact(ledger.engine, work)
+
+
+class FinishedReplay(NamedTuple):
+    """A replay of dead letters that died after the commit of its target.
+
+    :param batch_id: the batch that replayed
+    :param source_id: the batch that dead-lettered the records
+    :param records: how many dead letters became rows
+    :param rows: how many rows the target has of them
+    """
+
+    batch_id: int
+    source_id: int
+    records: int
+    rows: int
+
+
+def settle_dead_letter_batches(ledger: Ledger, table: Table, group_id: str) -> list[FinishedReplay]:
+    """Finish or abandon the open replays of dead letters of a group into a target, and clean up after abandoned ones.
+
+    A batch whose rows the target has already is committed. Any other one is abandoned: its process was interrupted, or
+    still runs, and cannot commit any more. Safe to repeat, and in two processes at once.
+
+    :raises TargetError: the target cannot be asked
+    """
+    batches = ledger.tables.offset_batches.c
+    finished: list[FinishedReplay] = []
+    with ledger.connect() as conn:
+        query = sa.select(batches.batch_id).where(
+            batches.consumer_group == group_id,
+            batches.kind == DEAD_LETTERS,
+            batches.state.in_(OPEN_STATES),
+            batches.target_table.in_(same_table_names(conn, table.sink.name)),
+        )
+        ids = conn.scalars(query.order_by(batches.batch_id)).all()
+    for batch_id in ids:
+        claim = _take_over(ledger, group_id, batch_id, is_external=table.sink.commits_externally)
+        if claim is None:
+            continue
+        publication = Publication.of(ledger, table, claim.batch, DEAD_LETTERS)
+        if claim.batch.is_publishing and claim.records and publication.is_published():
+            finished.append(_finish(claim, publication))
+        else:
+            abandoned = {"state": "abandoned", "reason": _INTERRUPTED}
+            claim.transact(lambda conn: update_open(conn, ledger.tables, batch_id, **abandoned))  # noqa: B023
+            log.info("Batch %d of group %r is abandoned: %s", batch_id, group_id, _INTERRUPTED)
+    run_pending_cleanups(ledger, table, group_id)
+    return finished
+
+
+def _take_over(ledger: Ledger, group_id: str, batch_id: int, *, is_external: bool) -> DeadLetterClaim | None:
+    """Fence the process that replays a batch; return None where the batch was closed meanwhile."""
+    tables, owner = ledger.tables, TaskRun.of_this_process()
+    batches, letters = tables.offset_batches, tables.dead_letters.c
+
+    def work(conn: Connection) -> DeadLetterClaim | None:
+        # A replay that is within its transaction ends it first.
+        lock(conn, tables, group_id)
+        if not update_open(conn, tables, batch_id, epoch=batches.c.epoch + 1):
+            return None
+        row = conn.execute(sa.select(batches).where(batches.c.batch_id == batch_id)).one()
+        is_own = sa.and_(letters.consumer_group == group_id, letters.replayed_by == batch_id)
+        source_id = conn.scalar(sa.select(sa.func.min(letters.batch_id)).where(is_own)) or 0
+        batch, records = as_batch(conn, tables, row), _count(conn, tables, is_own)
+        return DeadLetterClaim(ledger, group_id, row.epoch, owner, batch, source_id, records, is_external)
+
+    return transact(ledger.engine, work)
+
+
+def _finish(claim: DeadLetterClaim, publication: Publication) -> FinishedReplay:
+    """Commit a batch that the target has, without its files."""
+    tables, batch_id = claim.ledger.tables, claim.batch.batch_id
+
+    def write(conn: Connection) -> Written:
+        with publication.open(conn) as target:
+            rows = target.write(StagedRows.none(batch_id))
+            if added := target.add_columns(_no_columns()):
+                note_added_columns(conn, tables, batch_id, added)
+            note_outputs(conn, tables, batch_id, target)
+        counts = _count_by_partition(conn, tables, claim.is_own())
+        reads = published_reads(claim.ledger, batch_id)
+        return Written(rows, {tp: replace(read, records=counts.get(tp, 0)) for tp, read in reads.items()}, "")
+
+    rows = commit_batch(claim, claim.batch, write).rows
+    log.info(
+        "Removed %s of batch %d: batch %d, a replay that was interrupted, had written %s of them",
+        count(claim.records, "dead letter"),
+        claim.source_id,
+        batch_id,
+        count(rows, "row"),
+    )
+    return FinishedReplay(batch_id, claim.source_id, claim.records, rows)
+
+
+def _no_columns() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([])
+
+
+def _ranges(source: Batch, records: Sequence[Record]) -> list[OffsetRange]:
+    """Return the range of each partition, from its first record to the last one."""
+    topic_ids = {range_.topic_partition: range_.topic_id for range_ in source.ranges}
+    ranges = []
+    for tp, group in groupby(records, lambda record: TopicPartition(record.topic, record.partition)):
+        offsets = [record.offset for record in group]
+        end = offsets[-1] + 1
+        ranges.append(OffsetRange(*tp, offsets[0], end, end, topic_ids.get(tp), DEAD_LETTERS))
+    return ranges
+
+
+def _count(conn: Connection, tables: Tables, where: sa.ColumnElement[bool]) -> int:
+    return conn.scalar(sa.select(sa.func.count()).select_from(tables.dead_letters).where(where)) or 0
+
+
+def _count_by_partition(conn: Connection, tables: Tables, where: sa.ColumnElement[bool]) -> dict[TopicPartition, int]:
+    letters = tables.dead_letters.c
+    counts = sa.select(letters.topic, letters.partition, sa.func.count()).where(where)
+    found = conn.execute(counts.group_by(letters.topic, letters.partition))
+    return {TopicPartition(row[0], row[1]): row[2] for row in found}
+
+
+def _are_of(letters: sa.Table, records: Iterable[Record]) -> sa.ColumnElement[bool]:
+    """Return the condition for the dead letters of some records."""
+    place = (letters.c.topic, letters.c.partition, letters.c.offset_value)
+    of_record = (sa.and_(*(column == value for column, value in zip(place, record, strict=True))) for record in records)
+    return sa.or_(sa.false(), *of_record)
+
+
+def _parts(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+    """Yield as many records at once as a statement can name."""
+    for first in range(0, len(records), _AT_ONCE):
+        yield records[first : first + _AT_ONCE]
