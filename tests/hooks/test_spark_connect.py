@@ -132,7 +132,7 @@ def test_an_error_in_a_record_names_it(remote_loader: Loader, topic: TopicFactor
             {"host": "spark.invalid"},
             None,
             ConfigurationError,
-            r"leads to the Spark Connect server spark\.invalid:\d+: set stag",
+            r"leads to the Spark Connect server spark\.invalid:\d+: set Staging",
         ),
         (
             {"port": free_port()},

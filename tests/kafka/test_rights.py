@@ -150,8 +150,8 @@ ACTIONS: dict[str, Callable[[Trial], None]] = {
     "the headroom": headroom,
     "`import`": import_commits,
     "first runs": load_after_commits,
-    "`also_to_topic`": write,
-    "`mirror_to`": mirror,
+    "`DeadLetters.topic`": write,
+    "`Coordination.mirror_to`": mirror,
 }
 
 
