@@ -2,7 +2,6 @@
 
 One transaction of DuckDB writes the rows and the number of the batch, before the positions move. Where a process dies
 between the two commits, the next attempt finds the number, and only moves the positions.
-
 DAG files import this module: DuckDB and Arrow are imported where they are used.
 """
 # ruff: noqa: S608 - names of tables are quoted
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.target_rows import Batches, Detail, ReplacedOffsets
     from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
 
-PLACE = ("_batch_id", "_kafka_topic", "_kafka_partition", "_kafka_offset")
-_PLACE = ", ".join(PLACE)
+_PLACE = "_batch_id, _kafka_topic, _kafka_partition, _kafka_offset"
 _PUBLICATIONS = """CREATE TABLE IF NOT EXISTS _kafka_publications
     (target VARCHAR, series VARCHAR, number BIGINT, did VARCHAR, PRIMARY KEY (target, series))"""
 
@@ -42,10 +40,7 @@ _PUBLICATIONS = """CREATE TABLE IF NOT EXISTS _kafka_publications
 @dataclass(frozen=True)
 class DuckDBTable(Sink):
     """Append rows to a table of a DuckDB file; a missing one is created. All parameters are templated.
-
-    :param path: of the file, absolute, on a disk of all workers that run the task
-    :param conn_id: the Airflow connection of the database that holds the positions
-    """
+    The path is absolute. `conn_id` is the Airflow connection of the database that holds the positions."""
 
     template_fields: ClassVar[tuple[str, ...]] = ("path", "table", "conn_id")
 
@@ -103,17 +98,15 @@ class OpenFile:
         return dict(self.file.execute(query, [self.sink.table]).fetchall())
 
     def create(self, columns: pa.Schema) -> None:
-        import pyarrow as pa
-
-        self.file.register("_columns", columns.append(pa.field("_batch_id", pa.int64())).empty_table())
-        self.file.execute(f"CREATE TABLE IF NOT EXISTS {self.table} AS FROM _columns")
+        self.file.register("_columns", columns.empty_table())
+        self.file.execute(f"CREATE TABLE IF NOT EXISTS {self.table} AS SELECT *, 0::BIGINT AS _batch_id FROM _columns")
 
     def remove(self, where: str, parameters: Sequence[Any]) -> list[Removed]:
         rows = f"FROM {self.table} WHERE {where}"
         counted = f"SELECT _batch_id, _kafka_topic, _kafka_partition, count(*) {rows} GROUP BY ALL ORDER BY ALL"
-        counts = self.file.execute(counted, parameters).fetchall()
+        found = self.file.execute(counted, parameters).fetchall()
         self.file.execute(f"DELETE {rows}", parameters)
-        return [Removed(batch, TopicPartition(topic, partition), count) for batch, topic, partition, count in counts]
+        return [Removed(batch, TopicPartition(*place), count) for batch, *place, count in found]
 
     def last(self, output: Output) -> tuple[int, dict[str, Any]]:
         """Return the number of the last publication of a series, and what it did."""
@@ -140,11 +133,11 @@ class ConnectedTable(Table):
         with self.sink.opened() as opened:
             if columns is not None:
                 opened.create(columns)
-            elif not opened.columns():
-                return TargetColumns(self.sink.name, None)
             known = tuple(opened.columns())
+            if not known:
+                return TargetColumns(self.sink.name, None)
             # It adds no columns.
-            if lacking := {*PLACE, *(columns.names if columns is not None else ())}.difference(known):
+            if lacking := {*_PLACE.split(", "), *(columns.names if columns is not None else ())}.difference(known):
                 raise TargetError(f"{self.sink.name!r} has no column {', '.join(sorted(lacking))}")
         return TargetColumns(self.sink.name, known)
 
@@ -174,9 +167,8 @@ class ConnectedTable(Table):
     def state(self, output: Output) -> PublicationState:
         with self.sink.opened() as opened:
             number, did = opened.last(output)
-        if number > output.batch_id:
-            return Superseded(number)
-        return Published(did["rows"]) if number == output.batch_id else NotPublished()
+        here = Published(did["rows"]) if number == output.batch_id else NotPublished()
+        return Superseded(number) if number > output.batch_id else here
 
     def retire(self, output: Output) -> list[Removed]:
         with self.sink.opened() as opened:
@@ -195,8 +187,8 @@ class ConnectedTable(Table):
 
     def datasets(self) -> list[Dataset]:
         with self.sink.opened() as opened:
-            columns = opened.columns()
-        return [Dataset(f"duckdb://{self.sink.path}", f"main.{self.sink.table}", list(columns.items()) or None)]
+            columns = list(opened.columns().items()) or None
+            return [Dataset(f"duckdb://{self.sink.path}", f"main.{self.sink.table}", columns)]
 
 
 @dataclass
@@ -226,8 +218,6 @@ class OpenTable(Target):
         return self.gone
 
     def write(self, rows: StagedRows) -> int:
-        import pyarrow as pa
-
         schema, file = rows.schema(), self.opened.file
         if self.did is not None or schema is None:
             return self.rows if self.did is None else int(self.did["rows"])
@@ -235,8 +225,8 @@ class OpenTable(Target):
         # With a transform, it is called again where a record that was refused had other rows, too.
         self.rows = 0
         file.execute(f"CREATE OR REPLACE TEMP TABLE _written AS FROM {self.opened.table} LIMIT 0")
-        types = file.table("_written").to_arrow_table().schema  # a value that does not fit is refused
-        columns = pa.schema([types.field(name) for name in (*schema.names, "_batch_id")])
+        # In the types of the table: a value that does not fit is refused.
+        columns = file.table("_written").to_arrow_table().select([*schema.names, "_batch_id"]).schema
         for chunk in rows.chunks(columns):
             file.register("_chunk", chunk.rows)
             file.execute("INSERT INTO _written BY NAME FROM _chunk")
