@@ -116,6 +116,10 @@ class Target(Protocol):
         left out: it becomes a dead letter, or `refuse` raises. A row that is refused for any other reason is the
         chunk's `error`. Where the tasks of Spark wrote final files, the target gets these.
 
+        May be called again in the same block: with a transform, all rows are written once more without those of a
+        record that was refused. The caller rolls back what the connection of the positions wrote. A target that commits
+        externally takes back what it wrote itself, so that the last call decides.
+
         :return: the number of rows written
         :raises TargetError: the target does not fit the rows
         :raises StagedFileError: a file is missing or altered, or does not fit the target any more; staging again helps
@@ -164,7 +168,8 @@ class Table(ABC):
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:  # noqa: B027
         """Raise if the target holds rows of a batch that the state tables do not know, as after a restored backup.
 
-        Called once a load; where the target commits externally, or has files, for each batch.
+        Called once a load; where the target commits externally, or has files, for each batch, before Spark starts and
+        again within the block of `publish`.
 
         :param batches: the state table `offset_batches`
         :param output: of the batch that is about to be written
@@ -196,7 +201,8 @@ class Table(ABC):
         at the end of the block, with the number of the batch as that of the last publication of the series; it fails
         where another writer committed to the same rows since the block began. If the batch is published already, the
         block does nothing, and the methods of the target return what they returned then. Where the block raises,
-        nothing of it is committed.
+        nothing of it is committed: by that a rewind counts the rows that it will remove, and removes them in another
+        block, without rows to write, once the positions are committed.
 
         :raises OlderLedgerError: the last publication of the series is that of a later batch
         """
