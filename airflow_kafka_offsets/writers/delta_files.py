@@ -37,6 +37,9 @@ from airflow_kafka_offsets.writers.statistics import ColumnStatistics
 # Longer texts are cut, as other writers do.
 _TEXT_LENGTH = 32
 
+# Of a directory, in most file systems.
+_LONGEST_NAME = 255
+
 _GREATEST = "\U0010ffff"
 
 
@@ -97,8 +100,12 @@ def delta_layout(
 def delta_path(directory: str, partition: Mapping[str, Any]) -> str:
     """Return the path of a new file, with Hive's directories, as Spark writes it: some readers take the values of
     partition columns from these. In the log it is URL-encoded, as `AddAction` does.
+
+    A value that is too long for the name of a directory has none: by Delta's protocol, paths have no meaning.
     """
-    return hive_path(directory, {name: delta_value(value) for name, value in partition.items()})
+    path = hive_path(directory, {name: delta_value(value) for name, value in partition.items()})
+    is_too_long = any(len(part.encode()) > _LONGEST_NAME for part in path.split("/"))
+    return hive_path(directory, {}) if is_too_long else path
 
 
 def add_action(file: DataFile) -> dict[str, Any]:

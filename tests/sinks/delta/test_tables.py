@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pytest
 from airflow_kafka_offsets import DeltaTable
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.delta.columns import skipping_columns
+from airflow_kafka_offsets.sinks.delta.snapshot import remove_action
 from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.writers.refused_rows import RefusedRows
@@ -60,6 +62,29 @@ def test_values_are_read_back_as_they_were(uri: str, tmp_path: Path, partition_b
     assert snapshot is not None
     own = [row for rows in snapshot.scan(ROWS.schema.names) for row in rows.to_pylist()]
     assert sorted(map(repr, own)) == sorted(map(repr, ROWS.to_pylist()))
+
+
+@pytest.mark.parametrize(
+    ("text", "directory"),
+    [("New York", "New York"), ("é/%: ", "é%2F%25%3A "), ("", "__HIVE_DEFAULT_PARTITION__"), ("long" * 100, None)],
+    ids=["space", "special", "empty", "long"],
+)
+def test_partition_values_are_names_of_directories(uri: str, tmp_path: Path, text: str, directory: str | None) -> None:
+    """Readers such as polars take the values from there; the log has the paths URL-encoded."""
+    rows = pa.record_batch({"id": [1, 2], "text": [text, text]})
+    publish_rows(DeltaTable(uri, partition_by=("text",)), rows, tmp_path)
+
+    (path,) = (str(each.relative_to(uri)) for each in Path(uri).rglob("*.parquet"))
+    assert path.split("/")[1:-1] == ([f"text={directory}"] if directory is not None else [])
+    table = deltalake.DeltaTable(uri)
+    (action,) = pa.table(table.get_add_actions()).to_pylist()
+    assert (unquote(action["path"]), pa.table(table.to_pyarrow_table()).num_rows) == (path, 2)
+    snapshot = DeltaTable(uri).connect(NO_ENGINE).format.snapshot()
+    assert snapshot is not None
+    table.create_write_transaction(
+        [remove_action(file) for file in snapshot.files()], mode="append", schema=table.schema(), partition_by=["text"]
+    )
+    assert deltalake.DeltaTable(uri).file_uris() == []
 
 
 def test_statistics_are_those_of_the_protocol(uri: str, tmp_path: Path) -> None:
