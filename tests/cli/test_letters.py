@@ -73,7 +73,7 @@ def test_shown_dead_letters_can_be_corrected_and_replayed(
 
     done = cli("dead-letters", "replay", "loader", *DB, *INTO, "--corrected", str(file), "--output", "json")
 
-    assert done.json == [{"batch": 1, "records": 2, "rows": 2, "still_bad": 0}]
+    assert done.json == [{"batch": 1, "records": 2, "rows": 2, "still_bad": 0, "replayed_by": 2}]
     assert rows(inline_loader.engine, "SELECT id, name FROM target ORDER BY id") == [
         (0, "name-0"),
         (1, "one"),
@@ -126,7 +126,7 @@ def test_dropped_dead_letters_leave_who_and_why(cli: CommandLine, orders: str, i
     assert reread(inline_loader).dead_letters == 3
     assert cli(*choice, "--execute").json == [{"group": "loader", "dropped": 0}]
     replayed = cli("dead-letters", "replay", "loader", *DB, *INTO, "--output", "json")
-    assert replayed.json == [{"batch": 1, "records": 0, "rows": 0, "still_bad": 1}]
+    assert replayed.json == [{"batch": 1, "records": 0, "rows": 0, "still_bad": 1, "replayed_by": 2}]
 
 
 def test_those_of_old_batches_are_dropped(cli: CommandLine, orders: str, inline_loader: Loader) -> None:

@@ -132,7 +132,7 @@ class TestTheCommitFails:
             loader(orders, limits=Limits(max_records=10), **options)
 
         assert states(loader.engine) == ["staged", "prefetched"]
-        assert not [thread for thread in threading.enumerate() if thread.name.startswith("stage-ahead")]
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
         assert len(list(Path(options["staging"].dir).iterdir())) == 2
         # A load of another group that stages in the same place leaves both directories.
         loader.launcher = Steps()

@@ -236,7 +236,8 @@ def test_dead_letters_are_replayed_into_each_sink(loader: Loader) -> None:
     (replayed,) = replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=loader.engine, corrected=corrected)
 
     assert (replayed.records, replayed.rows) == (1, 2)
-    assert written(loader, "orders")[2] == written(loader, "large")[0] == (1, 2)
+    assert (3, 2) in written(loader, "orders")
+    assert (3, 2) in written(loader, "large")
     assert proved(loader) == (14, 0, True)
 
 

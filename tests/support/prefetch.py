@@ -48,7 +48,7 @@ class Steps(InlineLauncher):
     @property
     def ahead(self) -> list[bool]:
         """Of each job, whether it was staged beside a commit."""
-        return [name.startswith("stage-ahead") for name in self.threads]
+        return [name.startswith("prefetch") for name in self.threads]
 
 
 def nothing(batch_id: int) -> None:
