@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from airflow_kafka_offsets import Staging
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.reader import consumer_config, read
@@ -101,7 +102,7 @@ def test_slices_that_end_in_holes_are_read_to_their_end(
     wait_until(lambda: end(kafka, name, "read_committed") == 60, 30, "the transactions to be visible")
 
     # Slices of 2 begin and end at every kind of offset there is.
-    loader(name, slice_offsets=2)
+    loader(name, staging=Staging(slice_offsets=2))
 
     assert rows(loader.engine, "SELECT count(*), count(DISTINCT id) FROM target") == [(20, 20)]
     assert positions(loader.engine) == {(name, 0): 60}
