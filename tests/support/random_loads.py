@@ -133,7 +133,7 @@ class Machine(RandomTopic):
     def load(self, max_records: int | None, until: int | None, slice_offsets: int, spark: bool) -> None:
         options: dict[str, Any] = {
             "limits": Limits(max_records=max_records),
-            "staging": Staging(slice_offsets=slice_offsets),
+            "staging": Staging(dir=str(self.staging), slice_offsets=slice_offsets),
         }
         if until is not None:
             options["until"] = NOON + timedelta(minutes=until)
