@@ -127,7 +127,9 @@ class ParquetTable(Table):
         return remove_left(self.files, left, lambda paths: set())
 
     def datasets(self) -> list[Dataset]:
-        return [Dataset(*dataset_name(self.sink.uri), fields_of(ParquetRows(self, self.published()).columns) or None)]
+        published = self.published()
+        fields = fields_of(ParquetRows(self, published).columns) if published else None
+        return [Dataset(*dataset_name(self.sink.uri), fields)]
 
     def opened(self, path: str) -> pq.ParquetFile:
         """Open a file."""
@@ -208,12 +210,13 @@ class ParquetRows:
 
     @cached_property
     def columns(self) -> pa.Schema:
-        """Those of the file of the last batch; none where there are no files."""
+        """Those of the file of the last batch; where there are no files, those that each file has."""
         last = max(self._published, key=lambda path: self._published[path], default=None)
+        origin = (*ORIGIN_COLUMNS, pa.field(BATCH_ID, pa.int64()))
         if last is None:
-            return pa.schema([])
+            return pa.schema(origin)
         known, stored = _partition(last), self._table.opened(last).schema_arrow
-        types = {field.name: field.type for field in (*ORIGIN_COLUMNS, pa.field(BATCH_ID, pa.int64()))}
+        types = {field.name: field.type for field in origin}
         return pa.schema([*stored, *(pa.field(name, types.get(name, pa.string())) for name in known)])
 
     def scan(

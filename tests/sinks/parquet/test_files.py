@@ -123,6 +123,14 @@ def test_rewinds_and_replays_replace_the_files_of_whole_batches(group: LakeGroup
     assert group.proved() == (6, 0)
 
 
+def test_a_directory_without_files_is_verified(group: LakeGroup, uri: str) -> None:
+    group.load()
+    Rewinder(group.loader)("to-offset", 0, replace=group.sink)
+
+    assert not published(uri)
+    assert group.proved() == (0, 0)
+
+
 def test_a_part_of_a_batch_cannot_be_replaced(group: LakeGroup, uri: str) -> None:
     group.load()
     before = published(uri)
