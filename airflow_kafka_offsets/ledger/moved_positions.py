@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -128,7 +129,7 @@ def move_positions(
     batch_id = batch.batch_id
     if target is not None:
         publication = Publication.of(ledger, target, batch, kind, conn=conn)
-        replace_output(conn, tables, group_id, batch_id, target.sink.name, publication.remove_replaced(conn))
+        replace_output(conn, tables, group_id, batch_id, target.sink.name, partial(publication.remove_replaced, conn))
         if publication.is_external:
             of_rewind = tables.offset_batches.c.batch_id == batch_id
             conn.execute(tables.offset_batches.update().where(of_rewind).values(publish_started_at=now))

@@ -33,7 +33,7 @@ from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.groups import lock
 from airflow_kafka_offsets.ledger.installation import installation_id
 from airflow_kafka_offsets.ledger.positions import RangeRead, Reads, store_reads
-from airflow_kafka_offsets.ledger.replaced_output import Remove, recorded_offsets, refuse_published
+from airflow_kafka_offsets.ledger.replaced_output import recorded_offsets, refuse_published
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.table import Output, Published, Superseded, Table, Target
 from airflow_kafka_offsets.sinks.target_names import same_table_names
@@ -128,28 +128,21 @@ class Publication:
             )
         return isinstance(state, Published)
 
-    def remove_replaced(self, conn: Connection) -> Remove:
-        """Return the function by which a rewind removes rows, within the transaction that moves the positions.
+    def remove_replaced(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
+        """Remove rows for a rewind, within the transaction that moves the positions.
 
         A target that commits externally only counts them: what it removes could not be taken back if the transaction
         failed. The rows are removed by `run_pending_cleanups` once the positions are committed.
         """
-
-        def remove(replaced: ReplacedOffsets) -> list[Removed]:
+        try:
             with self.open(conn) as target:
                 removed = target.remove(replaced)
-                if not self.is_external:
-                    note_outputs(conn, self.ledger.tables, self.output.batch_id, target)
-                    return removed
-                raise _CountedError(removed)
-
-        def count(replaced: ReplacedOffsets) -> list[Removed]:
-            try:
-                return remove(replaced)
-            except _CountedError as counted:
-                return counted.removed
-
-        return count
+                if self.is_external:
+                    raise _CountedError(removed)
+                note_outputs(conn, self.ledger.tables, self.output.batch_id, target)
+        except _CountedError as counted:
+            return counted.removed
+        return removed
 
     def clean_up(self, conn: Connection, kind: str) -> list[Removed]:
         """Do what is pending of a closed batch: remove what a rewind replaced, or the rows of an abandoned batch.
