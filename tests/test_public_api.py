@@ -118,7 +118,7 @@ def test_another_name_is_an_attribute_error() -> None:
         "parameters, planning",
     ],
 )
-def test_it_imports_nothing_heavy(code: str) -> None:
+def test_package_imports_nothing_heavy(code: str) -> None:
     assert imported_by(code) & HEAVY == set()
 
 
@@ -149,7 +149,7 @@ OF_A_DAG_FILE = {name for name in airflow_kafka_offsets.__all__ if name.startswi
 }
 
 
-def test_what_a_dag_file_imports_brings_nothing_heavy_beside_airflow() -> None:
+def test_imports_of_a_dag_file_bring_only_airflow() -> None:
     with_airflow = imported_by("import airflow.sdk, airflow.triggers.base")
     names = ", ".join(sorted(OF_A_DAG_FILE))
     code = f"import airflow.sdk, airflow.triggers.base; from airflow_kafka_offsets import {names}"

@@ -105,7 +105,7 @@ def test_a_batch_between_two_commits_is_a_warning(cli: CommandLine, engine: Engi
     assert "run the load once more" in row["fix"]
 
 
-def test_nothing_is_created_where_tables_could_be(cli: CommandLine, engine: Engine) -> None:
+def test_doctor_creates_no_tables(cli: CommandLine, engine: Engine) -> None:
     done = cli("doctor", *DB, "--output", "json")
 
     found = findings(done)
@@ -115,7 +115,7 @@ def test_nothing_is_created_where_tables_could_be(cli: CommandLine, engine: Engi
     assert sa.inspect(engine).get_table_names() == []
 
 
-def test_nothing_is_written(cli: CommandLine, inline_loader: Loader, topic: TopicFactory) -> None:
+def test_doctor_writes_nothing(cli: CommandLine, inline_loader: Loader, topic: TopicFactory) -> None:
     inline_loader(topic())
 
     def everything() -> list[Any]:

@@ -96,7 +96,7 @@ def test_another_file_is_a_usage_error(cli: CommandLine, orders: str, tmp_path: 
     assert "it must be what 'dead-letters show --output json' prints" in refused.stderr
 
 
-def test_nothing_to_replay_is_no_error(cli: CommandLine, orders: str) -> None:
+def test_replay_of_no_dead_letters_succeeds(cli: CommandLine, orders: str) -> None:
     done = cli("dead-letters", "replay", "loader", *DB, *INTO, "--batch", "7", "--output", "json")
 
     assert (done.status, done.json) == (0, [])
@@ -129,7 +129,7 @@ def test_dropped_dead_letters_leave_who_and_why(cli: CommandLine, orders: str, i
     assert replayed.json == [{"batch": 1, "records": 0, "rows": 0, "still_bad": 1, "replayed_by": 2}]
 
 
-def test_those_of_old_batches_are_dropped(cli: CommandLine, orders: str, inline_loader: Loader) -> None:
+def test_dead_letters_of_old_batches_are_dropped(cli: CommandLine, orders: str, inline_loader: Loader) -> None:
     old = ("--older-than", "P30D", "--output", "json")
     assert cli("dead-letters", "drop", "loader", *DB, *old).json == []
 

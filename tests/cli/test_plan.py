@@ -63,7 +63,7 @@ class TestPlan:
 
         assert (row["slices"], of_lake["slices"]) == (48, 24)
 
-    def test_nothing_is_written(
+    def test_plan_writes_nothing(
         self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
     ) -> None:
         name = topic()
@@ -169,7 +169,7 @@ class TestPlan:
             cli("plan", "new", *DB, "--topic", name, "--start", "committed-by:nobody"), "plan"
         )
 
-    def test_nothing_to_load_says_so(self, cli: CommandLine, inline_loader: Loader, topic: TopicFactory) -> None:
+    def test_plan_without_records_says_so(self, cli: CommandLine, inline_loader: Loader, topic: TopicFactory) -> None:
         inline_loader(topic())
         done = cli("plan", "loader", *DB, "--output", "json")
         assert ok(done) == []

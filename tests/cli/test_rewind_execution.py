@@ -139,7 +139,7 @@ def test_the_history_says_who_triggered_a_rewind_in_airflow(rewinds: Rewinds) ->
     assert "run 'manual', triggered by ana" in rewinds("history", "--output", "plain").stdout
 
 
-def test_who_triggered_a_rewind_has_abandoned_a_batch_too(rewinds: Rewinds) -> None:
+def test_abandoned_batch_names_the_user_of_the_rewind(rewinds: Rewinds) -> None:
     leave_open(rewinds.loader, rewinds.topic)
     rewind = KafkaRewindOperator(
         task_id="rewind",

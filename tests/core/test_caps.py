@@ -72,5 +72,5 @@ class TestCapInBytes:
         plan = decide({T0: Position(0)}, {T0: PartitionLog(0, 1000)}, max_bytes=int(10 * UNKNOWN_RECORD_BYTES))
         assert offsets(plan) == 10
 
-    def test_nothing_to_load_needs_no_limit(self) -> None:
+    def test_empty_range_needs_no_limit(self) -> None:
         assert decide({T0: Position(9)}, {T0: PartitionLog(0, 9)}, max_bytes=1) == Plan()

@@ -64,7 +64,7 @@ class TestRepeating:
         ],
         ids=repr,
     )
-    def test_nothing_else_is_repeated(self, output: Output, error: Exception) -> None:
+    def test_other_errors_are_not_retried(self, output: Output, error: Exception) -> None:
         with pytest.raises(type(error)) as raised:
             transact(output.engine, output.writing(error))
         assert raised.value is error

@@ -65,7 +65,7 @@ def test_their_class_may_be_named_and_they_stay(inline_loader: Loader, orders: s
 
 
 @pytest.mark.parametrize("offset", [0, 1])
-def test_what_is_dropped_while_it_is_replayed_stays_dropped(
+def test_drop_during_a_replay_stays(
     inline_loader: Loader, orders: str, monkeypatch: pytest.MonkeyPatch, offset: int
 ) -> None:
     """The first would be good by now, the second is bad still."""

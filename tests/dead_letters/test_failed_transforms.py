@@ -47,7 +47,7 @@ class Failing(InlineLauncher):
         (TransformError("of the user"), TransformError, "^of the user$"),
     ],
 )
-def test_it_is_the_report_of_a_task_or_the_line_that_names_the_cause(
+def test_error_is_the_report_of_a_task_or_the_line_of_the_cause(
     inline_loader: Loader,
     topic: TopicFactory,
     report: TransformError | None,

@@ -145,7 +145,7 @@ def test_a_second_replay_finds_nothing(inline_loader: Loader, topic: TopicFactor
     assert (output(inline_loader), history(inline_loader)) == before
 
 
-def test_what_is_bad_still_stays_with_the_reason_of_today(inline_loader: Loader, topic: TopicFactory) -> None:
+def test_still_bad_records_stay_with_the_new_reason(inline_loader: Loader, topic: TopicFactory) -> None:
     loader = inline_loader
     name = bad_and_good(loader, topic)
     counts, found = history(loader), letters(loader)
@@ -186,7 +186,9 @@ def test_values_can_be_corrected(inline_loader: Loader, topic: TopicFactory) -> 
         ({"batch_id": 3}, []),
     ],
 )
-def test_they_are_chosen(inline_loader: Loader, topic: TopicFactory, of: dict[str, Any], done: list[Replayed]) -> None:
+def test_filter_selects_dead_letters(
+    inline_loader: Loader, topic: TopicFactory, of: dict[str, Any], done: list[Replayed]
+) -> None:
     name = bad_and_good(inline_loader, topic)
     widen(inline_loader)
     if "ranges" in of:
@@ -275,7 +277,7 @@ def test_records_that_were_too_large_to_be_kept_stay_unless_they_are_corrected(
     reread(loader)
 
 
-def test_what_was_kept_is_not_measured_again(inline_loader: Loader, topic: TopicFactory) -> None:
+def test_size_of_kept_dead_letters_is_not_measured_again(inline_loader: Loader, topic: TopicFactory) -> None:
     loader, name = inline_loader, topic()
     produce(loader.kafka, name, [b'{"id": "%s"}' % (b"x" * 200)])
     loader(name, **LEFT_OUT)
@@ -288,7 +290,7 @@ def test_what_was_kept_is_not_measured_again(inline_loader: Loader, topic: Topic
     ]
 
 
-def test_what_they_hold_is_read_batch_by_batch(
+def test_dead_letters_are_read_batch_by_batch(
     inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = bad_and_good(inline_loader, topic)

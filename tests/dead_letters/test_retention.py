@@ -73,7 +73,7 @@ def test_a_later_commit_drops_what_is_older(inline_loader: Loader, orders: str) 
     assert reread(loader).dead_letters == 3
 
 
-def test_what_is_still_to_be_written_to_a_topic_is_kept(inline_loader: Loader, orders: str) -> None:
+def test_retention_keeps_dead_letters_not_yet_sent_to_the_topic(inline_loader: Loader, orders: str) -> None:
     engine, batches = inline_loader.engine, TABLES.offset_batches
     with engine.begin() as conn:
         conn.execute(batches.update().where(batches.c.batch_id == 1).values(dead_letter_topic="dead"))
@@ -120,7 +120,7 @@ def test_other_groups_are_left_alone(inline_loader: Loader, orders: str, topic: 
     assert {error_class for _, error_class, _ in rows(inline_loader.engine, LETTERS)} == {"value"}
 
 
-def test_they_are_found_by_an_index(inline_loader: Loader, orders: str) -> None:
+def test_expired_dead_letters_are_found_by_an_index(inline_loader: Loader, orders: str) -> None:
     engine, statements = inline_loader.engine, list[tuple[str, Any]]()
     with engine.connect() as conn:
         sa.event.listen(conn, "before_cursor_execute", lambda *args: statements.append((args[2], args[3])))
@@ -135,7 +135,7 @@ def test_they_are_found_by_an_index(inline_loader: Loader, orders: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [timedelta(0), 30, "P30D"])
-def test_it_is_a_duration(inline_loader: Loader, orders: str, wrong: Any) -> None:
+def test_retention_must_be_a_duration(inline_loader: Loader, orders: str, wrong: Any) -> None:
     with pytest.raises(
         ConfigurationError, match=r"DeadLetters\.retention must be a positive timedelta, or None to keep"
     ):

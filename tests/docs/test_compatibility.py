@@ -51,7 +51,7 @@ def test_the_versions_that_are_tested_are_those_of_the_tests() -> None:
     }
 
 
-def test_what_is_not_tested_has_no_classifier() -> None:
+def test_untested_versions_have_no_classifier() -> None:
     claimed = "\n".join(PROJECT["classifiers"])
 
     assert re.findall(r"Python :: (3\.\d+)", claimed) == [version_of("Python")]

@@ -92,12 +92,12 @@ def expressions() -> list[str]:
     return [*(target["expr"] for panel in panels() for target in panel["targets"]), *of_alerts]
 
 
-def test_they_have_the_metrics_that_are_emitted_and_no_others(emitted: dict[str, set[str]]) -> None:
+def test_dashboards_have_exactly_the_emitted_metrics(emitted: dict[str, set[str]]) -> None:
     used = {name for expression in expressions() for name in METRIC.findall(expression)}
     assert used == set(emitted)
 
 
-def test_they_group_by_labels_that_the_metrics_have(emitted: dict[str, set[str]]) -> None:
+def test_dashboards_group_by_existing_labels(emitted: dict[str, set[str]]) -> None:
     for expression in expressions():
         labels = {label.strip() for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(",")}
         labels |= set(re.findall(r"[{,]\s*(\w+)=~?", expression))

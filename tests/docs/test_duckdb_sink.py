@@ -168,7 +168,7 @@ def test_a_replay_replaces_the_rows_of_a_span_of_time(
     assert group.proved() == (6, 0)
 
 
-def test_what_is_missing_duplicated_or_a_dead_letter_is_found(group: LakeGroup, file: File) -> None:
+def test_verify_finds_missing_and_duplicated_rows_and_dead_letters(group: LakeGroup, file: File) -> None:
     group.load(limits=Limits(max_records=3))
     file.run("DELETE FROM orders WHERE _kafka_offset = 0")
     file.run("INSERT INTO orders FROM orders WHERE _kafka_offset = 4")
@@ -198,7 +198,7 @@ def test_columns_that_it_lacks_are_refused(group: LakeGroup, file: File) -> None
     assert group.load().rows == 5
 
 
-def test_it_is_an_asset_and_a_dataset(group: LakeGroup, sink: DuckDBTable, file: File) -> None:
+def test_duckdb_sink_is_an_asset_and_a_dataset(group: LakeGroup, sink: DuckDBTable, file: File) -> None:
     table = sink.connect(group.loader.engine)
     assert sink.uris(group.loader.engine) == [f"duckdb://{file.path}/orders"]
     assert table.datasets() == [Dataset(f"duckdb://{file.path}", "main.orders")]

@@ -20,7 +20,7 @@ from tests.support.loads import TopicFactory
 pytestmark = pytest.mark.server
 
 
-def test_it_prints_groups_and_lag(broker: KafkaBroker, topic: TopicFactory, tmp_path: Path) -> None:
+def test_program_example_prints_groups_and_lag(broker: KafkaBroker, topic: TopicFactory, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/warehouse.db"
     name = topic()
     produce(broker, name, [b'{"id": 1}', b'{"id": 2}'])

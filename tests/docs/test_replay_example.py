@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.server, pytest.mark.long]
 EXAMPLES = Path(__file__).resolve().parents[2] / "example_dags"
 
 
-def test_it_replaces_what_the_loading_example_loaded(kafka: KafkaBroker, database: str) -> None:
+def test_replay_example_replaces_the_rows_of_the_loading_example(kafka: KafkaBroker, database: str) -> None:
     create_topic(kafka.bootstrap_servers, "orders", 4)
     produce_orders(kafka.bootstrap_servers, "orders", 2000)
     engine = sa.create_engine(database)

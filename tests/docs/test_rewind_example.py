@@ -27,9 +27,7 @@ pytestmark = pytest.mark.server
 EXAMPLES = Path(__file__).resolve().parents[2] / "example_dags"
 
 
-def test_it_previews_first_and_then_moves_the_positions_of_the_loading_example(
-    kafka: KafkaBroker, database: str
-) -> None:
+def test_rewind_example_previews_then_moves_positions(kafka: KafkaBroker, database: str) -> None:
     produce_orders(kafka.bootstrap_servers, "orders", 2000)
     engine = sa.create_engine(database)
     # As the DAG load_orders does it, without Spark.

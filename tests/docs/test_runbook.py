@@ -117,7 +117,7 @@ def wrong(orders: Orders) -> int:
 
 
 @section("A late schema fix")
-def test_what_did_not_decode_becomes_rows(shell: Shell, orders: Orders) -> None:
+def test_replayed_dead_letters_become_rows(shell: Shell, orders: Orders) -> None:
     orders.options["on_bad_record"] = DeadLetters()
     for partition in range(2):
         orders.produce(partition, 1000 * partition, 10, MONDAY)
@@ -191,7 +191,7 @@ def test_a_lost_table_is_filled_again(shell: Shell, orders: Orders, airflow: Com
     shell()
 
 
-def test_what_kafka_has_lost_of_a_lost_table_is_named(orders: Orders, airflow: CommandLine) -> None:
+def test_expired_records_of_a_lost_table_are_named(orders: Orders, airflow: CommandLine) -> None:
     load_days(orders)
     orders.write("DROP TABLE orders")
     delete_records(orders.kafka.bootstrap_servers, "orders", 4, 1)
@@ -211,7 +211,7 @@ def test_what_kafka_has_lost_of_a_lost_table_is_named(orders: Orders, airflow: C
 
 
 @section("Expired offsets")
-def test_what_expired_is_left_out_and_recorded(shell: Shell, orders: Orders) -> None:
+def test_expired_records_are_skipped_and_recorded(shell: Shell, orders: Orders) -> None:
     for partition in range(2):
         orders.produce(partition, 1000 * partition, 10, MONDAY)
     assert orders.trigger().status == 0

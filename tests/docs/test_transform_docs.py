@@ -20,7 +20,7 @@ def statements(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda snippet: snippet.splitlines()[0])
-def test_it_is_a_part_of_an_example(snippet: str) -> None:
+def test_documented_transform_is_part_of_an_example(snippet: str) -> None:
     examples = (statements(path.read_text(encoding="utf-8")) for path in (ROOT / "example_dags").glob("*.py"))
     assert any(set(statements(snippet)) <= set(example) for example in examples)
 

@@ -35,7 +35,7 @@ def test_the_connections_of_the_tutorial_are_accepted() -> None:
 
 
 @pytest.mark.long  # test_guides.py and the test above are its short siblings
-def test_it_works_as_it_stands_there(secured_kafka: SecuredKafka, database: str, tmp_path: Path) -> None:
+def test_tutorial_works_as_written(secured_kafka: SecuredKafka, database: str, tmp_path: Path) -> None:
     # The broker's first listener is for those who set up.
     broker: KafkaBroker = secured_kafka
     create_topic(broker.bootstrap_servers, "orders", 4)

@@ -106,7 +106,7 @@ def orders(topic: TopicFactory, kafka: Kafka) -> str:
     return name
 
 
-def test_it_is_a_format() -> None:
+def test_foreign_format_is_accepted() -> None:
     assert isinstance(LINES, RecordFormat)
 
 

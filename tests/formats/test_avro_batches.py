@@ -59,7 +59,7 @@ _mutated = _records.flatmap(lambda record: mutated(record[1]).map(lambda datum: 
         _records.map(lambda record: wire(*record)) | _mutated | st.binary(max_size=12), min_size=2, max_size=20
     )
 )
-def test_of_any_mix_each_record_comes_out_as_it_decodes_alone(batch: list[bytes]) -> None:
+def test_mixed_batch_decodes_each_record_as_alone(batch: list[bytes]) -> None:
     decode_as = known()
     alone = [decoded(decode_as, [record]) for record in batch]
 
@@ -70,7 +70,7 @@ def test_of_any_mix_each_record_comes_out_as_it_decodes_alone(batch: list[bytes]
     assert rows.num_rows + len(bad) == len(batch)
 
 
-def test_of_text_that_is_not_utf_8_only_that_of_columns_makes_a_record_bad() -> None:
+def test_invalid_utf_8_is_bad_only_in_columns() -> None:
     schema = {
         "type": "record",
         "name": "order",

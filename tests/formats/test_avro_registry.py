@@ -154,9 +154,7 @@ def test_columns_that_no_subject_decides_have_to_be_declared(
     assert declared.columns().names == ["id"]
 
 
-def test_what_decodes_slowly_is_logged_when_it_is_planned(
-    server: FakeRegistry, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_slow_schema_is_logged_at_planning(server: FakeRegistry, caplog: pytest.LogCaptureFixture) -> None:
     server.register("orders-value", V1)
     server.register("orders-value", NODE)
     with caplog.at_level(logging.INFO, avro_format.__name__):

@@ -180,7 +180,7 @@ def test_a_schema_that_is_no_record_is_one_column(options: dict[str, Any], name:
 NODE = record(("value", "int"), ("next", ["null", "node"]), name="node")
 
 
-def test_what_is_recursive_is_read_without_its_recursive_fields() -> None:
+def test_recursive_schema_loses_its_recursive_fields() -> None:
     chain: dict[str, Any] = {"value": 1, "next": {"value": 2, "next": None}}
     datum = encode(NODE, chain)
     as_declared = Avro("value BIGINT", schema=json.dumps(NODE))
@@ -242,7 +242,7 @@ def test_single_object_encoding() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"\0", b"\0\0\0\0", b"\1\0\0\0\1\2", b'{"id": 1}'])
-def test_what_is_not_in_the_wire_format_is_bad(value: bytes) -> None:
+def test_record_outside_of_the_wire_format_is_bad(value: bytes) -> None:
     _, (bad,) = decoded(known({1: record(("a", "int"))}), [value])
     assert bad.reason == "it does not begin with the byte 0 and the id of a schema, as Confluent's wire format does"
 
@@ -259,6 +259,6 @@ def test_what_is_not_in_the_wire_format_is_bad(value: bytes) -> None:
         ('"null"', "'value' is of the type null, which cannot be a column"),
     ],
 )
-def test_what_is_no_schema_is_refused(schema: str, match: str) -> None:
+def test_invalid_schema_is_refused(schema: str, match: str) -> None:
     with pytest.raises(ConfigurationError, match=match):
         Avro(schema=schema).columns()

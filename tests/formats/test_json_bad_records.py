@@ -40,7 +40,7 @@ class TestNotJson:
             b"\xff\xfe{\x00}\x00",
         ],
     )
-    def test_what_is_not_json_is_refused(self, value: bytes) -> None:
+    def test_invalid_json_is_refused(self, value: bytes) -> None:
         assert refused_at("a INT", b'{"a": 1}', value, b'{"a": 2}') == 1
 
     @pytest.mark.parametrize("value", [b"5", b'"text"', b"true", b"[]", b'[{"a": 1}]'])
@@ -101,7 +101,7 @@ class TestYears:
             ("b STRUCT<c: ARRAY<{}>>", '{{"b": {{"c": ["{}"]}}}}'),
         ],
     )
-    def test_what_lies_outside_of_1_to_9999_is_refused(self, kind: str, text: str, columns: str, value: str) -> None:
+    def test_years_outside_of_1_to_9999_are_refused(self, kind: str, text: str, columns: str, value: str) -> None:
         ddl, bad = columns.format(kind), value.format(text).encode()
         good = value.format("2024-01-01").encode()
         decoded, (record,) = sifted(ddl, good, bad, good, b"{}")

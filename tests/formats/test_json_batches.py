@@ -124,7 +124,7 @@ def test_a_batch_of_any_bytes_decodes_as_each_record_alone_or_names_the_first_th
 
 @examples(500)
 @given(values=st.lists(_values, min_size=1, max_size=30))
-def test_of_any_mix_each_record_comes_out_as_it_decodes_alone_or_is_set_aside(values: list[bytes | None]) -> None:
+def test_mixed_batch_decodes_each_record_as_alone(values: list[bytes | None]) -> None:
     good: list[Row] = []
     reasons: dict[int, str] = {}
     for place, value in enumerate(values):

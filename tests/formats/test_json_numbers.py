@@ -91,7 +91,7 @@ def test_a_nested_tiny_decimal_is_a_bad_record(ddl_type: str, text: str) -> None
     assert refused_at(f"a {ddl_type}", f'{{"a": {text}}}'.encode()) == 0
 
 
-def test_what_is_beside_an_unusual_decimal_stays_as_it_is() -> None:
+def test_unusual_decimal_changes_no_other_field() -> None:
     record = (
         r'{"a": 150e-30, "b": "\u00e9\n\"1e-99999", "c": 4.9E-324, "d": [true, null, {"x": -0.0}], "n": null, "i": -7}'
     )
@@ -110,7 +110,7 @@ def test_a_field_that_comes_twice_is_bad_beside_an_unusual_decimal() -> None:
 @pytest.mark.parametrize(
     "value", [b'{"a": 1e-41', b'{"a": 1e-41}}', b'{"a": 1e-41, "b": "\xff"}', b'[{"a": 1e-41}]', b'"1e-41"', b"1e-41"]
 )
-def test_what_is_no_json_is_a_bad_record_beside_an_unusual_number(value: bytes) -> None:
+def test_invalid_json_with_an_unusual_number_is_bad(value: bytes) -> None:
     assert refused_at("a DECIMAL(10,2), b STRING", b'{"a": 1}', value, b'{"a": 2}') == 1
 
 

@@ -125,7 +125,7 @@ def test_a_property_without_a_column_is_named(schema: Any, reason: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "true", '{"type": "string"}', '{"type": "object"}'])
-def test_what_is_no_object_has_no_columns(text: str) -> None:
+def test_schema_without_an_object_is_refused(text: str) -> None:
     with pytest.raises(SchemaError, match=r"it is no JSON|it is no object with properties"):
         columns_of(RegisteredSchema("JSON", text))
 

@@ -56,7 +56,7 @@ _mutated = _records.flatmap(lambda record: mutated(record[1]).map(lambda datum: 
         _records.map(lambda record: wire(*record)) | _mutated | st.binary(max_size=12), min_size=2, max_size=20
     )
 )
-def test_of_any_mix_each_record_comes_out_as_it_decodes_alone(batch: list[bytes]) -> None:
+def test_mixed_batch_decodes_each_record_as_alone(batch: list[bytes]) -> None:
     decode_as = known(message="Order")
     alone = [decoded(decode_as, [record]) for record in batch]
 

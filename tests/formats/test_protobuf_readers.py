@@ -75,7 +75,7 @@ def test_a_failure_that_is_not_of_the_values_makes_no_record_bad(monkeypatch: py
         decoded(found, [b""])
 
 
-def test_what_one_of_the_readers_takes_is_good_whatever_its_neighbours_are() -> None:
+def test_readers_agree_whatever_the_other_records_are() -> None:
     text = 'syntax = "proto3"; message M { int32 id = 1; }'
     # Only the quick reader takes a number of a field in six bytes, and only Google's takes a group.
     long_tag, group, cut = b"\x88\x80\x80\x80\x80\x00\x05", b"\x08\x06\x7b\x7c", b"\x08"

@@ -105,7 +105,7 @@ def test_a_missing_compiler_on_executors_is_no_records_fault(
     assert raised.value.retriable
 
 
-def test_what_no_schema_is_for_is_the_records_fault_and_named(server: FakeRegistry) -> None:
+def test_record_with_an_unknown_schema_id_is_bad_and_named(server: FakeRegistry) -> None:
     server.register("orders-value", V1, kind="PROTOBUF")
     server.register("other", '"int"', number=5)
     server.register("broken", "message {", kind="PROTOBUF", number=6)
@@ -189,9 +189,7 @@ def test_a_renamed_field_is_found_by_its_number_if_columns_are_taken_from_the_sc
     assert own_columns(decoded(declared, [wire(1, b"\x12\x01n", 0)]).rows) == [{"note": None, "remark": "n"}]
 
 
-def test_what_decodes_slowly_is_logged_when_it_is_planned(
-    server: FakeRegistry, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_slow_schema_is_logged_at_planning(server: FakeRegistry, caplog: pytest.LogCaptureFixture) -> None:
     server.register("orders-value", V1, kind="PROTOBUF")
     server.register("orders-value", GROUPS, kind="PROTOBUF")
     server.register("orders-value", "message Order { optional int32 id = 200000; }", kind="PROTOBUF")

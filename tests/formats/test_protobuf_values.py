@@ -121,9 +121,7 @@ def test_the_column_of_a_type_and_its_values(field: str, written: Any, ddl_type:
         ("optional P a = 1;", {}, {"x": None}, None),
     ],
 )
-def test_what_proto2_declares_optional_is_null_or_its_default(
-    field: str, written: Any, value: Any, absent: Any
-) -> None:
+def test_proto2_optional_is_null_or_its_default(field: str, written: Any, value: Any, absent: Any) -> None:
     proto = proto2(field)
     assert read(proto, datum(proto, a=written), b"") == [value, absent]
 
@@ -209,7 +207,7 @@ def test_no_reason_holds_a_value() -> None:
 TREE = 'syntax = "proto3"; message M { int32 v = 1; M a = 2; repeated M all = 3; }'
 
 
-def test_what_is_recursive_is_read_as_deep_as_it_is_declared() -> None:
+def test_recursive_message_is_read_to_the_declared_depth() -> None:
     record = datum(TREE, v=1, a={"v": 2, "a": {"v": 3}})
     with pytest.raises(ConfigurationError, match="'a' is recursive, which cannot be a column; declare the columns"):
         given(TREE, message="M").columns()

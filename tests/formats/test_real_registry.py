@@ -58,7 +58,7 @@ def test_versions_ids_and_types(server: SchemaRegistryServer, registry: SchemaRe
     assert (registry.by_id(second).type, registry.by_id(proto).type) == ("AVRO", "PROTOBUF")
 
 
-def test_what_is_not_there_is_not_found(registry: SchemaRegistry) -> None:
+def test_unknown_schema_is_not_found(registry: SchemaRegistry) -> None:
     with pytest.raises(NotFoundError):
         registry.by_id(987_654)
     with pytest.raises(NotFoundError):

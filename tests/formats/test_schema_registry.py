@@ -56,7 +56,7 @@ def test_the_versions_of_a_subject_have_ids(server: FakeRegistry, registry: Sche
     assert server.requests == ["/subjects/a%2Fb%20c/versions", "/subjects/a%2Fb%20c/versions/2"]
 
 
-def test_what_a_schema_refers_to_comes_before_it(server: FakeRegistry, registry: SchemaRegistry) -> None:
+def test_references_come_before_their_schema(server: FakeRegistry, registry: SchemaRegistry) -> None:
     server.register("money", '"first"')
     server.register("line", '"second"', [{"name": "money", "subject": "money", "version": 1}])
     references = [{"name": name, "subject": name, "version": 1} for name in ("line", "money")]
@@ -66,7 +66,7 @@ def test_what_a_schema_refers_to_comes_before_it(server: FakeRegistry, registry:
     assert [(found.name, found.text) for found in references_found] == [("money", '"first"'), ("line", '"second"')]
 
 
-def test_what_is_not_there_is_not_found(registry: SchemaRegistry) -> None:
+def test_unknown_schema_is_not_found(registry: SchemaRegistry) -> None:
     with pytest.raises(NotFoundError):
         registry.by_id(99)
     with pytest.raises(NotFoundError):

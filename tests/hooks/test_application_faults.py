@@ -124,9 +124,7 @@ def test_a_driver_ends_when_the_launcher_is_gone_before_it_sent_anything(tmp_pat
         jobs._socket.close()
 
 
-def test_nobody_waits_for_lines_of_an_application_that_has_ended(
-    submitted: Submitted, launcher: SparkSubmitLauncher
-) -> None:
+def test_ended_application_is_not_read_further(submitted: Submitted, launcher: SparkSubmitLauncher) -> None:
     launcher(submitted.job(1))
     (pid,) = submitted.pids(1)
     os.kill(pid, signal.SIGKILL)

@@ -74,7 +74,7 @@ class TestKafka:
             {"bootstrap.servers": "kafka:9093", "security.protocol": "SASL_SSL"},
         ],
     )
-    def test_nothing_is_told_of_this(self, config: dict[str, str]) -> None:
+    def test_safe_kafka_settings_give_no_warning(self, config: dict[str, str]) -> None:
         assert weaknesses(config) == []
 
 
@@ -90,7 +90,7 @@ class TestDatabase:
             "the rows and the positions cross the network to db.example.org in plain text; add 'sslmode'"
         )
 
-    def test_nothing_is_told_of_encryption_of_this_machine_and_of_other_drivers(self) -> None:
+    def test_local_and_other_databases_give_no_encryption_warning(self) -> None:
         assert database_weakness(self.connection("db.example.org", ssl=True)) is None
         assert database_weakness(self.connection("/var/run/postgresql", ssl=False)) is None
         assert database_weakness(object()) is None
@@ -134,7 +134,7 @@ class TestSpark:
         (tmp_path / "spark-defaults.conf").write_text("# ours\nspark.authenticate true\nspark.ssl.rpc.enabled=true\n")
         assert SparkSubmitLauncher("spark_default").weakness() is None
 
-    def test_nothing_is_told_of_a_local_master(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_local_master_gives_no_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
         assert SparkSubmitLauncher("spark_default").weakness() is None
 

@@ -66,7 +66,7 @@ class TestWhatIsRead:
         (assigned,) = consumer.assigned
         assert (assigned.topic, assigned.partition, assigned.offset, assigned.leader_epoch) == ("orders", 0, 10, 3)
 
-    def test_nothing_is_asked_where_it_is_not(self) -> None:
+    def test_slice_without_leader_epoch_assigns_none(self) -> None:
         consumer = FakeConsumer([messages(10, 20)])
         read_all(consumer, Slice(0, "orders", 0, 10, 20))
         assert consumer.assigned[0].leader_epoch is None
@@ -87,7 +87,7 @@ class TestWhatIsRead:
             assert [gc.isenabled() for _ in read(ONE, {})] == [True, True]
         assert consumer.collecting == {False}
 
-    def test_who_collects_no_garbage_is_left_alone(self) -> None:
+    def test_disabled_garbage_collector_stays_disabled(self) -> None:
         gc.disable()
         try:
             read_all(FakeConsumer([messages(10, 20)]))

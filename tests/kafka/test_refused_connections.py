@@ -123,9 +123,7 @@ def test_executors_say_the_same(secured_kafka: SecuredKafka, case: str) -> None:
     ],
     ids=["scram", "plain", "mtls", "plaintext", "login without a certificate", "nobody listens"],
 )
-def test_nothing_is_said_of_a_protocol_that_fits(
-    secured_kafka: SecuredKafka, config: Callable[[SecuredKafka], Config]
-) -> None:
+def test_matching_protocol_gives_no_hint(secured_kafka: SecuredKafka, config: Callable[[SecuredKafka], Config]) -> None:
     assert mismatch(config(secured_kafka)) is None
 
 

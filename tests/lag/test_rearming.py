@@ -73,7 +73,7 @@ looks = st.lists(st.tuples(st.sampled_from([True, False, None]), st.sampled_from
 
 
 @given(looks)
-def test_there_is_a_reason_for_every_event(seen: list[tuple[bool | None, str, bool]]) -> None:
+def test_each_event_has_a_reason(seen: list[tuple[bool | None, str, bool]]) -> None:
     subject, last = edge(), None
     for number, (met, positions, busy) in enumerate(seen):
         now = 10.0 * number

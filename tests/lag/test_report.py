@@ -110,7 +110,7 @@ class TestTime:
     def test_the_time_lag_is_unknown_where_nothing_was_committed(self) -> None:
         assert measured(at(10), PartitionLog(0, 11)).time_lag is None
 
-    def test_nothing_waits_without_lag_though_nothing_was_committed(self) -> None:
+    def test_no_lag_without_commits_is_no_delay(self) -> None:
         assert measured(at(10), PartitionLog(0, 10)).time_lag == timedelta(0)
 
     @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ class TestTime:
         stored = Committed(Position(50), None, NOW - HOUR)
         assert measured(stored, PartitionLog(20, 100), {}).delay == HOUR
 
-    def test_nobody_knows_a_delay_that_was_not_asked_for(self) -> None:
+    def test_delay_is_unknown_unless_measured(self) -> None:
         assert measured(Committed(Position(50), NOW - HOUR, NOW - HOUR), PartitionLog(20, 100)).delay is None
 
 

@@ -55,7 +55,7 @@ class TestEach:
         lost = LagReport((PartitionLag("t", 0, lag=0, lost=4, headroom=-4),))
         assert Thresholds(min_headroom=0).compare(lost).met is True
 
-    def test_nothing_that_could_be_looked_at_meets_nothing(self) -> None:
+    def test_unreadable_partitions_meet_no_threshold(self) -> None:
         assert Thresholds(max_lag=5).compare(LagReport(())).met is False
 
 

@@ -56,7 +56,7 @@ class TestAlteredTarget:
         ],
         ids=["dropped", "renamed", "of-another-type", "one-more", "not-null"],
     )
-    def test_it_is_told_what_does_not_fit(
+    def test_altered_column_is_named(
         self,
         postgres_loader: Loader,
         orders: str,

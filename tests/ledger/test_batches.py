@@ -89,7 +89,7 @@ class TestRecordPlan:
 
 
 class TestCapturedTargets:
-    def test_there_are_none_before_the_first_batch(self, db: Database) -> None:
+    def test_no_captured_targets_before_the_first_batch(self, db: Database) -> None:
         assert captured_targets(db.claim()) is None
 
     def test_a_later_try_loads_up_to_the_ends_that_the_first_captured(self, db: Database) -> None:
@@ -99,7 +99,7 @@ class TestCapturedTargets:
         db.plan(db.claim(FIRST_TRY), capped)
         assert captured_targets(db.claim(SECOND_TRY)) == {T0: 10, T1: 7}
 
-    def test_those_of_the_first_batch_hold_for_all(self, db: Database) -> None:
+    def test_captured_targets_of_the_first_batch_hold_for_all(self, db: Database) -> None:
         held = db.claim()
         db.load(held)
         db.load(held, Plan((offset_range(T0, 10, 15, target=99, how="stored"),)))

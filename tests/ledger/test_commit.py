@@ -89,7 +89,7 @@ class TestCommit:
             db.commit(held, batch, write=write)
         assert db.dump() == before
 
-    def test_nobody_sees_rows_before_the_positions(self, db: Database) -> None:
+    def test_rows_are_invisible_before_the_positions(self, db: Database) -> None:
         held = db.claim()
         batch = db.plan(held)
         seen: list[tuple[list[int], dict[TopicPartition, int]]] = []

@@ -24,7 +24,7 @@ class TestFencing:
         return first, batch
 
     @pytest.mark.parametrize("step", ["record_plan", "begin_staging", "mark_staged", "commit"])
-    def test_it_writes_nothing(self, db: Database, fenced: tuple[GroupClaim, Batch], step: str) -> None:
+    def test_fenced_attempt_writes_nothing(self, db: Database, fenced: tuple[GroupClaim, Batch], step: str) -> None:
         held, batch = fenced
         steps: dict[str, Callable[[], object]] = {
             "record_plan": lambda: db.plan(held, NEXT_LOAD),
@@ -39,9 +39,7 @@ class TestFencing:
         assert f"Group '{GROUP}' was taken over by dag 'dag' task 'load' run 'run-1' (epoch 2)" in str(raised.value)
         assert "epoch 1" in str(raised.value)
 
-    def test_nothing_is_planned_ahead_for_a_fenced_attempts_new_topics(
-        self, db: Database, fenced: tuple[GroupClaim, Batch]
-    ) -> None:
+    def test_fenced_attempt_prefetches_nothing(self, db: Database, fenced: tuple[GroupClaim, Batch]) -> None:
         held, _ = fenced
         with pytest.raises(FencedError):
             record_plan(held, Plan(initial=(offset_range(T0, 9, 9, how="latest"),)), RECIPE, 0)

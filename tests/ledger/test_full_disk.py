@@ -36,7 +36,7 @@ NO_ROOM = "Batch {batch} of group 'loader' was not committed, and nothing of it 
 class TestFullDisk:
     """There is no room for the rows; once there is, what was staged is committed."""
 
-    def test_of_sqlite(
+    def test_full_disk_of_sqlite(
         self, kafka: KafkaBroker, launcher: CountingLauncher, topic: TopicFactory, tmp_path: Path
     ) -> None:
         name = topic()
@@ -59,7 +59,7 @@ class TestFullDisk:
         assert_staged_rows_are_committed(loader, name, 20_000)
         loader.engine.dispose()
 
-    def test_of_postgres(self, kafka: KafkaBroker, postgres_loader: Loader, topic: TopicFactory) -> None:
+    def test_full_disk_of_postgres(self, kafka: KafkaBroker, postgres_loader: Loader, topic: TopicFactory) -> None:
         name, engine = topic(), postgres_loader.engine
         produce(kafka, name, names(0, 20_000))
         with small_disk() as disk, tablespace(engine, disk) as space:
@@ -74,7 +74,9 @@ class TestFullDisk:
             subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
             assert_staged_rows_are_committed(postgres_loader, name, 20_000)
 
-    def test_it_is_told_without_the_row(self, kafka: KafkaBroker, postgres_loader: Loader, topic: TopicFactory) -> None:
+    def test_full_disk_error_has_no_row_values(
+        self, kafka: KafkaBroker, postgres_loader: Loader, topic: TopicFactory
+    ) -> None:
         name, engine = topic(), postgres_loader.engine
         produce(kafka, name, [b'{"id": 1, "name": "10.99.99.99"}'])
         # A type that is written as text: then Postgres says where it was by quoting the row.

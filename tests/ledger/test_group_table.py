@@ -198,7 +198,7 @@ class TestReplayBeforeTheFirstLoad:
         assert db.plan("old", Plan((offsets(0, 20),)), upsert=True) is not None
 
     @pytest.mark.parametrize(("target", "start"), [("new", 0), ("old", 10)], ids=["another-table", "after-it"])
-    def test_what_is_not_loaded_again_is_not_refused(self, db: Warehouse, target: str, start: int) -> None:
+    def test_load_that_repeats_no_replay_is_accepted(self, db: Warehouse, target: str, start: int) -> None:
         db.replay("old", 6, 10)
         if start:
             db.start(target)
@@ -212,7 +212,7 @@ class TestReplayBeforeTheFirstLoad:
         with pytest.raises(DoubleLoadError, match=r"orders\[0\] 8..10 to table 'old'"):
             db.load("old", 8, 20)
 
-    def test_what_was_replaced_since_is_not_there(self, db: Warehouse) -> None:
+    def test_replaced_replay_does_not_count(self, db: Warehouse) -> None:
         replayed = db.replay("new", 6, 10)
         db.load("old", 0, 10)
         db.change(f"UPDATE offset_batches SET target_table = 'old' WHERE batch_id = {replayed}")

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.server
 
 
 class TestPrintedStatements:
-    def test_they_upgrade_an_earlier_version_as_init_does(self, old: Engine) -> None:
+    def test_printed_statements_upgrade_like_init(self, old: Engine) -> None:
         wanted = upgraded(old)
         script = install.statements(Ledger(old))
         assert wanted != contents(old)
@@ -24,7 +24,7 @@ class TestPrintedStatements:
         assert contents(old) == wanted
         assert install.statements(Ledger(old)) == ""
 
-    def test_they_create_the_tables_of_an_empty_database(self, engine: Engine) -> None:
+    def test_printed_statements_create_the_tables(self, engine: Engine) -> None:
         assert install.statements(Ledger(engine)) == Tables().ddl(engine.dialect)
 
     @pytest.mark.parametrize("prefix", ["select ", "100%", "or\"der's", ":name"])

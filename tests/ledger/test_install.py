@@ -23,7 +23,7 @@ class TestInit:
         assert initialize(db.ledger) is False
         assert db.dump() == before
 
-    def test_it_notes_its_schema_version(self, db: Database) -> None:
+    def test_init_records_the_schema_version(self, db: Database) -> None:
         assert db.rows("SELECT version FROM offsets_schema_version") == [{"version": SCHEMA_VERSION}]
 
     def test_tables_of_a_newer_version_are_refused_with_both_versions(self, db: Database) -> None:

@@ -35,7 +35,7 @@ def test_every_row_is_kept(old: Engine) -> None:
     assert (again, contents(old)) == (False, wanted)
 
 
-def test_they_are_what_a_new_database_gets(old: Engine) -> None:
+def test_migrated_tables_equal_new_ones(old: Engine) -> None:
     initialize(Ledger(old))
     found = structure(old)
     Tables().metadata.drop_all(old)
@@ -57,7 +57,7 @@ def test_a_batch_that_is_open_is_finished_with_the_new_tables(old: Engine) -> No
 
 
 class TestRecordsThatAreLoadedAhead:
-    def test_they_are_refused_with_the_groups(self, old: Engine) -> None:
+    def test_late_records_are_refused_with_their_groups(self, old: Engine) -> None:
         position(old, T0, 10, "hourly", ahead_offset=14, ahead_before_ms=5_000)
         position(old, T0, 10, "daily", ahead_offset=11, ahead_before_ms=5_000)
         before = contents(old)
@@ -71,7 +71,7 @@ class TestRecordsThatAreLoadedAhead:
 
         assert contents(old) == before
 
-    def test_those_of_an_open_batch_are_refused(self, old: Engine) -> None:
+    def test_late_records_of_an_open_batch_are_refused(self, old: Engine) -> None:
         batch(old, 3, "staged", "hourly", target_table="target")
         offset_range(old, 3, T0, 0, 10, ahead_offset=14, ahead_before_ms=5_000)
 
@@ -79,7 +79,7 @@ class TestRecordsThatAreLoadedAhead:
             initialize(Ledger(old))
 
     @pytest.mark.parametrize("offset", [14, 15])
-    def test_those_that_the_position_has_passed_are_none(self, old: Engine, offset: int) -> None:
+    def test_passed_late_records_are_ignored(self, old: Engine, offset: int) -> None:
         position(old, T0, offset, "hourly", ahead_offset=14, ahead_before_ms=5_000)
 
         assert initialize(Ledger(old)) is True
@@ -121,7 +121,7 @@ def test_a_step_that_fails_leaves_nothing_of_itself(old: Engine) -> None:
     assert (structure(old), contents(old)) == before
 
 
-def test_of_two_processes_at_once_one_does_it(old: Engine) -> None:
+def test_one_of_two_processes_migrates(old: Engine) -> None:
     start = threading.Barrier(2)
 
     def init() -> bool:
@@ -168,7 +168,7 @@ class TestInterruptedReplaysOfDeadLetters:
             )
         return engine
 
-    def test_they_are_refused(self, version_9: Engine) -> None:
+    def test_interrupted_replays_are_refused(self, version_9: Engine) -> None:
         with pytest.raises(LedgerError, match="a replay of dead letters was interrupted"):
             initialize(Ledger(version_9))
 

@@ -84,7 +84,7 @@ def test_names_differ_by_case_and_by_spaces_at_their_ends(ledger: Ledger) -> Non
         assert open_batch(ledger, group) == batch
 
 
-def test_what_the_tables_hold_has_microseconds_and_any_size(ledger: Ledger) -> None:
+def test_columns_keep_microseconds_and_any_size(ledger: Ledger) -> None:
     texts, moment = ledger.tables.schema_texts, datetime(2026, 1, 2, 3, 4, 5, 678_901, UTC)
     letters = ledger.tables.dead_letters
     with ledger.engine.begin() as conn:
@@ -149,7 +149,7 @@ class TestClaims:
             with pytest.raises(GroupBusyError):
                 claim_group(ledger, "a", SECOND_TRY, cluster_id=CLUSTER, lease=MINUTE)
 
-    def test_what_was_committed_before_the_lock_is_read_after_it(self, ledger: Ledger) -> None:
+    def test_lock_reads_commits_of_before(self, ledger: Ledger) -> None:
         """Under REPEATABLE READ, a transaction that has read before it waits sees the old epoch."""
         held = claim_group(ledger, "a", FIRST_TRY, cluster_id=CLUSTER, lease=MINUTE)
         groups = Tables().consumer_groups

@@ -66,7 +66,7 @@ def test_the_open_batch_is_the_one_before_it(db: Database, opened: Batch, ahead:
     assert has_prefetched_batch(db.ledger, GROUP)
 
 
-def test_there_is_one_at_most(db: Database, held: GroupClaim, ahead: Batch) -> None:
+def test_one_prefetched_batch_at_most(db: Database, held: GroupClaim, ahead: Batch) -> None:
     before = db.dump()
     with pytest.raises(IntegrityError):
         plan_ahead(held, AFTER_NEXT)
@@ -79,7 +79,7 @@ def test_its_staging_leaves_it_ahead(db: Database, held: GroupClaim, ahead: Batc
     assert (states(db), db.batch(ahead.batch_id)["attempt"]) == (["staged", "prefetched"], 2)
 
 
-def test_it_is_neither_staged_nor_committed_before_the_open_one(db: Database, held: GroupClaim, ahead: Batch) -> None:
+def test_prefetched_batch_waits_for_the_open_one(db: Database, held: GroupClaim, ahead: Batch) -> None:
     begin_staging(held, ahead, "/staging/2", RECIPE)
     before = db.dump()
     with pytest.raises(BatchClosedError):
@@ -114,7 +114,7 @@ def test_a_commit_that_is_rolled_back_leaves_it(db: Database, held: GroupClaim, 
     assert db.dump() == before
 
 
-def test_of_another_group_it_stays(db: Database, held: GroupClaim, opened: Batch, ahead: Batch) -> None:
+def test_prefetched_batch_of_another_group_stays(db: Database, held: GroupClaim, opened: Batch, ahead: Batch) -> None:
     db.change("UPDATE offset_batches SET consumer_group = 'another' WHERE batch_id = ?", ahead.batch_id)
     db.commit(held, opened)
     assert states(db) == ["committed", "prefetched"]
@@ -163,7 +163,9 @@ class TestFenced:
     def later(self, db: Database, ahead: Batch) -> GroupClaim:
         return db.claim(SECOND_TRY)
 
-    def test_nothing_is_written(self, db: Database, held: GroupClaim, ahead: Batch, later: GroupClaim) -> None:
+    def test_fenced_prefetch_writes_nothing(
+        self, db: Database, held: GroupClaim, ahead: Batch, later: GroupClaim
+    ) -> None:
         before = db.dump()
         with pytest.raises(FencedError):
             begin_staging(held, ahead, "/staging/2", RECIPE)

@@ -196,26 +196,26 @@ denied = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWar
 
 
 class TestLoads:
-    def test_what_is_granted_suffices(self, owner: Engine, loader: Loader) -> None:
+    def test_granted_rights_suffice(self, owner: Engine, loader: Loader) -> None:
         grant(owner, "SELECT, INSERT", moves=False)
         load(loader)
 
     @denied
     @pytest.mark.parametrize("right", [*OF_LOADS, "SELECT ON target", "INSERT ON target"])
-    def test_nothing_more_is_granted(self, owner: Engine, loader: Loader, right: str) -> None:
+    def test_no_right_is_superfluous(self, owner: Engine, loader: Loader, right: str) -> None:
         grant(owner, "SELECT, INSERT", moves=False)
         with revoked(owner, right), pytest.raises(KafkaOffsetsError, match=r"permission denied|may not"):
             load(loader)
 
 
 class TestMoves:
-    def test_what_is_granted_suffices(self, owner: Engine, loader: Loader) -> None:
+    def test_granted_rights_suffice(self, owner: Engine, loader: Loader) -> None:
         grant(owner, "SELECT, INSERT, DELETE", moves=True)
         load_and_move(loader)
 
     @denied
     @pytest.mark.parametrize("right", [*needed(of_moves), "DELETE ON target"])
-    def test_nothing_more_is_granted(self, owner: Engine, loader: Loader, right: str) -> None:
+    def test_no_right_is_superfluous(self, owner: Engine, loader: Loader, right: str) -> None:
         grant(owner, "SELECT, INSERT, DELETE", moves=True)
         with revoked(owner, right), pytest.raises(KafkaOffsetsError, match=r"permission denied|may not"):
             load_and_move(loader)

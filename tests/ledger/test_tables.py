@@ -91,12 +91,12 @@ class TestNames:
 
 
 class TestDdl:
-    def test_it_creates_every_table_where_it_is_missing(self, dialect: Dialect) -> None:
+    def test_ddl_creates_every_missing_table(self, dialect: Dialect) -> None:
         ddl = Tables().ddl(dialect)
         assert created_tables(ddl, dialect) == [("", name) for name in sorted(NAMES)]
         assert ddl.count("CREATE TABLE IF NOT EXISTS ") == len(NAMES)
 
-    def test_it_ends_with_the_schema_version(self, dialect: Dialect) -> None:
+    def test_ddl_ends_with_the_schema_version(self, dialect: Dialect) -> None:
         last = statements(Tables().ddl(dialect), dialect)[-1]
         assert isinstance(last, exp.Insert)
         assert last.find(exp.Table).name == "offsets_schema_version"
@@ -120,7 +120,7 @@ class TestDdl:
         ) in ddl
 
     @pytest.mark.parametrize("name", ["postgresql", "sqlite"])
-    def test_what_is_to_be_sent_or_dropped_is_found_by_an_index(self, name: str) -> None:
+    def test_pending_dead_letters_are_found_by_an_index(self, name: str) -> None:
         ddl = " ".join(Tables(prefix="my_").ddl(DIALECTS[name]).split())
         assert (
             "CREATE INDEX IF NOT EXISTS my_dead_letters_with_contents ON my_dead_letters (consumer_group, batch_id) "

@@ -145,7 +145,7 @@ def test_a_constraint_that_is_checked_at_commit_is_told_without_the_row(
     assert positions(postgres_loader.engine) == {}
 
 
-def test_what_postgres_refuses_at_the_end_is_told_without_the_row(
+def test_deferred_constraint_error_has_no_row_values(
     postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
     name = topic()

@@ -179,7 +179,7 @@ class TestLostRecords:
         ]
 
     @pytest.mark.broker
-    def test_what_was_just_committed_may_be_invisible_and_is_never_a_failure(  # P04
+    def test_records_not_yet_visible_are_no_failure(  # P04
         self, inline_loader: Loader, topic: TopicFactory
     ) -> None:
         name = topic()

@@ -71,7 +71,7 @@ def test_the_lease_is_renewed_whatever_the_attempt_does(db: Database) -> None:
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("no")], ids=["done", "failed"])
-def test_it_is_not_renewed_after_the_release(db: Database, error: Exception | None) -> None:
+def test_claim_is_not_renewed_after_its_release(db: Database, error: Exception | None) -> None:
     def hold() -> None:
         with hold_group(Ledger(db.engine), PIPELINE.group_id, OPTIONS, RUN, "cluster"):
             assert "lease-loader" in names()

@@ -29,7 +29,7 @@ def kafka(log: Kafka) -> Kafka:
 class TestCleanUp:
     NAME = "batch-{}-" + "0123456789abcdef" * 2
 
-    def test_what_nobody_names_goes_when_it_is_old_and_nothing_else_ever(
+    def test_only_old_unnamed_directories_are_removed(
         self, inline_loader: Loader, topic: TopicFactory, tmp_path: Path
     ) -> None:
         import os

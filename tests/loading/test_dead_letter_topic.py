@@ -61,7 +61,7 @@ def records(kafka: Kafka, topic: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_they_have_what_the_records_had_and_what_is_wrong(inline_loader: Loader, orders: str, dead: str) -> None:
+def test_dead_letter_messages_have_the_record_and_its_error(inline_loader: Loader, orders: str, dead: str) -> None:
     loader, writer = inline_loader, producer(inline_loader.kafka)
     writer.produce(orders, BAD, key=b"k", partition=0, headers=[("h", b"\xff"), ("h", None)])
     writer.produce(orders, None, partition=0)
@@ -89,7 +89,7 @@ def test_a_batch_without_dead_letters_asks_for_no_topic(inline_loader: Loader, o
     assert rows(inline_loader.engine, "SELECT dead_letter_topic FROM offset_batches") == [(None,)]
 
 
-def test_what_a_killed_process_did_not_send_the_next_run_sends(
+def test_next_run_sends_dead_letters_of_a_killed_process(
     inline_loader: Loader, orders: str, dead: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed between COMMIT and the first record, and after the last record before it is noted."""
@@ -114,7 +114,7 @@ def test_what_a_killed_process_did_not_send_the_next_run_sends(
     assert rows(loader.engine, SENT) == [(1, dead, True)]
 
 
-def test_what_was_dropped_meanwhile_is_not_sent(inline_loader: Loader, orders: str, dead: str) -> None:
+def test_dropped_dead_letters_are_not_sent(inline_loader: Loader, orders: str, dead: str) -> None:
     loader = inline_loader
     produce(loader.kafka, orders, [BAD])
     loader(orders, on_bad_record=DeadLetters(topic="missing"))

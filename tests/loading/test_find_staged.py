@@ -25,23 +25,23 @@ class TestFilesOfAnEarlierTry:
         StagingDirectory(str(tmp_path)).write_text(MANIFEST, Manifest(1, WANTED, (), reads).to_json())
         return find_staged(planned, wanted)
 
-    def test_they_are_taken_where_they_are_complete(self, tmp_path: Path) -> None:
+    def test_complete_staged_files_are_used_again(self, tmp_path: Path) -> None:
         (tmp_path / "dead-0-f00d.arrow").write_bytes(b"letters")
         found = self.found(tmp_path)
         assert found is not None
         assert found.dead_letters == 1
 
-    def test_they_are_not_without_their_dead_letters(self, tmp_path: Path) -> None:
+    def test_staged_files_without_their_dead_letters_are_not_used(self, tmp_path: Path) -> None:
         assert self.found(tmp_path) is None
 
-    def test_they_are_not_where_their_dead_letters_are_cut(
+    def test_staged_files_with_cut_dead_letters_are_not_used(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         (tmp_path / "dead-0-f00d.arrow").write_bytes(b"letter")
         assert self.found(tmp_path) is None
         assert "File dead-0-f00d.arrow of batch 1 is missing or incomplete" in caplog.text
 
-    def test_they_are_not_where_bad_records_are_treated_otherwise(self, tmp_path: Path) -> None:
+    def test_staged_files_of_another_on_bad_record_are_not_used(self, tmp_path: Path) -> None:
         (tmp_path / "dead-0-f00d.arrow").write_bytes(b"letters")
         other = replace(PIPELINE, on_bad_record=DeadLetters()).fingerprint(COLUMNS)
         assert self.found(tmp_path, other) is None

@@ -58,14 +58,14 @@ class TestTheFingerprintOfATransform:
         sys.modules.pop(file.stem, None)
 
     @pytest.mark.parametrize("name", ["plain", "part", "parts", "wrapped", "Cleaner", "cleaner", "method", "built_in"])
-    def test_it_changes_with_its_module(self, module: Path, name: str) -> None:
+    def test_fingerprint_changes_with_the_module(self, module: Path, name: str) -> None:
         pipeline = replace(PIPELINE, transform=f"{module.stem}.{name}")
         before = pipeline.fingerprint(COLUMNS)
         assert pipeline.fingerprint(COLUMNS) == before
         module.write_text(f"{module.read_text()}# changed\n")
         assert pipeline.fingerprint(COLUMNS) != before
 
-    def test_it_changes_with_the_module_that_a_partial_takes_its_function_from(
+    def test_fingerprint_changes_with_the_module_of_a_partial(
         self, module: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         other = ModuleType("other_of_this_test")
@@ -77,7 +77,7 @@ class TestTheFingerprintOfATransform:
         assert pipeline.fingerprint(COLUMNS) != before
 
 
-def test_it_changes_with_what_becomes_of_new_fields() -> None:
+def test_fingerprint_changes_with_on_new_fields() -> None:
     """Files that were staged without some fields must not be committed by a load that such fields are to fail."""
     prints = {
         replace(PIPELINE, extra_columns=ExtraColumns(on_new_field=chosen)).fingerprint(COLUMNS)

@@ -51,7 +51,7 @@ def test_a_second_load_adds_only_what_is_new(loader: Loader, kafka: KafkaBroker,
     assert_exactly_once(loader.engine)
 
 
-def test_nothing_new_starts_no_spark_and_leaves_no_batch(
+def test_no_new_records_start_no_spark_and_leave_no_batch(
     loader: Loader, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
     name = topic()

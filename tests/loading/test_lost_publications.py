@@ -66,7 +66,7 @@ def test_the_positions_of_a_load_follow_it(group: LakeGroup, before: int, caplog
     verify("loader", sink=group.sink, engine=group.loader.engine)
 
 
-def test_nothing_is_lost_of_a_load_without_dead_letters(group: LakeGroup) -> None:
+def test_lost_publication_without_dead_letters_loses_nothing(group: LakeGroup) -> None:
     with dying(LakeTarget, "after"):
         group.load(RUN, limits=Limits(max_records=2))
     lose(group, 2)

@@ -99,9 +99,7 @@ class TestMirror:
         assert f"{name}[10]: the cluster has no such partition; and 2 more" in str(raised.value)
         assert f"{name}[11]" not in str(raised.value)
 
-    def test_what_is_counted_as_mirrored_was_read_back(
-        self, kafka: KafkaBroker, topic: TopicFactory, group: str
-    ) -> None:
+    def test_mirrored_offsets_were_read_back(self, kafka: KafkaBroker, topic: TopicFactory, group: str) -> None:
         name = topic(partitions=2)
 
         class Contested(Cluster):

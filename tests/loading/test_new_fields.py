@@ -234,7 +234,7 @@ def test_an_alias_is_no_new_field(loader: Loader, registry: FakeRegistry, topic:
     assert columns(loader.engine) == ["id", "remark"]
 
 
-def test_what_no_table_can_hold_is_named_before_anything_is_read(loader: Loader, orders: Orders) -> None:
+def test_unsupported_new_field_is_named_before_reading(loader: Loader, orders: Orders) -> None:
     nested = _schema({"name": "tags", "type": {"type": "array", "items": "string"}})
     orders.put(orders.register(nested), nested, id=2, tags=["a"])
     with pytest.raises(TargetError, match=r"'tags' is list<.*SqlTable stores no nested columns"):

@@ -59,7 +59,7 @@ WRONG: list[tuple[str, Any, str]] = [
 @pytest.mark.parametrize(
     ("name", "value", "expected"), WRONG, ids=[f"{name}-{n}" for n, (name, _, _) in enumerate(WRONG)]
 )
-def test_what_a_parameter_cannot_be_is_refused_by_its_name(name: str, value: Any, expected: str) -> None:
+def test_invalid_parameter_is_refused_by_name(name: str, value: Any, expected: str) -> None:
     told = f"{name} must be {expected}; got {name}={value!r}"
     with pytest.raises(ConfigurationError, match=f"^{re.escape(told)}$"):
         checked(name, value)
@@ -81,7 +81,7 @@ def test_what_a_parameter_cannot_be_is_refused_by_its_name(name: str, value: Any
     ],
     ids=str,
 )
-def test_what_is_documented_passes(name: str, value: Any) -> None:
+def test_documented_parameters_are_accepted(name: str, value: Any) -> None:
     checked(name, value)
 
 

@@ -295,11 +295,11 @@ class TestTheStagingFails:
 class TestNothingIsPlannedAhead:
     """Where the next batch depends on what the commit does, it is planned after it."""
 
-    def test_of_the_last_batch(self, loader: Loader, orders: str, options: dict[str, Any]) -> None:
+    def test_last_batch_prefetches_nothing(self, loader: Loader, orders: str, options: dict[str, Any]) -> None:
         loader(orders, **options)
         assert (loader.launcher.ahead, states(loader.engine)) == ([False], ["committed"])
 
-    def test_that_would_begin_a_partition(
+    def test_new_partition_is_not_prefetched(
         self, loader: Loader, kafka: Any, orders: str, options: dict[str, Any]
     ) -> None:
         with pytest.raises(StagingError):
@@ -341,7 +341,7 @@ class TestNothingIsPlannedAhead:
         assert states(loader.engine) == ["committed"]
 
 
-def test_what_is_planned_ahead_is_loaded_when_the_time_is_used_up(
+def test_prefetched_batch_is_loaded_when_the_time_is_used_up(
     loader: Loader, orders: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = [0.0]

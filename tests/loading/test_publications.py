@@ -113,7 +113,7 @@ def test_a_load_that_dies_between_the_commits_is_finished_by_the_next_try(group:
     assert group.proved() == (5, 1)
 
 
-def test_what_is_published_is_committed_as_it_is_though_the_pipeline_changed(group: Group) -> None:
+def test_published_batch_is_committed_although_the_pipeline_changed(group: Group) -> None:
     group.dying_load("after")
 
     done = group.load(transform=Sql("SELECT * FROM records WHERE id < 3"))
@@ -122,7 +122,7 @@ def test_what_is_published_is_committed_as_it_is_though_the_pipeline_changed(gro
     assert group.proved() == (5, 1)
 
 
-def test_what_is_published_is_staged_again_where_its_files_are_lost(group: Group, tmp_path: Path) -> None:
+def test_published_batch_is_staged_again_when_its_files_are_lost(group: Group, tmp_path: Path) -> None:
     staging = tmp_path / "staging"
     group.dying_load("after", staging=Staging(dir=str(staging)))
     (manifest,) = staging.glob("*/manifest.json")
@@ -172,7 +172,7 @@ def test_a_replay_is_not_taken_for_published_because_a_later_load_is(group: Grou
     assert group.proved() == (6, 1)
 
 
-def test_what_is_between_two_commits_is_shown(group: Group) -> None:
+def test_batch_between_two_commits_is_shown(group: Group) -> None:
     def shown() -> GroupSummary:
         with group.loader.engine.connect() as conn:
             _, (summary,) = group_summaries(conn, Tables.of())

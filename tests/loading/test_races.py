@@ -59,7 +59,7 @@ def proved(loader: Loader, group: str = "loader", sink: Sink = TABLE) -> None:
 @pytest.mark.parametrize(
     "kind", ["table", *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS if kind != "table")]
 )
-def test_of_two_processes_each_offset_is_loaded_once(
+def test_two_processes_load_each_offset_once(
     inline_loader: Loader, workers: tuple[Worker, Worker], topic: TopicFactory, tmp_path: Path, kind: str
 ) -> None:
     """Two runs, two tries of one task instance, two groups with one target; from the same moment on, with pauses here
@@ -214,7 +214,7 @@ def test_a_try_with_a_batch_ahead_that_wakes_after_a_later_one_changes_nothing(
     proved(inline_loader)
 
 
-def test_of_two_attempts_of_a_spark_task_one_counts(inline_loader: Loader, topic: TopicFactory, tmp_path: Path) -> None:
+def test_one_of_two_attempts_of_a_spark_task_counts(inline_loader: Loader, topic: TopicFactory, tmp_path: Path) -> None:
     """As with speculative execution: both attempts write all of their rows, Spark accepts the result of one."""
     name = topic()
     produce(inline_loader.kafka, name, [*names(0, 30), b"bad"])

@@ -218,7 +218,7 @@ def test_a_registry_that_does_not_answer_is_an_error_of_replays_too(
 
 
 class TestDeadLetters:
-    def test_they_have_the_id_of_their_schema(self, loader: Loader, orders: str) -> None:
+    def test_dead_letters_have_the_id_of_their_schema(self, loader: Loader, orders: str) -> None:
         good = value(1, 1)
         put(loader, orders, (None, wire(77, b"\x02")), (None, good[:-1]), (None, b"\0\0"), (None, b"{ABCDEF"))
         loader(orders, value_format=AVRO, **LEFT_OUT)
@@ -239,7 +239,7 @@ class TestDeadLetters:
         assert sorted(counts, key=str) == [(1, 1), (77, 1), (None, 2)]
         assert classes == {"value"}
 
-    def test_those_that_the_target_refuses_have_it_too(self, loader: Loader, orders: str) -> None:
+    def test_dead_letters_of_the_target_have_the_id_of_their_schema(self, loader: Loader, orders: str) -> None:
         with loader.engine.begin() as conn:
             conn.execute(sa.text("CREATE TABLE target (id BIGINT CHECK (id < 5))"))
         put(loader, orders, (None, value(7, 1)))

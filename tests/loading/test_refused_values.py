@@ -75,7 +75,7 @@ def loaded(loader: Loader, column: str = "_kafka_offset") -> list[Any]:
         ("name TEXT UNIQUE", "short", "incompressible", "index row"),
     ],
 )
-def test_of_any_type_and_the_others_are_loaded(
+def test_refused_values_of_each_type_are_dead_letters(
     inline_loader: Loader, topic: TopicFactory, column: str, good: str, bad: str, reason: str
 ) -> None:
     if bad == "incompressible":  # too long for an index
@@ -202,7 +202,7 @@ def test_more_than_allowed_write_nothing(inline_loader: Loader, topic: TopicFact
         pytest.param("id BIGINT, name TEXT", RecordError, "offset 2 .*not this one", id="a missing right"),
     ],
 )
-def test_what_is_not_in_the_value_is_no_dead_letter(
+def test_refusal_without_a_value_is_no_dead_letter(
     inline_loader: Loader, topic: TopicFactory, target: str, error: type[KafkaOffsetsError], message: str
 ) -> None:
     loader, name = inline_loader, topic()

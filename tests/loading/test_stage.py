@@ -20,7 +20,7 @@ from tests.support.staged import ORDERS, PIPELINE, RANGE, batch, job, launched, 
 
 
 class TestWhatTheSlicesOfARangeShow:
-    def test_it_is_added_up(self, tmp_path: Path) -> None:
+    def test_slice_counts_are_added_up(self, tmp_path: Path) -> None:
         found = launched(
             tmp_path,
             batch(RANGE),
@@ -31,7 +31,7 @@ class TestWhatTheSlicesOfARangeShow:
         assert found.reads == {ORDERS: RangeRead(9, first, last, bytes=100, dead_letters=3)}
         assert (found.records, found.dead_letters) == (9, 3)
 
-    def test_nothing_is_known_of_slices_that_were_not_read(self, tmp_path: Path) -> None:
+    def test_unread_slices_have_no_counts(self, tmp_path: Path) -> None:
         found = launched(tmp_path, batch(RANGE), read(10, 20, bytes=30), read(20, 30, None))
         assert found.reads == {ORDERS: RangeRead(None, bytes=30)}
 

@@ -76,7 +76,7 @@ def test_missing_files_are_staged_anew(
 
 
 @pytest.mark.parametrize("location", ["{staged}", "nosuch://bucket/batch-1", "{precious}"])
-def test_what_cannot_be_read_or_is_no_staging_directory_is_staged_anew_and_left_alone(
+def test_unreadable_or_foreign_directory_is_left_and_staged_again(
     inline_loader: Loader,
     kafka: KafkaBroker,
     topic: TopicFactory,

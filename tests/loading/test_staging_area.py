@@ -44,7 +44,7 @@ class TestWhatIsDeleted:
             "nosuch://bucket/batch-1-" + "0f" * 16,
         ],
     )
-    def test_nothing_else(self, tmp_path: Path, caplog: pytest.LogCaptureFixture, named: str) -> None:
+    def test_other_paths_are_not_deleted(self, tmp_path: Path, caplog: pytest.LogCaptureFixture, named: str) -> None:
         root, other = tmp_path / "root", tmp_path / "other"
         for parent in (root, root / "precious", other):
             for name in ("batch-1-" + "0f" * 16, "batch-2-" + "0f" * 16, "batch-1-0f"):
@@ -79,7 +79,7 @@ class TestTheDirectoryOfAUser:
             staging_root(None)
 
 
-def test_that_of_a_test_session_is_its_own() -> None:
+def test_test_session_has_a_staging_directory_to_itself() -> None:
     # A child process has the variable; without it all sessions of a user share one, and each load looks at what they
     # left.
     assert staging_root(None).path.startswith(os.environ["TMPDIR"])

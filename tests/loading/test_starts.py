@@ -274,6 +274,6 @@ class TestFirstRun:
         assert f"Nothing to load yet for group 'loader'; it begins at {name}[0] {begun}" in caplog.text
 
     @pytest.mark.parametrize("start", ["yesterday", -1, "1969-12-31T23:59:59"])
-    def test_what_is_no_start_is_refused(self, inline_loader: Loader, topic: TopicFactory, start: Any) -> None:
+    def test_invalid_start_is_refused(self, inline_loader: Loader, topic: TopicFactory, start: Any) -> None:
         with pytest.raises(ConfigurationError, match=f"got start={start!r}"):
             inline_loader(topic(), start=start)

@@ -146,7 +146,7 @@ def test_a_transform_that_takes_some_records_is_refused(
     assert positions(loader.engine) == {}
 
 
-def test_of_a_record_whose_row_is_refused_no_other_row_stays(
+def test_refused_row_removes_all_rows_of_its_record(
     postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
     name = topic()

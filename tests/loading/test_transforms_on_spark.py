@@ -62,7 +62,7 @@ def numbered(records: DataFrame) -> DataFrame:
     ],
     ids=["sql", "arrow"],
 )
-def test_it_runs_where_records_are_decoded(
+def test_transform_runs_where_records_are_decoded(
     postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, transform: Any, expected: list[tuple[int, int]]
 ) -> None:
     name = topic()

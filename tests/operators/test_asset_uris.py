@@ -47,7 +47,7 @@ URI = "postgres://db.example:5432/shop/sales/orders"
         (" [::1]:9092 ", "kafka://[::1]:9092/orders"),
     ],
 )
-def test_that_of_a_topic_is_the_one_of_airflows_kafka_provider(servers: str, expected: str) -> None:
+def test_topic_uri_equals_that_of_the_kafka_provider(servers: str, expected: str) -> None:
     assert topic_uris(servers, ["orders"]) == [expected]
     assert Asset(uri=expected).normalized_uri == expected
 
@@ -75,7 +75,7 @@ def test_that_of_a_topic_is_the_one_of_airflows_kafka_provider(servers: str, exp
     ],
     ids=str,
 )
-def test_those_of_targets(sink: Sink, database: str, expected: list[str]) -> None:
+def test_target_uris(sink: Sink, database: str, expected: list[str]) -> None:
     assert list(sink.uris(sa.create_engine(database))) == expected
     assert "secret" not in str(expected)
 

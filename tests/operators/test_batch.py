@@ -118,7 +118,7 @@ def test_a_standalone_cluster_and_a_transform_beside_the_dag(
         ),
     ],
 )
-def test_what_is_missing_is_said_before_spark(
+def test_missing_parameter_is_named_before_spark_starts(
     kafka: KafkaBroker,
     topic: TopicFactory,
     postgres_engine: Engine,
@@ -140,7 +140,7 @@ def test_what_is_missing_is_said_before_spark(
 
 
 @pytest.mark.long
-def test_what_no_retry_can_help_fails_at_once_and_an_outage_is_tried_again(
+def test_permanent_error_fails_at_once_and_an_outage_is_retried(
     kafka: KafkaBroker, topic: TopicFactory, postgres_engine: Engine
 ) -> None:
     nobody_listens = airflow_uri(postgres_engine).replace(str(postgres_engine.url.port), str(free_port()))

@@ -170,7 +170,7 @@ def test_a_rewind_names_what_moved_and_the_rows_it_removed(warehouse: str) -> No
     assert [(written.namespace, written.name) for written in lineage.outputs] == [(warehouse, "orders")]
 
 
-def test_what_cannot_be_read_is_left_out(warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_dataset_is_left_out_of_lineage(warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_KAFKA_DEFAULT")
     verified = KafkaVerifyOperator(task_id="verify", group_id="loader", sink=SqlTable("orders", conn_id="warehouse"))
     assert [read.name for read in verified.get_openlineage_facets_on_start().inputs] == ["orders"]

@@ -77,7 +77,9 @@ WRONG: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize("operator", [KafkaBatchOperator, KafkaReplayOperator])
 @pytest.mark.parametrize(("name", "value", "told"), WRONG, ids=[f"{name}-{n}" for n, (name, _, _) in enumerate(WRONG)])
-def test_what_both_refuse(operator: type[PipelineOperator], name: str, value: Any, told: str) -> None:
+def test_invalid_parameter_of_both_is_refused(
+    operator: type[PipelineOperator], name: str, value: Any, told: str
+) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(told)):
         operator(**(GIVEN | OWN[operator] | {name: value}))
 
@@ -119,7 +121,7 @@ LAG: dict[str, Any] = GROUP | {"conn_id": "warehouse", "min_lag": 1}
         (KafkaLagSensor, {"per_partition": "no"}, "per_partition must be True or False; got per_partition='no'"),
     ],
 )
-def test_what_the_others_refuse(operator: Any, given: dict[str, Any], told: str) -> None:
+def test_invalid_parameter_of_other_operators_is_refused(operator: Any, given: dict[str, Any], told: str) -> None:
     needed = {
         KafkaVerifyOperator: GROUP,
         KafkaRewindOperator: GROUP | {"scenario": "undo", "conn_id": "warehouse"},
@@ -159,14 +161,14 @@ def test_a_template_that_airflow_does_not_render_is_refused(operator: Any, given
 
 
 @pytest.mark.parametrize("name", ["group_id", "topics", "conn_id", "start"])
-def test_nothing_of_an_event_trigger_is_templated(name: str) -> None:
+def test_event_trigger_has_no_templates(name: str) -> None:
     given: dict[str, Any] = {"group_id": "group", "conn_id": "warehouse", "min_lag": 1, name: TEMPLATE}
 
     with pytest.raises(ConfigurationError, match=f"^{name} is not templated"):
         KafkaLagEventTrigger(**given)
 
 
-def test_what_is_templated_is_left_to_the_run() -> None:
+def test_templated_parameters_are_checked_at_run_time() -> None:
     KafkaBatchOperator(
         **GIVEN | {"group_id": "{{ params.group }}", "topics": "{{ params.topics }}"},
         transform="{{ params.transform }}",

@@ -48,7 +48,7 @@ def connections_of(**formats: Any) -> Any:
     return given["connections"]
 
 
-def test_that_of_a_registry_is_looked_up_for_key_and_value() -> None:
+def test_registry_connection_serves_key_and_value() -> None:
     expected = {"registry": {"url": "https://registry", "basic.auth.user.info": f"ada:{CANARY}"}}
     avro = Avro(registry_conn_id="registry")
     assert connections_of(value_format=avro) == expected

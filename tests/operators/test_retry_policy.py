@@ -56,7 +56,7 @@ def test_the_cases_that_matter_most() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_is_not_ours_to_judge_is_left_to_airflow(error: BaseException) -> None:
+def test_other_exceptions_are_left_to_airflow(error: BaseException) -> None:
     assert decided(error) is RetryAction.DEFAULT
 
 
@@ -65,7 +65,7 @@ def test_a_decision_says_why() -> None:
     assert decision.reason == "DataLossError: running the task again changes nothing; the error says what does"
 
 
-def test_it_survives_serialization() -> None:
+def test_retry_policy_survives_serialization() -> None:
     assert isinstance(
         KafkaOffsetsRetryPolicy.deserialize(KafkaOffsetsRetryPolicy().serialize()), KafkaOffsetsRetryPolicy
     )

@@ -59,7 +59,7 @@ def rendered(operator: type, *, native: bool = False, **given: Any) -> Any:
     return task
 
 
-def test_those_of_a_sink_are_rendered() -> None:
+def test_sink_templates_are_rendered() -> None:
     sink = SqlTable(
         "{{ params.table }}",
         schema="{% if true %}shop{% endif %}",
@@ -72,7 +72,7 @@ def test_those_of_a_sink_are_rendered() -> None:
     assert operator.pipeline().sink.name == "shop.orders"
 
 
-def test_those_of_formats_and_columns_are_rendered() -> None:
+def test_format_and_column_templates_are_rendered() -> None:
     operator = rendered(
         KafkaBatchOperator,
         **GIVEN
@@ -149,7 +149,7 @@ def test_an_empty_text_is_none_where_none_has_a_meaning() -> None:
         ),
     ],
 )
-def test_what_is_rendered_is_checked_as_what_is_given(given: dict[str, Any], message: str) -> None:
+def test_rendered_values_are_checked_like_literals(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         rendered(KafkaBatchOperator, **GIVEN | given)
 

@@ -109,14 +109,14 @@ def test_records_need_the_right_to_read_xcoms(web: Web, orders: str, monkeypatch
     assert "/letters" not in page.text
 
 
-def test_who_may_not_see_plugins_sees_nothing(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_without_plugin_access_sees_nothing(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web.auth_manager, "is_authorized_view", lambda **_: False)
 
     for route, (query, _) in ROUTES.items():
         assert web.get(path(route), "operator", **query).status_code == 403
 
 
-def test_who_edits_a_dag_may_edit_its_groups(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_editor_of_a_dag_may_edit_its_groups(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """For routes that change state."""
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 
@@ -178,7 +178,7 @@ def test_only_forms_are_posted(web: Web, orders: str) -> None:
     assert posted == FORMS.keys()
 
 
-def test_nothing_changes_state_by_get(web: Web, orders: str, of_shop: None, postgres_engine: Engine) -> None:
+def test_get_requests_change_no_state(web: Web, orders: str, of_shop: None, postgres_engine: Engine) -> None:
     """Every statement of every page only reads."""
     statements: list[str] = []
     sa.event.listen(postgres_engine, "before_cursor_execute", lambda *args: statements.append(args[2].split()[0]))

@@ -67,7 +67,7 @@ def test_an_unknown_lag_needs_attention() -> None:
     assert (row.level, row.reasons) == (Level.WARNING, ("lag unknown",))
 
 
-def test_what_needs_attention_is_first() -> None:
+def test_groups_that_need_attention_come_first() -> None:
     rows = [
         group_row(WAREHOUSE, replace(GROUP, group_id=name), report, None)
         for name, report in {

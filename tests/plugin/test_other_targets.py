@@ -57,7 +57,7 @@ def forget_dags(web: Web) -> None:
     web.readings.__post_init__()
 
 
-def test_what_the_page_cannot_verify_has_a_command_and_no_button(web: Web, lake: None) -> None:
+def test_target_the_page_cannot_verify_has_a_command_instead_of_a_button(web: Web, lake: None) -> None:
     group = web.get("/group", "editor", **GROUP).text
     page = web.get("/verification", "editor", **GROUP).text
 

@@ -140,7 +140,7 @@ def test_every_scenario_and_scope_of_the_command_line(
         ("to-earliest", "", "orders:x", "partitions as numbers"),
     ],
 )
-def test_what_cannot_be_is_shown_beside_the_form(
+def test_impossible_rewind_is_explained_at_the_form(
     web: Web, orders: str, scenario: str, value: str, scope: str, reason: str
 ) -> None:
     page = preview(web, scenario, value, scope=scope)
@@ -196,7 +196,7 @@ def test_a_broker_that_is_down_names_no_host(web: Web, orders: str, monkeypatch:
     assert "canary" not in page.text
 
 
-def test_what_waits_is_counted_as_never_loaded(web: Web, orders: str, kafka: Kafka) -> None:
+def test_waiting_records_count_as_never_loaded(web: Web, orders: str, kafka: Kafka) -> None:
     produce(kafka, orders, names(8, 3))
 
     assert tiles(preview(web, "to-latest"))[:3] == ["1", "0", "5"]

@@ -59,7 +59,7 @@ def test_a_click_proves_a_group_and_the_result_is_kept(web: Web, orders: str) ->
     assert verifications.Verifications(web.readings).latest(Source("warehouse"), "loader") == [found]
 
 
-def test_what_is_wrong_is_shown(web: Web, orders: str, postgres_engine: Engine) -> None:
+def test_violations_are_shown(web: Web, orders: str, postgres_engine: Engine) -> None:
     with postgres_engine.begin() as conn:
         conn.execute(sa.text("DELETE FROM target WHERE _kafka_offset = 1"))
     click(web)

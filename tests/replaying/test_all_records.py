@@ -104,7 +104,7 @@ class TestAnotherTable:
         ]
 
     @pytest.mark.broker
-    def test_of_transactions_too(self, replayer: Replayer, topic: TopicFactory) -> None:
+    def test_replay_reads_transactions(self, replayer: Replayer, topic: TopicFactory) -> None:
         name = topic(**KEPT)
         one_record_transactions(replayer.loader.kafka, name, MINUTES)
 
@@ -237,7 +237,7 @@ class TestTheGroupsTable:
         ]
         proved(loader)
 
-    def test_what_it_replaced_in_part_is_not_loaded_again(self, replayer: Replayer, topic: TopicFactory) -> None:
+    def test_partly_replaced_batch_is_not_loaded_again(self, replayer: Replayer, topic: TopicFactory) -> None:
         name = topic(**KEPT)
         produce_at(replayer.loader.kafka, name, [1, 9, 2])
         replayer(name, {name: {0: (0, 3)}}, sink=SqlTable("target"))

@@ -70,7 +70,7 @@ class TestOffsets:
         with pytest.raises(ConfigurationError, match=r"each partition once; got t\[0\] 0..1, t\[0\] 5..6"):
             OffsetBounds(twice).read()
 
-    def test_what_a_plan_returns_is_read_again_with_its_topic_id(self) -> None:
+    def test_planned_bounds_keep_their_topic_id(self) -> None:
         plain = bounds_as_json([one(0, 0, 3)], {T0: PartitionLog(0, 9, ID)})
 
         assert OffsetBounds(json.loads(json.dumps(plain))).read() == (one(0, 0, 3, ID),)
@@ -105,18 +105,18 @@ def test_the_history_names_equal_bounds_alike() -> None:
 class TestFit:
     LOGS: ClassVar = {T0: PartitionLog(10, 100, ID, 4)}
 
-    def test_what_the_log_holds_is_a_range_of_this_log(self) -> None:
+    def test_bounds_inside_of_the_log_are_a_range(self) -> None:
         assert fit_to_logs([one(0, 10, 100)], self.LOGS, "fail") == Plan(
             (OffsetRange("t", 0, 10, 100, 100, ID, "replay", end_epoch=4),)
         )
 
-    def test_what_is_gone_is_an_error_that_names_it(self) -> None:
+    def test_expired_offsets_are_an_error_that_names_them(self) -> None:
         with pytest.raises(
             DataLossError, match=r"t\[0\]: offsets 5..10 are gone, the beginning offset is 10.*on_data_loss='skip'"
         ):
             fit_to_logs([one(0, 5, 20)], self.LOGS, "fail")
 
-    def test_what_is_gone_may_be_skipped_on_record(self) -> None:
+    def test_expired_offsets_may_be_skipped_and_are_recorded(self) -> None:
         plan = fit_to_logs([one(0, 5, 20)], self.LOGS, "skip")
 
         assert [(each.start, each.end) for each in plan.ranges] == [(10, 20)]
@@ -129,7 +129,7 @@ class TestFit:
         assert [(gap.start, gap.end) for gap in plan.gaps] == [(5, 8)]
 
     @pytest.mark.parametrize("on_data_loss", ["fail", "skip"])
-    def test_nothing_is_clamped_to_the_end(self, on_data_loss: Any) -> None:
+    def test_bounds_beyond_the_end_are_not_clamped(self, on_data_loss: Any) -> None:
         with pytest.raises(
             ConfigurationError, match=r"t\[0\] 10..101: the log ends at offset 100; t\[1\] 0..1: the topic has no"
         ):
@@ -144,7 +144,7 @@ class TestFit:
             fit_to_logs([one(0, 10, 101, ID)], self.LOGS, "skip")
 
 
-def test_what_a_batch_was_planned_for_includes_what_was_gone() -> None:
+def test_planned_range_includes_expired_offsets() -> None:
     batch = Batch(1, "g", "planned", (one(0, 10, 20), one(1, 0, 5)), (Gap("t", 0, 5, 10, "expired", "skipped"),))
 
     assert [(each.start, each.end) for each in requested_ranges(batch)] == [(5, 20), (0, 5)]

@@ -108,7 +108,7 @@ class TestBounds:
         with pytest.raises(TopicRecreatedError):
             replayer(orders, BatchBounds(1))
 
-    def test_what_is_not_in_kafka_is_an_error(self, replayer: Replayer, orders: str) -> None:
+    def test_bounds_outside_of_the_log_are_an_error(self, replayer: Replayer, orders: str) -> None:
         with pytest.raises(
             ConfigurationError, match=r"\[0\] 5..21: the log ends at offset 20; .*\[7\] 0..1: the topic has no"
         ):
@@ -117,7 +117,7 @@ class TestBounds:
         assert states(replayer.loader) == [("load", "committed")]
 
     @pytest.mark.broker
-    def test_what_has_expired_is_an_error_or_a_gap(self, replayer: Replayer, orders: str) -> None:
+    def test_expired_bounds_are_an_error_or_a_gap(self, replayer: Replayer, orders: str) -> None:
         delete_records(replayer.loader.kafka.bootstrap_servers, orders, 5)
         bounds = {orders: {0: (2, 9), 1: (0, 2)}}
         with pytest.raises(DataLossError, match=r"\[0\]: offsets 2..5 are gone"):
@@ -130,7 +130,7 @@ class TestBounds:
         assert offsets(replayer.loader) == {0: list(range(20)), 1: list(range(20))}
         assert rows(replayer.loader.engine, "SELECT count(*) FROM target WHERE _batch_id = 2") == [(6,)]
 
-    def test_what_expires_before_it_is_read_is_planned_anew(
+    def test_range_that_expires_before_reading_is_planned_again(
         self, replayer: Replayer, orders: str, tmp_path: Path
     ) -> None:
         servers = replayer.loader.kafka.bootstrap_servers

@@ -24,14 +24,14 @@ pytestmark = pytest.mark.server
 
 
 class TestIntoTheGroupsTable:
-    def test_it_is_refused_with_the_ways_out(self, replayer: Replayer, orders: str) -> None:
+    def test_replay_into_the_groups_table_is_refused_with_alternatives(self, replayer: Replayer, orders: str) -> None:
         with pytest.raises(DoubleLoadError, match=r"replace=True, .* upsert_key, or into another table"):
             replayer(orders, {orders: {0: (0, 5)}}, sink=SqlTable("target"))
 
         assert states(replayer.loader) == [("load", "committed")]
         assert len(replayer.loader.launcher.jobs) == 1
 
-    def test_it_is_known_by_every_name(self, replayer: Replayer, orders: str) -> None:
+    def test_groups_table_is_recognised_by_each_name(self, replayer: Replayer, orders: str) -> None:
         loader = replayer.loader
         schema = "public" if loader.engine.dialect.name == "postgresql" else "main"
         spelled = SqlTable("target", schema)
@@ -131,7 +131,7 @@ class TestIntoTheGroupsTable:
         assert offsets(inline_loader) == {0: [0, 1, 2, 3, 4]}
         assert rows(inline_loader.engine, "SELECT _batch_id FROM target ORDER BY id") == [(1,), (2,), (2,), (1,), (1,)]
 
-    def test_what_the_group_will_load_itself_is_refused(self, replayer: Replayer, orders: str) -> None:
+    def test_replay_of_unread_offsets_is_refused(self, replayer: Replayer, orders: str) -> None:
         produce(replayer.loader.kafka, orders, names(500, 5), 0)
 
         with pytest.raises(
@@ -151,7 +151,9 @@ class TestIntoTheGroupsTable:
         replayer.loader(orders)
         assert offsets(replayer.loader) == {0: list(range(21)), 1: list(range(20))}
 
-    def test_what_the_group_will_load_from_the_end_on_is_refused(self, replayer: Replayer, topic: TopicFactory) -> None:
+    def test_replay_of_unread_offsets_of_a_group_from_latest_is_refused(
+        self, replayer: Replayer, topic: TopicFactory
+    ) -> None:
         loader, name = replayer.loader, topic()
         produce(loader.kafka, name, names(0, 10))
         loader(name, start="latest")
@@ -204,9 +206,7 @@ class TestIntoTheGroupsTable:
         assert offsets(loader) == {0: list(range(6, 12))}
         proved(loader)
 
-    def test_what_was_appended_before_the_first_load_is_found_by_verify(
-        self, replayer: Replayer, topic: TopicFactory
-    ) -> None:
+    def test_verify_finds_rows_appended_before_the_first_load(self, replayer: Replayer, topic: TopicFactory) -> None:
         loader, name = replayer.loader, topic()
         produce(loader.kafka, name, names(0, 10))
         replayer(name, {name: {0: (6, 10)}})

@@ -100,7 +100,7 @@ class TestLastRewind:
     def before(db: Warehouse, scope: Scope | None = None) -> dict[TopicPartition, int | None]:
         return offsets_of(state_before_last_rewind(db.ledger, GROUP, scope or {}))
 
-    def test_there_is_none_before_the_first(self, loaded: Warehouse) -> None:
+    def test_no_last_rewind_before_the_first(self, loaded: Warehouse) -> None:
         with pytest.raises(NoPositionError, match="has no rewind that could be undone"):
             self.before(loaded)
 
@@ -205,7 +205,7 @@ class TestCovered:
     def test_loaded_offsets_are_those_of_loads(self, loaded: Warehouse) -> None:
         assert self.spans(loaded) == [(0, 10), (10, 20)]
 
-    def test_nothing_is_asked_for_nothing(self, loaded: Warehouse) -> None:
+    def test_empty_scope_sends_no_query(self, loaded: Warehouse) -> None:
         with loaded.engine.connect() as conn:
             assert loaded_within(conn, loaded.tables, GROUP, {}) == {}
 

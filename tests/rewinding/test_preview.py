@@ -164,14 +164,14 @@ CHANGED = "The saved preview of group 'søren\\'s group, \"x\"' was changed: its
 
 
 @pytest.mark.parametrize("path", WAYS, ids=lambda path: ".".join(map(str, path)))
-def test_nothing_may_be_missing(path: tuple[Any, ...]) -> None:
+def test_preview_with_a_missing_field_is_refused(path: tuple[Any, ...]) -> None:
     changed = saved()
     del holder(changed, path)[path[-1]]
     assert refused(changed).startswith(("The saved preview of group ", "This is no saved preview"))
 
 
 @pytest.mark.parametrize("path", WAYS, ids=lambda path: ".".join(map(str, path)))
-def test_nothing_may_be_added(path: tuple[Any, ...]) -> None:
+def test_preview_with_an_additional_field_is_refused(path: tuple[Any, ...]) -> None:
     changed = saved()
     place = holder(changed, path)
     if isinstance(place, dict):

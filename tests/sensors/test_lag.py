@@ -83,7 +83,7 @@ class TestPoke:
         assert stored["poll_interval"] == timedelta(seconds=20)
 
     @pytest.mark.usefixtures("unknown_at_once")
-    def test_what_waiting_cannot_help_fails_or_skips_at_once(self, sensed: str) -> None:
+    def test_permanent_error_fails_or_skips_at_once(self, sensed: str) -> None:
         # First of all a single look: a sensor that waits here would wait for days.
         with pytest.raises(AirflowFailException, match=r"UnknownTopicError: .*nowhere"):
             self.sensor("nowhere", min_lag=1).poke({})
@@ -98,7 +98,7 @@ class TestPoke:
             self.sensor("orders, payments", min_lag=1).poke({})
 
     @pytest.mark.parametrize("away", ["broker", "database"])
-    def test_what_is_away_is_looked_at_again(self, sensed: str, away: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_outage_is_polled_again(self, sensed: str, away: str, monkeypatch: pytest.MonkeyPatch) -> None:
         if away == "broker":
             extra = {"bootstrap.servers": f"127.0.0.1:{free_port()}", "socket.timeout.ms": 1000}
             monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))

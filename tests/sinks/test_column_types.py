@@ -106,7 +106,7 @@ class TestWireType:
         ],
         ids=str,
     )
-    def test_what_does_not_fit_has_none(self, arrow: pa.DataType, column: TypeEngine[object]) -> None:
+    def test_unsupported_column_has_no_wire_type(self, arrow: pa.DataType, column: TypeEngine[object]) -> None:
         assert wire_type(arrow, column, POSTGRES) is None
 
 
@@ -163,7 +163,7 @@ class TestCreatedTable:
     def test_a_record_may_be_loaded_again_after_a_rewind(self) -> None:
         assert list(created_table("orders", None, row_columns(Json("a INT NOT NULL"))).primary_key) == []
 
-    def test_it_is_in_the_schema_that_was_asked_for(self) -> None:
+    def test_created_table_is_in_the_given_schema(self) -> None:
         assert created_table("orders", "shop", pa.schema([("a", pa.int64())])).fullname == "shop.orders"
 
     @pytest.mark.parametrize("arrow", [pa.list_(pa.int32()), pa.struct([("a", pa.int32())])], ids=str)
@@ -181,7 +181,7 @@ class TestCreatedTable:
         matched = match(created_table("orders", None, columns), columns, POSTGRES)
         assert [column.name for column in matched] == [*columns.names, "_batch_id"]
 
-    def test_it_can_be_made(self) -> None:
+    def test_created_table_has_valid_ddl(self) -> None:
         made = created_table("orders", None, row_columns(Json("id BIGINT NOT NULL, price DECIMAL(10,2)")))
         engine = sa.create_engine("sqlite://")
         with engine.begin() as conn:

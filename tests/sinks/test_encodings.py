@@ -206,7 +206,7 @@ def test_values_are_the_same(
         for way in range(len(WAYS))
     ],
 )
-def test_what_the_database_cannot_hold_is_refused_by_name(
+def test_unencodable_text_is_refused_with_its_offset(
     kafka: Kafka, topic: TopicFactory, postgres: PostgresServer, database: str, engine: Engine, text: str, table: str
 ) -> None:
     name = topic()

@@ -62,7 +62,7 @@ def records(*texts: str) -> list[bytes]:
     return [json.dumps({"id": number, "name": text}).encode() for number, text in enumerate(texts)]
 
 
-def test_it_is_a_sink() -> None:
+def test_fan_out_is_a_sink() -> None:
     assert isinstance(FanOut.of(BOTH), Sink)
     assert FanOut.of(BOTH).name == FanOut.of([LARGE, ORDERS]).name == "fanout://large+orders"
 
@@ -212,7 +212,7 @@ def test_one_of_several_sinks_may_be_a_function(inline_loader: Loader, name: str
     assert letters(inline_loader) == {6: ("target", "a bad name")}
 
 
-def test_nothing_is_written_where_one_target_cannot_be(inline_loader: Loader, name: str) -> None:
+def test_fan_out_writes_nothing_unless_all_targets_can_be_written(inline_loader: Loader, name: str) -> None:
     with inline_loader.engine.begin() as conn:
         conn.execute(sa.text("CREATE TABLE large (other INT)"))
 

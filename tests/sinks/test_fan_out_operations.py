@@ -116,7 +116,7 @@ def test_verify_proves_each_sink(loader: Loader, caplog: pytest.LogCaptureFixtur
         ("UPDATE large SET _kafka_offset = 70 WHERE _kafka_offset = 5", "table 'large' holds rows of batch 2"),
     ],
 )
-def test_what_is_wrong_in_one_sink_is_found_there(loader: Loader, statement: str, message: str) -> None:
+def test_verify_names_the_branch_with_the_violation(loader: Loader, statement: str, message: str) -> None:
     do(loader, statement)
 
     found = violations(loader)
@@ -125,7 +125,7 @@ def test_what_is_wrong_in_one_sink_is_found_there(loader: Loader, statement: str
     assert not any(other in words for words in found)
 
 
-def test_what_is_too_much_in_one_sink_makes_up_for_nothing_in_another_one(loader: Loader) -> None:
+def test_surplus_in_one_branch_hides_no_loss_in_another(loader: Loader) -> None:
     # As many rows in all as there were.
     copied = "_batch_id, _kafka_topic, _kafka_partition, _kafka_offset"
     do(

@@ -157,9 +157,7 @@ def test_an_exception_comes_out_with_the_frames_of_the_function(
     assert positions(callable_loader.engine) == {}
 
 
-def test_what_the_database_refuses_is_named_without_values(
-    callable_loader: Loader, four: str, function: AsSink
-) -> None:
+def test_error_of_the_database_has_no_values(callable_loader: Loader, four: str, function: AsSink) -> None:
     def write(conn: Connection, batches: Any, batch: WrittenBatch) -> None:
         for number in (4711, 4711):
             conn.execute(functions.TOTALS.insert(), {"group_id": f"secret-{number}", "rows": 1})
@@ -270,7 +268,7 @@ def test_rows_that_were_not_read_are_no_rows_that_were_written(
         (lambda: FunctionSink(print), "FunctionSink needs the import path of a function"),  # type: ignore[arg-type]
     ],
 )
-def test_what_cannot_be_called_is_named_before_anything_is_read(
+def test_invalid_function_is_named_before_reading(
     callable_loader: Loader, four: str, made: Callable[[], FunctionSink], message: str
 ) -> None:
     with pytest.raises(KafkaOffsetsError, match=message) as raised:

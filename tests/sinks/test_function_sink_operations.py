@@ -97,9 +97,7 @@ def test_without_a_function_that_removes_nothing_is_replaced(loader: Loader) -> 
     ("returned", "message"),
     [(7, "returned 7: it has to return the number"), ({(9, "x", 0): 1}, "returned a dict"), (None, "returned a None")],
 )
-def test_what_was_removed_is_counted(
-    loader: Loader, monkeypatch: pytest.MonkeyPatch, returned: Any, message: str
-) -> None:
+def test_removed_rows_are_counted(loader: Loader, monkeypatch: pytest.MonkeyPatch, returned: Any, message: str) -> None:
     monkeypatch.setattr(functions, "remove", lambda conn, ranges, span: returned)
 
     with pytest.raises(FunctionError, match=message):

@@ -80,7 +80,7 @@ def twice(rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.concat_batches([rows, rows])
 
 
-def test_of_a_refused_record_no_row_of_a_transform_stays(callable_loader: Loader, four: str) -> None:
+def test_refused_record_removes_all_its_rows(callable_loader: Loader, four: str) -> None:
     produce(callable_loader.kafka, four, bad(0)[:1])
 
     callable_loader(

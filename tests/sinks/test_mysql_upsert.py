@@ -33,7 +33,7 @@ def _created(mariadb_engine: Engine) -> None:
     KEYED.connect(mariadb_engine).prepare(COLUMNS)
 
 
-def test_nothing_is_committed_before_the_end(mariadb_engine: Engine, tmp_path: Path) -> None:
+def test_upsert_commits_nothing_before_the_end(mariadb_engine: Engine, tmp_path: Path) -> None:
     do(mariadb_engine, "CREATE TABLE moved (id INT)")
     rows = staged(tmp_path, COLUMNS, [at(1, id="a", name="x"), at(2, id=None, name="y")], letters=True)
 

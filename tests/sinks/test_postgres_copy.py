@@ -26,5 +26,5 @@ def test_the_line_is_found_in_any_language(context: str) -> None:
 @pytest.mark.parametrize(
     "context", ["", "COPY orders_2", "COPY orders_22, line 3", "PL/pgSQL function refuse() line 1 at RAISE"]
 )
-def test_there_may_be_none(context: str) -> None:
+def test_copy_of_no_rows(context: str) -> None:
     assert _failed_line(context, "orders_2") is None

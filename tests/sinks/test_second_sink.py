@@ -61,7 +61,7 @@ def loaded(inline_loader: Loader, kafka: Kafka, topic: TopicFactory, sink: Archi
     return name
 
 
-def test_it_is_a_sink() -> None:
+def test_foreign_sink_is_a_sink() -> None:
     assert isinstance(ARCHIVE, Sink)
     assert isinstance(SqlTable("orders"), Sink)
     assert not isinstance(object(), Sink)
@@ -151,7 +151,7 @@ def test_a_replay_replaces_the_rows_of_a_span_of_time(
     assert proved(inline_loader, sink) == (6, 0, 6)
 
 
-def test_what_is_missing_duplicated_or_unknown_is_found(inline_loader: Loader, loaded: str, sink: Archive) -> None:
+def test_verify_finds_missing_duplicated_and_unknown_rows(inline_loader: Loader, loaded: str, sink: Archive) -> None:
     with sink.connection(inline_loader.engine) as conn:
         batches = dict(sink.read(conn))
         sink.put(conn, 1, batches[1][:2])
@@ -177,7 +177,7 @@ def test_a_row_of_a_dead_letter_is_found(inline_loader: Loader, loaded: str, sin
         proved(inline_loader, sink)
 
 
-def test_what_only_kafka_shows_is_found(inline_loader: Loader, loaded: str, sink: Archive) -> None:
+def test_verify_with_kafka_finds_what_counts_hide(inline_loader: Loader, loaded: str, sink: Archive) -> None:
     with sink.connection(inline_loader.engine) as conn:
         sink.put(conn, 3, dict(sink.read(conn))[3][:1])
     with inline_loader.engine.begin() as conn:

@@ -58,7 +58,7 @@ def held(conn: Connection) -> list[tuple[Any, ...]]:
     return [tuple(one) for one in conn.exec_driver_sql("SELECT id, name, _kafka_offset FROM target ORDER BY id")]
 
 
-def test_of_rows_that_a_transform_made_of_one_record_the_last_wins(conn: Connection, tmp_path: Path) -> None:
+def test_last_row_of_a_record_wins(conn: Connection, tmp_path: Path) -> None:
     files = [[row(1, "c", 5), row(1, "a", 5), row(2, "x", 5)], [row(1, "b", 5), row(1, "older", 4)]]
 
     assert SqlTarget(conn, SINK.connect(conn.engine)).write(staged(tmp_path, *files)) == 2

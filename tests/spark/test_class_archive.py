@@ -41,7 +41,7 @@ def test_an_archive_is_read_where_there_is_one(directory: Path, spark: Path) -> 
     assert archive.java_options().split()[0] == f"-XX:SharedArchiveFile={archive.path}"
 
 
-def test_what_the_classes_depend_on_has_an_archive_of_its_own(directory: Path, spark: Path) -> None:
+def test_each_set_of_dependencies_has_an_archive(directory: Path, spark: Path) -> None:
     paths = {archive_of(directory, spark).path, archive_of(directory, spark, with_sql=True).path}
     paths.add(archive_of(directory, spark, "21").path)
     (spark / "jars" / "spark-core.jar").write_bytes(b"other classes")
@@ -84,9 +84,7 @@ def another_user_owns_it(path: Path) -> None:
         another_user_owns_it,
     ],
 )
-def test_what_others_could_have_written_is_not_read(
-    directory: Path, spark: Path, spoil: Callable[[Path], None]
-) -> None:
+def test_archive_that_others_may_write_is_not_read(directory: Path, spark: Path, spoil: Callable[[Path], None]) -> None:
     archive = archive_of(directory, spark)
     archive.path.touch(mode=0o644)
     assert archive.java_options()

@@ -34,7 +34,7 @@ def test_anything_else_may_pass_and_its_cause_is_named() -> None:
     assert str(error) == "Spark did not stage batch 7: OSError: [Errno 28] No space left on device"
 
 
-def test_what_spark_quotes_is_cut() -> None:
+def test_quotations_by_spark_are_cut() -> None:
     error = failure(7, RuntimeError(TEXT.format(last="ValueError: " + "x" * 300_000)))
     assert str(error).startswith("Spark did not stage batch 7: ValueError: xxx")
     assert len(str(error)) < 600

@@ -43,7 +43,7 @@ class TestApplication:
         write_application(tmp_path)
         assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
 
-    def test_it_stages_the_jobs_of_the_socket_that_it_is_given(self, tmp_path: Path) -> None:
+    def test_application_stages_the_jobs_of_its_socket(self, tmp_path: Path) -> None:
         application, package = write_application(tmp_path)
         code = (
             "import runpy, sys\n"
@@ -106,9 +106,7 @@ class TestPackage:
         assert all(file and file.startswith(f"{archive}/") for file in ours.values()), ours
 
     @pytest.mark.parametrize("absent", ["airflow", "sqlalchemy", "sqlglot", "pyspark"])
-    def test_it_imports_nothing_that_an_executor_need_not_have(
-        self, modules: dict[str, str | None], absent: str
-    ) -> None:
+    def test_package_imports_only_what_executors_have(self, modules: dict[str, str | None], absent: str) -> None:
         assert [name for name in modules if name.split(".")[0] == absent] == []
 
     def test_the_same_package_gives_the_same_bytes(
@@ -118,12 +116,12 @@ class TestPackage:
         monkeypatch.setattr(time, "time", lambda: tomorrow)
         assert write_package(tmp_path / "again.zip").read_bytes() == archive.read_bytes()
 
-    def test_it_is_compressed(self, archive: Path) -> None:
+    def test_package_is_compressed(self, archive: Path) -> None:
         with zipfile.ZipFile(archive) as opened:
             sources = sum(info.file_size for info in opened.infolist())
         assert archive.stat().st_size < sources / 2
 
-    def test_it_holds_the_whole_package_and_nothing_else(self, archive: Path) -> None:
+    def test_package_holds_exactly_the_modules(self, archive: Path) -> None:
         """Half of it would hide the other half from a transform that imports it."""
         assert contents(archive) == {
             str(path.relative_to(ROOT.parent)): path.read_bytes() for path in ROOT.rglob("*.py")

@@ -66,7 +66,7 @@ def test_the_halves_of_two_attempts_do_not_fit_together(job: StageJob, tmp_path:
     assert dict(received(second).kafka_config) == CONFIG
 
 
-def test_who_may_write_into_the_directory_cannot_lead_credentials_elsewhere(job: StageJob, tmp_path: Path) -> None:
+def test_writer_of_the_directory_cannot_redirect_credentials(job: StageJob, tmp_path: Path) -> None:
     code = sent(split_config(job))
     half = bytearray.fromhex((tmp_path / FILE).read_text())
     half[-1] ^= 1

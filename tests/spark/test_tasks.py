@@ -87,7 +87,7 @@ class TestLargeRecords:
         large = [FakeMessage(10 + i, b"%d" % i + b" " * size, **fields) for i, size in enumerate(self.SIZES)]
         return [large, good(15, 20)]
 
-    def test_they_fail_the_slice(self, tmp_path: Path) -> None:
+    def test_too_large_record_fails_the_slice(self, tmp_path: Path) -> None:
         told = r"offset 11 cannot be loaded: it has 41 bytes, and Reading.max_record_bytes allows 31"
         with pytest.raises(RecordError, match=told):
             rows_of(job(tmp_path, record_format=Raw(), columns=row_columns(Raw()), max_record_bytes=31), self.script())
@@ -130,7 +130,7 @@ class TestLargeRecords:
 
 
 class TestTheNoteOfASlice:
-    def test_it_tells_what_was_read(self, tmp_path: Path) -> None:
+    def test_slice_note_has_the_read_offsets(self, tmp_path: Path) -> None:
         one = job(tmp_path)
         script: list[Step] = [
             good(10, 12, timestamp_ms=2000, name=b"key"),
@@ -174,7 +174,7 @@ class TestBadRecords:
         with pytest.raises(RecordError, match="topic 'orders' partition 3 offset 12"):
             rows_of(job(tmp_path), self.SCRIPT)
 
-    def test_they_are_set_aside_where_that_is_wanted(self, tmp_path: Path) -> None:
+    def test_bad_records_become_dead_letters_if_configured(self, tmp_path: Path) -> None:
         one = job(tmp_path, has_dead_letters=True)
         assert [row["id"] for row in rows_of(one, self.SCRIPT)] == [10, 11, 13, 14, 17, 18, 19]
         read = note(one)

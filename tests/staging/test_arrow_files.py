@@ -37,7 +37,7 @@ def written(staging: StagingDirectory, name: str = "part-1.arrow", rows: list[pa
     return writer.file
 
 
-def test_what_was_written_is_read(staging: StagingDirectory) -> None:
+def test_written_file_is_read(staging: StagingDirectory) -> None:
     assert list(record_batches(staging, written(staging))) == ROWS
 
 
@@ -59,13 +59,13 @@ def test_a_damaged_file_is_never_opened_as_arrow(
         list(record_batches(staging, file))
 
 
-def test_what_is_no_file_cannot_be_read(staging: StagingDirectory, tmp_path: Path) -> None:
+def test_file_that_is_not_arrow_is_refused(staging: StagingDirectory, tmp_path: Path) -> None:
     (tmp_path / "part-1.arrow").mkdir()
     with pytest.raises(StagedFileError, match=r"part-1\.arrow cannot be read: \w+Error"):
         list(record_batches(staging, StagedFile("part-1.arrow", 1, 1, "f00d")))
 
 
-def test_what_arrow_does_not_read_although_it_was_written_so(staging: StagingDirectory, tmp_path: Path) -> None:
+def test_recorded_file_that_is_not_arrow_is_refused(staging: StagingDirectory, tmp_path: Path) -> None:
     (tmp_path / "part-1.arrow").write_bytes(b"no Arrow")
     file = StagedFile("part-1.arrow", 1, 8, hashlib.sha256(b"no Arrow").hexdigest())
     with pytest.raises(StagedFileError, match=r"part-1\.arrow cannot be read: ArrowInvalid"):

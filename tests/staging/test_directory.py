@@ -112,9 +112,7 @@ class TestNames:
             staging.file(name)
 
     @pytest.mark.parametrize("name", ["../x.json", "a/b.json"])
-    def test_nothing_is_read_written_or_looked_for_under_such_a_name(
-        self, staging: StagingDirectory, tmp_path: Path, name: str
-    ) -> None:
+    def test_invalid_name_is_never_opened(self, staging: StagingDirectory, tmp_path: Path, name: str) -> None:
         (tmp_path / "x.json").write_text("{}")
         with pytest.raises(ValueError, match="is not the name"):
             staging.read_text(name)
@@ -129,7 +127,7 @@ class TestNames:
 
 
 class TestText:
-    def test_what_was_written_is_read(self, staging: StagingDirectory) -> None:
+    def test_written_text_is_read(self, staging: StagingDirectory) -> None:
         staging.write_text("manifest.json", '{"größe": "\\u0000 \n"}')
         assert staging.read_text("manifest.json") == '{"größe": "\\u0000 \n"}'
 
@@ -199,7 +197,7 @@ class TestNotes:
 
 
 class TestRemove:
-    def test_it_goes_with_all_it_holds(self, staging: StagingDirectory, tmp_path: Path) -> None:
+    def test_directory_is_removed_with_its_files(self, staging: StagingDirectory, tmp_path: Path) -> None:
         staging.write_text("note.json", "{}")
         (tmp_path / "batch-1" / "inner").mkdir()
         staging.remove()

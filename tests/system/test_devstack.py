@@ -246,7 +246,7 @@ def test_airflow_sees_the_connections_it_was_given_and_no_others(monkeypatch: py
 
 
 @pytest.mark.long
-def test_what_an_airflow_command_started_goes_with_the_home(tmp_path: Path) -> None:
+def test_processes_of_an_airflow_command_end_with_its_home(tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text(ENDLESS_DAG)
     with AirflowHome(dags=tmp_path) as airflow:
         airflow.run("dags", "reserialize")

@@ -27,7 +27,7 @@ class TestPrograms:
             with pytest.raises(RuntimeError, match=r"there is no MariaDB: .*apt-get install mariadb-server-core"):
                 look()
 
-    def test_those_of_the_machine_come_first(self, nothing: None, tmp_path: Path) -> None:
+    def test_installed_programs_come_first(self, nothing: None, tmp_path: Path) -> None:
         share, server = tmp_path / "usr/share/mysql", tmp_path / "usr/sbin/mariadbd"
         for folder in (share, server.parent):
             folder.mkdir(parents=True)
@@ -51,7 +51,7 @@ class TestPrograms:
 
 @pytest.mark.server
 class TestServer:
-    def test_it_keeps_committed_rows_and_its_port_over_restart_and_kill(self, mariadb: MariaDbServer) -> None:
+    def test_server_keeps_rows_and_port_over_restart_and_kill(self, mariadb: MariaDbServer) -> None:
         with MariaDbServer() as server:
             port = server.port
             server.create_database("kept")
@@ -63,7 +63,7 @@ class TestServer:
             assert (server.execute("SELECT n FROM kept.number"), server.port) == (((1,),), port)
 
     @pytest.mark.parametrize("login", [("tester", "wrong"), ("root", ""), ("", "")])
-    def test_it_asks_for_the_password(self, mariadb: MariaDbServer, login: tuple[str, str]) -> None:
+    def test_server_requires_the_password(self, mariadb: MariaDbServer, login: tuple[str, str]) -> None:
         with pytest.raises(pymysql.OperationalError, match="Access denied"):
             pymysql.connect(host="127.0.0.1", port=mariadb.port, user=login[0], password=login[1])
 

@@ -45,7 +45,7 @@ OTHERS = [name for name in KINDS if name != "table"]
         *(pytest.param("postgresql", name, marks=pytest.mark.long) for name in OTHERS),
     ],
 )
-def test_nothing_is_lost_or_doubled_whatever_happens(
+def test_random_loads_and_faults_lose_and_double_nothing(
     kind: str, target: str, request: pytest.FixtureRequest, kafka: KafkaBroker, launcher: Any, tmp_path: Path
 ) -> None:
     made: list[str] = []

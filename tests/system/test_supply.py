@@ -36,7 +36,7 @@ class TestJars:
             (tmp_path / jar.name).symlink_to(jar)
         return tmp_path
 
-    def test_those_that_are_recorded_pass(self, fetched: Path) -> None:
+    def test_recorded_jars_pass(self, fetched: Path) -> None:
         KAFKA_JARS.check(fetched)
 
     def test_one_that_was_changed_is_refused(self, fetched: Path) -> None:

@@ -46,7 +46,7 @@ class Below:
         return below
 
 
-def test_it_loads(loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_transform_loads(loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TRANSFORMS, Below.kind, f"{__name__}:{Below.__name__}")
     assert isinstance(Below(3), BatchTransform)
     name = topic()

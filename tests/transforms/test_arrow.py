@@ -116,7 +116,7 @@ def test_the_origin_columns_may_be_dropped_as_by_a_dataframe_transform(loader: L
         ("renumbered", "changes the type of '_kafka_partition' to string"),
     ],
 )
-def test_what_it_may_not_return_is_refused_before_anything_is_read(
+def test_invalid_return_schema_is_refused_before_reading(
     loader: Loader, topic: TopicFactory, function: str, error: str
 ) -> None:
     name = topic()
@@ -141,7 +141,7 @@ def test_what_it_may_not_return_is_refused_before_anything_is_read(
         ("raising", r"offsets 0 to 2, raised ValueError: no such day"),
     ],
 )
-def test_what_shows_with_records_names_them(loader: Loader, topic: TopicFactory, function: str, error: str) -> None:
+def test_error_of_records_names_them(loader: Loader, topic: TopicFactory, function: str, error: str) -> None:
     name = topic()
     produce(loader.kafka, name, names(0, 3))
     with pytest.raises(TransformError, match=error):
@@ -206,7 +206,7 @@ def test_a_function_that_is_not_there_is_named(path: str, error: str) -> None:
 
 
 @pytest.mark.parametrize("given", [(twice,), ("a.b", "module")])
-def test_it_is_plain_data(given: Any) -> None:
+def test_arrow_transform_is_plain_data(given: Any) -> None:
     with pytest.raises(ConfigurationError, match="ArrowTransform needs the import path"):
         ArrowTransform(*given)
 

@@ -50,7 +50,7 @@ class Frame:
 
 
 class TestTheTransform:
-    def test_it_calls_the_function_with_its_arguments(self) -> None:
+    def test_body_calls_the_function_with_its_arguments(self) -> None:
         seen = TaskBody.of(lambda records, day: type("Seen", (Frame,), {"day": day}), {"day": "today"})
         assert seen.apply(None).day == "today"  # type: ignore[arg-type]
 
@@ -78,7 +78,7 @@ class TestTheTransform:
         with pytest.raises(ConfigurationError, match="arguments must be what JSON can hold"):
             TaskBody.of(clean, {"day": datetime(2026, 1, 1)})
 
-    def test_what_cannot_be_sent_is_named(self) -> None:
+    def test_argument_that_cannot_be_pickled_is_named(self) -> None:
         import threading
 
         lock = threading.Lock()
@@ -94,7 +94,7 @@ class TestTheTransform:
 
 
 class TestTheDecorator:
-    def test_it_makes_a_load_of_the_function(self) -> None:
+    def test_decorator_makes_a_load_of_the_function(self) -> None:
         with DAG("d", schedule=None):
             made: Any = task.kafka_batch(**PARAMETERS, modules=["tests.support.loads"])(clean)
             load = made(day="{{ ds }}").operator
@@ -126,7 +126,7 @@ class TestTheDecorator:
             (clean, {"on_bad_record": "skip"}, "on_bad_record must be 'fail', or DeadLetters"),
         ],
     )
-    def test_what_cannot_work_is_refused_when_the_dag_is_parsed(
+    def test_invalid_body_is_refused_at_parsing(
         self, function: Callable[..., Any], options: dict[str, Any], error: str
     ) -> None:
         with DAG("d", schedule=None), pytest.raises(ConfigurationError, match=error):

@@ -69,7 +69,7 @@ def test_a_traceback_has_its_lines() -> None:
     assert traceback.extract_tb(raised.value.__traceback__)[-1].line == "raise KeyError('a')"
 
 
-def test_what_has_no_source_is_refused() -> None:
+def test_function_without_source_is_refused() -> None:
     for module in (import_module("_ctypes"), ModuleType("made")):
         with pytest.raises(TransformError, match=f"'{module.__name__}' is no file of Python source"):
             read_sources([module])

@@ -196,7 +196,7 @@ def test_the_reason_has_no_value_of_the_record(select: str, record: dict[str, An
         ("amount + orderId AS x, place + 1 AS y", "Cannot coerce|coerce"),
     ],
 )
-def test_what_datafusion_refuses_is_refused_before_anything_is_read(select: str, error: str) -> None:
+def test_invalid_sql_is_refused_before_reading(select: str, error: str) -> None:
     with pytest.raises(ConfigurationError, match=error):
         Sql(f"SELECT {select} FROM records").prepared(COLUMNS)
 

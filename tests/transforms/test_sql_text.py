@@ -85,7 +85,7 @@ def test_anything_else_may_be_written(query: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["", " ", None, 7])
-def test_there_has_to_be_a_text(given: Any) -> None:
+def test_empty_sql_is_refused(given: Any) -> None:
     with pytest.raises(ConfigurationError, match="needs the text of a SELECT"):
         Sql(given)
 

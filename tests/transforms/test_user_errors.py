@@ -50,7 +50,7 @@ Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent c
 TRANSFORM = DataFrameFunction("shop.orders.clean")
 
 
-def test_of_what_spark_passes_on_the_users_frames_are_kept() -> None:
+def test_error_from_spark_keeps_the_users_frames() -> None:
     error = failure(7, RuntimeError(TEXT.format(last="shop.errors.NoSuchDay: day 31")), TRANSFORM)
     assert isinstance(error, TransformError)
     assert str(error) == (
@@ -99,7 +99,7 @@ def caught(function: Callable[[Any], Any]) -> TransformError:
     return raised.value
 
 
-def test_of_an_exception_the_users_frames_are_kept() -> None:
+def test_error_keeps_the_users_frames() -> None:
     first, *lines = str(caught(raises)).splitlines()
     assert first == "Transform 'shop.clean' raised ValueError: no such day"
     frames = [line for line in lines if line.startswith("  File")]

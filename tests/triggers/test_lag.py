@@ -69,7 +69,7 @@ def test_before_the_first_load_the_lag_is_what_it_would_find(connected: Loader, 
 
 
 @pytest.mark.usefixtures("unknown_at_once")
-def test_what_waiting_cannot_help_ends_the_wait(connected: Loader, topic: TopicFactory) -> None:
+def test_permanent_error_ends_the_wait(connected: Loader, topic: TopicFactory) -> None:
     async def test() -> None:
         triggers = [
             KafkaLagTrigger(**arguments("nowhere", min_lag=5)),
@@ -129,7 +129,7 @@ def test_only_the_partitions_that_are_named_count(connected: Loader, topic: Topi
     run(test)
 
 
-def test_what_has_waited_long_enough_fires(connected: Loader, topic: TopicFactory, looked: Looked) -> None:
+def test_reached_delay_fires(connected: Loader, topic: TopicFactory, looked: Looked) -> None:
     name = topic(message_timestamp_type="LogAppendTime")
     produce(connected.kafka, name, names(0, 5))
     connected(name)

@@ -69,7 +69,7 @@ def test_the_garbage_collector_of_the_process_is_left_as_it_is() -> None:
     assert gc.get_freeze_count() <= frozen
 
 
-def test_what_outlives_a_poll_is_little_for_the_garbage_collector() -> None:
+def test_poll_leaves_few_objects_for_the_garbage_collector() -> None:
     cluster: Any = FakeCluster()
     polls = LagPolls(cluster)
     question = LagQuestion("group", times=True)

@@ -67,7 +67,7 @@ def test_records_are_counted_once_and_found_in_either_batch(loader: Loader, orde
         ("UPDATE offset_batches SET state = 'abandoned' WHERE batch_id = 2", "which is abandoned and not committed"),
     ],
 )
-def test_what_is_lost_or_duplicated_is_a_violation(loader: Loader, orders: str, statement: str, violation: str) -> None:
+def test_lost_and_duplicated_rows_are_violations(loader: Loader, orders: str, statement: str, violation: str) -> None:
     replayed(loader, orders)
     do(loader.engine, statement)
 
@@ -102,7 +102,7 @@ def test_a_dead_letter_after_a_position_that_was_moved_back_may_be_replayed(load
     assert reread(loader).rows == 4
 
 
-def test_it_moves_no_position(loader: Loader, orders: str) -> None:
+def test_dead_letter_batch_moves_no_position(loader: Loader, orders: str) -> None:
     replayed(loader, orders)
 
     assert not Rewinder(loader).preview("to-batch", 2).changed

@@ -88,9 +88,7 @@ def test_spark_counts_what_was_loaded_replaced_and_compacted(group: LakeGroup, s
     assert group.proved() == (8, 0)
 
 
-def test_what_spark_inserts_and_merges_between_batches_changes_no_other_row(
-    group: LakeGroup, sql: SparkSql, table: str
-) -> None:
+def test_inserts_and_merges_by_spark_change_no_other_row(group: LakeGroup, sql: SparkSql, table: str) -> None:
     group.load(limits=Limits(max_records=2))
     for number in range(3):
         insert(sql, table, -1 - number)
@@ -114,7 +112,7 @@ def test_what_spark_inserts_and_merges_between_batches_changes_no_other_row(
     assert group.proved() == (9, 0)
 
 
-def test_what_spark_does_right_before_a_commit_is_rebased_upon(
+def test_commit_is_rebased_on_changes_by_spark(
     group: LakeGroup, sql: SparkSql, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group.load(limits=Limits(max_records=2))

@@ -43,7 +43,7 @@ ROWS = pa.RecordBatch.from_arrays(
 )
 
 
-def test_it_is_a_sink_that_commits_elsewhere() -> None:
+def test_delta_table_commits_externally() -> None:
     sink = DeltaTable("/lake/orders")
     assert sink.commits_externally
     assert (sink.name, DeltaTable("s3://b/c/").name) == ("delta+file:///lake/orders", "delta+s3://b/c")

@@ -154,7 +154,7 @@ def test_spark_counts_what_was_loaded_evolved_replaced_and_compacted(
     assert group.proved() == (15, 0, 15)
 
 
-def test_what_spark_inserts_merges_and_deletes_between_batches_changes_no_other_row(
+def test_changes_by_spark_change_no_other_row(
     group: IcebergGroup, kafka: Kafka, sql: SparkSql, table: str, where: str
 ) -> None:
     group.load(limits=Limits(max_records=4), value_format=COLUMNS)
@@ -190,7 +190,7 @@ def test_what_spark_inserts_merges_and_deletes_between_batches_changes_no_other_
     assert group.proved() == (13, 0, 13)
 
 
-def test_what_spark_inserts_and_compacts_while_a_batch_is_loaded_is_rebased_upon(
+def test_commit_is_rebased_on_inserts_and_compaction_by_spark(
     group: IcebergGroup,
     kafka: Kafka,
     sql: SparkSql,

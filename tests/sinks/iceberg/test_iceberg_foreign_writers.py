@@ -57,9 +57,7 @@ def expire_all_but_the_current(table: Table) -> None:
         table.maintenance.expire_snapshots().by_ids(others).commit()
 
 
-def test_what_others_append_compact_and_expire_between_batches_changes_nothing(
-    group: IcebergGroup, kafka: Kafka
-) -> None:
+def test_foreign_appends_compaction_and_expiry_change_nothing(group: IcebergGroup, kafka: Kafka) -> None:
     group.load(limits=Limits(max_records=4))
     for number, change in enumerate((append, compact, expire_all_but_the_current, compact_without_arrow, append)):
         change(group.table)
@@ -200,7 +198,7 @@ def test_columns_that_do_not_fit_are_named_before_anything_is_read(group: Iceber
     assert len(group.loader.launcher.jobs) == 1
 
 
-def test_what_cannot_be_removed_by_offset_is_said(group: IcebergGroup) -> None:
+def test_rows_without_offsets_cannot_be_removed_and_are_named(group: IcebergGroup) -> None:
     group.load()
     with group.table.update_schema() as update:
         update.delete_column("_kafka_offset")

@@ -16,7 +16,7 @@ from tests.support.rewinds import Rewinder
 LOADED = [*((1, each) for each in (0, 1, 2)), *((2, each) for each in (4, 5, 6, 7)), *((3, each) for each in (8, 9))]
 
 
-def test_it_is_a_sink_of_the_kind_that_its_catalog_makes_it() -> None:
+def test_catalog_decides_whether_an_iceberg_table_commits_externally() -> None:
     own, elsewhere = IcebergTable("shop.orders"), IcebergTable("shop.orders", {"type": "rest"})
 
     assert isinstance(own, Sink)

@@ -92,7 +92,7 @@ def test_a_row_that_others_append_meanwhile_is_replaced(group: IcebergGroup, bef
     assert held(group) == LOADED
 
 
-def test_nothing_is_written_once_more_where_others_append_other_keys(
+def test_foreign_appends_of_other_keys_write_nothing_again(
     group: IcebergGroup, before_commit: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rewritten: list[int] = []

@@ -86,7 +86,7 @@ def test_every_fault_is_named() -> None:
         (pa.field("id", pa.decimal128(6, 2)), pa.field("id", pa.decimal128(18, 4))),
     ],
 )
-def test_what_only_some_values_do_not_fit_is_left_to_the_tasks(column: pa.Field, rows: pa.Field) -> None:
+def test_column_that_fits_some_values_is_left_to_the_tasks(column: pa.Field, rows: pa.Field) -> None:
     match("t", pa.schema([column]), [] if column.nullable else ["id"], pa.schema([rows]))
 
 

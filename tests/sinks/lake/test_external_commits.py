@@ -202,7 +202,7 @@ def test_a_dead_letter_that_is_replayed_is_one_row(group: LakeGroup, target: typ
     assert group.proved() == (6, 0)
 
 
-def test_what_is_published_is_staged_again_where_its_files_are_lost(
+def test_published_batch_is_staged_again_when_its_files_are_lost(
     group: LakeGroup, target: type, tmp_path: Path
 ) -> None:
     staging = tmp_path / "staging"

@@ -91,7 +91,7 @@ def kept(staging: StagingDirectory, rows: pa.RecordBatch, column: pa.Field) -> t
         ),
     ],
 )
-def test_what_does_not_fit_is_taken_out(
+def test_values_that_do_not_fit_are_removed(
     staging: StagingDirectory,
     values: pa.Array,
     column: pa.Field,

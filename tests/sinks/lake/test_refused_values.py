@@ -86,7 +86,7 @@ def letters(group: LakeGroup) -> list[DeadLetter]:
     return [DeadLetter(*row) for row in rows(group.loader.engine, query)]
 
 
-def test_they_are_dead_letters(group: LakeGroup) -> None:
+def test_refused_values_are_dead_letters(group: LakeGroup) -> None:
     result = group.load(NEXT, value_format=WIDE)
 
     assert (result.records, result.rows, result.dead_letters) == (6, 2, 4)
@@ -119,7 +119,7 @@ def test_the_first_one_is_an_error_where_no_dead_letters_are_asked_for(group: La
     assert group.proved()[1] == 4
 
 
-def test_they_count_as_dead_letters(group: LakeGroup) -> None:
+def test_refused_values_count_as_dead_letters(group: LakeGroup) -> None:
     with pytest.raises(DeadLetterError, match="at least 3 are refused by the target"):
         group.load(NEXT, value_format=WIDE, on_bad_record=DeadLetters(limit=3))
 
@@ -139,7 +139,7 @@ class Deletes(InlineLauncher):
         self._log.delete_records(self._topic, 0, 7)
 
 
-def test_of_a_record_that_kafka_no_longer_has_the_row_is_kept(group: LakeGroup, log: MemoryLog) -> None:
+def test_refused_row_of_an_expired_record_is_kept(group: LakeGroup, log: MemoryLog) -> None:
     launcher = Deletes(log, group.topic)
     replace(group, loader=Loader(log, group.loader.engine, launcher)).load(NEXT, value_format=WIDE)
 
@@ -211,7 +211,7 @@ def test_a_process_that_dies_between_the_commits(
     assert found.proved() == (3, 4)
 
 
-def test_of_a_published_batch_they_are_not_lost_unasked(
+def test_refused_values_of_a_published_batch_are_not_lost(
     inline_loader: Loader, log: MemoryLog, topic: TopicFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its staged files are lost, and its records expired: the rows are the only copy, and refused values have none."""

@@ -103,7 +103,7 @@ def connected() -> Connection:
 
 
 @given(ROWS, st.booleans())
-def test_they_are_counted_alike(rows: list[Row], one_by_one: bool) -> None:
+def test_rows_are_counted_alike(rows: list[Row], one_by_one: bool) -> None:
     with connected() as conn, pytest.MonkeyPatch.context() as patch:
         if one_by_one:
             patch.setattr(lake_rows, "_ROWS_AT_ONCE", 1)
@@ -136,7 +136,7 @@ def test_their_offsets_are_found_alike(rows: list[Row], start: int, more: int) -
 
 
 @given(ROWS, RANGES, st.sampled_from([None, (1, 4), (2, None)]))
-def test_they_are_removed_alike(
+def test_rows_are_removed_alike(
     rows: list[Row], ranges: list[tuple[int, str, int, int]], span_ms: tuple[int, int | None] | None
 ) -> None:
     span = None

@@ -119,7 +119,7 @@ def test_each_row_is_there_once_two_hundred_times(table: LakeTable, tmp_path: Pa
     races(table, tmp_path, int(os.environ.get("RACES", "200")))
 
 
-def test_of_two_attempts_that_are_open_the_first_commit_counts(table: LakeTable, tmp_path: Path) -> None:
+def test_first_commit_of_two_open_attempts_counts(table: LakeTable, tmp_path: Path) -> None:
     first, second = (output(1, attempt) for attempt in ("first", "second"))
     rows = {of: staged(table, of, tmp_path) for of in (first, second)}
     with table.publish(NO_DATABASE, second) as target:
@@ -132,7 +132,7 @@ def test_of_two_attempts_that_are_open_the_first_commit_counts(table: LakeTable,
 
 
 @pytest.mark.parametrize("table", ["delta"], indirect=True)
-def test_of_two_attempts_that_add_columns_one_counts(
+def test_one_of_two_attempts_that_add_columns_counts(
     table: LakeTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Columns are added by a commit of their own: another attempt may publish between it and that of the rows."""
@@ -182,7 +182,7 @@ def test_a_zombie_cannot_publish_after_a_batch_without_rows(table: LakeTable, tm
     assert offsets(table) == []
 
 
-def test_what_was_published_is_taken_back_once(table: LakeTable, tmp_path: Path) -> None:
+def test_publication_is_retired_once(table: LakeTable, tmp_path: Path) -> None:
     for batch_id in (1, 2):
         of = output(batch_id, "a")
         publish(table, of, staged(table, of, tmp_path))
