@@ -214,7 +214,7 @@ def test_key_and_headers_are_decoded_again(inline_loader: Loader, topic: TopicFa
     assert rows(loader.engine, "SELECT k, id, t, _kafka_offset FROM target") == [(1, "x", "t", 0)]
 
 
-def test_letters_that_somebody_else_removed_meanwhile_are_not_written_twice(
+def test_dead_letters_removed_meanwhile_are_not_written_twice(
     inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loader = inline_loader

@@ -24,7 +24,7 @@ from airflow_kafka_offsets.verification.verify import verify
 from tests.support import fixtures
 from tests.support.archive import ArchivedRows
 from tests.support.clients import Kafka, produce
-from tests.support.elsewhere import ElsewhereArchive, ProcessDiedError
+from tests.support.external_archive import ExternalArchive, ProcessDiedError
 from tests.support.loads import Loader, TopicFactory, names, positions, rows
 from tests.support.rewinds import Rewinder
 
@@ -37,8 +37,8 @@ engine = fixtures.sqlite_engine
 
 
 @pytest.fixture
-def sink(tmp_path: Path) -> ElsewhereArchive:
-    return ElsewhereArchive("orders", path=str(tmp_path / "elsewhere.db"))
+def sink(tmp_path: Path) -> ExternalArchive:
+    return ExternalArchive("orders", path=str(tmp_path / "elsewhere.db"))
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def orders(kafka: Kafka, topic: TopicFactory) -> str:
 class Group:
     """Loads of a topic into a sink, and what is there afterwards."""
 
-    def __init__(self, loader: Loader, orders: str, sink: ElsewhereArchive) -> None:
+    def __init__(self, loader: Loader, orders: str, sink: ExternalArchive) -> None:
         self.loader, self.orders, self.sink = loader, orders, sink
 
     def load(self, *, dies: str | None = None, run: TaskRun = AGAIN, **options: Any) -> LoadResult:
@@ -94,7 +94,7 @@ class Group:
 
 
 @pytest.fixture
-def group(inline_loader: Loader, orders: str, sink: ElsewhereArchive) -> Group:
+def group(inline_loader: Loader, orders: str, sink: ExternalArchive) -> Group:
     return Group(inline_loader, orders, sink)
 
 

@@ -23,7 +23,7 @@ from tests.support import functions
 from tests.support.archive import ARCHIVE
 from tests.support.clients import Kafka, produce
 from tests.support.dying_load import DyingLoad, Load
-from tests.support.elsewhere import ElsewhereArchive
+from tests.support.external_archive import ExternalArchive
 from tests.support.loads import COLUMNS, Loader, TopicFactory, names, positions, rows
 
 pytestmark = pytest.mark.server
@@ -251,7 +251,7 @@ def test_a_crash_and_a_retry_write_once(kafka: Kafka, inline_loader: Loader, nam
             lambda: [SqlTable("orders", conn_id="one"), SqlTable("customers", conn_id="two")],
             "committed in one transaction; got conn_id='one', 'two'",
         ),
-        (lambda: [ORDERS, ElsewhereArchive("far", path="far.db")], "'elsewhere://far' cannot be one of several sinks"),
+        (lambda: [ORDERS, ExternalArchive("far", path="far.db")], "'elsewhere://far' cannot be one of several sinks"),
         (lambda: [ORDERS, Branch(SqlTable("large"), "package.function")], "a DataFrame transform reads them by itself"),  # type: ignore[arg-type]
     ],
 )

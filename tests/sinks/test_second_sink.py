@@ -25,7 +25,7 @@ from airflow_kafka_offsets.verification.verify import verify
 from tests.support import fixtures
 from tests.support.archive import ARCHIVE, Archive, ArchivedRows
 from tests.support.clients import Kafka, produce
-from tests.support.elsewhere import ElsewhereArchive
+from tests.support.external_archive import ExternalArchive
 from tests.support.loads import Loader, TopicFactory, names, positions
 from tests.support.openings import KEPT, at, produce_at
 from tests.support.rewinds import Rewinder
@@ -38,7 +38,7 @@ def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Archive:
     """One that commits with the positions, and one that commits before them."""
     if request.param == "archive":
         return ARCHIVE
-    return ElsewhereArchive("orders_archive", path=str(tmp_path / "elsewhere.db"))
+    return ExternalArchive("orders_archive", path=str(tmp_path / "elsewhere.db"))
 
 
 def archived(loader: Loader, sink: Archive) -> list[tuple[int, int]]:

@@ -140,7 +140,7 @@ def test_no_letters_make_no_file(staging: StagingDirectory, tmp_path: Path) -> N
     assert letters(staging, file) == []
 
 
-def test_letters_of_many_chunks_and_slices_come_in_order(staging: StagingDirectory) -> None:
+def test_dead_letters_of_many_chunks_and_slices_come_in_order(staging: StagingDirectory) -> None:
     chunk = record_batch(*[{"timestamp": BEGUN + timedelta(seconds=i)} for i in range(3)])
     first = written(staging, (chunk, [BadRecord(2, "a")]), (chunk, []), (chunk, [BadRecord(0, "b"), BadRecord(1, "c")]))
     second = written(staging, (chunk, [BadRecord(1, "d")]))

@@ -19,7 +19,7 @@ from airflow_kafka_offsets.sinks.fan_out import Branch, FanOut
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.transforms.sql import Sql
-from tests.support.elsewhere import ElsewhereArchive
+from tests.support.external_archive import ExternalArchive
 from tests.support.iceberg import find_table, iceberg_sink, scanned
 from tests.support.loads import positions, rows
 
@@ -59,7 +59,7 @@ def _read_table(sink: Sink, engine: Engine) -> list[Place]:
 
 
 def _read_archive(sink: Sink, engine: Engine) -> list[Place]:
-    assert isinstance(sink, ElsewhereArchive)
+    assert isinstance(sink, ExternalArchive)
     with sink.database().connect() as conn:
         if not sa.inspect(conn).has_table(sink.archive):
             return []
@@ -117,9 +117,7 @@ KINDS = {
     kind.name: kind
     for kind in (
         Kind("table", False, True, lambda name, _: SqlTable(name), _read_table),
-        Kind(
-            "elsewhere", True, True, lambda name, at: ElsewhereArchive(name, path=f"{at}/elsewhere.db"), _read_archive
-        ),
+        Kind("elsewhere", True, True, lambda name, at: ExternalArchive(name, path=f"{at}/elsewhere.db"), _read_archive),
         *(
             Kind(
                 f"iceberg-{where}",

@@ -12,7 +12,7 @@ from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.verification.verify import verify
 from tests.support.archive import ArchivedRows
 from tests.support.clients import Kafka, produce
-from tests.support.elsewhere import ElsewhereArchive, ProcessDiedError
+from tests.support.external_archive import ExternalArchive, ProcessDiedError
 from tests.support.loads import Loader, TopicFactory, names
 
 pytestmark = [
@@ -28,18 +28,18 @@ def orders(topic: TopicFactory) -> str:
 
 
 @pytest.fixture
-def archive(tmp_path: Path) -> ElsewhereArchive:
-    return ElsewhereArchive("orders", path=str(tmp_path / "elsewhere.db"))
+def archive(tmp_path: Path) -> ExternalArchive:
+    return ExternalArchive("orders", path=str(tmp_path / "elsewhere.db"))
 
 
 def test_batches_that_loads_publish_meanwhile_are_not_violations(
-    kafka: Kafka, inline_loader: Loader, orders: str, archive: ElsewhereArchive
+    kafka: Kafka, inline_loader: Loader, orders: str, archive: ExternalArchive
 ) -> None:
     produce(kafka, orders, names(0, 5))
     inline_loader(orders, sink=archive)
 
     @dataclass(frozen=True)
-    class Busy(ElsewhereArchive):
+    class Busy(ExternalArchive):
         """Has another batch before its rows are looked at."""
 
         def rows(self, conn: sa.Connection) -> ArchivedRows:
@@ -53,14 +53,14 @@ def test_batches_that_loads_publish_meanwhile_are_not_violations(
 
 
 def test_nor_is_what_was_planned_ahead_and_another_group_loads(
-    kafka: Kafka, inline_loader: Loader, orders: str, archive: ElsewhereArchive
+    kafka: Kafka, inline_loader: Loader, orders: str, archive: ExternalArchive
 ) -> None:
     produce(kafka, orders, names(0, 6))
     with pytest.raises(ProcessDiedError):
         inline_loader(orders, sink=replace(archive, dies="after"), limits=Limits(max_records=3))
 
     @dataclass(frozen=True)
-    class Busy(ElsewhereArchive):
+    class Busy(ExternalArchive):
         """Has the rest before its rows are looked at, and rows of another group."""
 
         def rows(self, conn: sa.Connection) -> ArchivedRows:

@@ -1,5 +1,5 @@
-"""A sink that commits elsewhere: an archive in a database of its own. It can die after its commit, and before that of
-the positions.
+"""A sink that commits externally: an archive in a separate database. It can die after its commit, and before that of the
+positions.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class ProcessDiedError(Exception):
 
 
 @dataclass(frozen=True)
-class ElsewhereArchiveTable(ArchiveTable):
+class ExternalArchiveTable(ArchiveTable):
     """An archive that commits externally."""
 
-    sink: ElsewhereArchive
+    sink: ExternalArchive
 
     def state(self, output: Output) -> PublicationState:
         return self.sink.state(output)
@@ -52,7 +52,7 @@ class ElsewhereArchiveTable(ArchiveTable):
 
 
 @dataclass(frozen=True)
-class ElsewhereArchive(Archive):
+class ExternalArchive(Archive):
     """An archive in another database.
 
     :param path: of the SQLite file
@@ -71,7 +71,7 @@ class ElsewhereArchive(Archive):
         return True
 
     def connect(self, engine: Engine, connections: Connections | None = None) -> Table:
-        return ElsewhereArchiveTable(self, engine)
+        return ExternalArchiveTable(self, engine)
 
     def database(self) -> Engine:
         return sa.create_engine(f"sqlite:///{self.path}", poolclass=sa.NullPool)
