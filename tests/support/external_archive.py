@@ -1,5 +1,6 @@
-"""A sink that commits externally: an archive in a separate database. It can die after its commit, and before that of the
-positions.
+"""A sink that commits externally: an archive in a separate database.
+
+It can die after its commit, and before that of the positions.
 """
 
 from __future__ import annotations
