@@ -138,7 +138,11 @@ def sqlstate(error: DBAPIError) -> str | None:
     """Return the SQLSTATE of an error; None where the driver does not pass it on (psycopg, psycopg2 and newer PyMySQL
     do).
     """
-    return getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+    return _state_of(error.orig)
+
+
+def _state_of(driver: BaseException | None) -> str | None:
+    return getattr(driver, "sqlstate", None) or getattr(driver, "pgcode", None)
 
 
 def rolled_back_by(error: DBAPIError) -> DBAPIError | None:
@@ -175,18 +179,14 @@ def refusal(error: BaseException, table: sa.Table | None = None) -> str:
     """
     driver: Any = error.orig if isinstance(error, DBAPIError) else error
     diag = getattr(driver, "diag", None)
-    state = getattr(driver, "sqlstate", None) or getattr(driver, "pgcode", None)
+    state = _state_of(driver)
     words = getattr(diag, "message_primary", None) or driver_message(driver)
     # SQLite's messages hold no values.
     is_safe = isinstance(driver, sqlite3.Error) or mysql.quotes_names_only(mysql.error_number(driver))
     if state not in _ABOUT_ENCODINGS and not is_safe:
         words = _without_values(words, _names(diag, table))
-    column = getattr(diag, "column_name", None)
-    if column is None and table is not None:
-        column = _copied_column(diag, table)
-        if mysql.error_number(driver) is not None:
-            column = mysql.column_of_message(driver_message(driver), table.columns.keys())
     facts = [f"SQLSTATE {state}"] if state else []
+    column = getattr(diag, "column_name", None) or _column_of(driver, diag, table)
     if column is not None:
         kind = None if table is None or column not in table.columns else table.columns[column].type
         facts.append(f"column {column!r}" + ("" if kind is None or isinstance(kind, NullType) else f" of type {kind}"))
@@ -208,6 +208,15 @@ def _names(diag: Any, table: sa.Table | None) -> list[str]:
     if table is not None:
         names |= {table.name, table.fullname, table.schema, *(column.name for column in table.columns)}
     return [name for name in names if name]
+
+
+def _column_of(driver: Any, diag: Any, table: sa.Table | None) -> str | None:
+    """Return the column that a message names; None where it names none of the table."""
+    if table is None:
+        return None
+    if mysql.error_number(driver) is not None:
+        return mysql.column_of_message(driver_message(driver), table.columns.keys())
+    return _copied_column(diag, table)
 
 
 def _copied_column(diag: Any, table: sa.Table) -> str | None:

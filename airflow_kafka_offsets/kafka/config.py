@@ -112,18 +112,7 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
     :raises ConfigurationError: it has no bootstrap.servers, a property that a connection may not set, or a value that
         is neither text nor a number
     """
-    # The client reads up to the NUL: it would take another key or value than the one checked here.
-    if cut := sorted(key for key, value in config.items() if "\0" in key or "\0" in str(value)):
-        raise ConfigurationError(
-            f"The Kafka configuration has a NUL character in {', '.join(map(repr, cut))}; remove it"
-        )
-    safe = [(key, value) for key, value in _SAFE_VALUES.items() if key in config]
-    if harmful := sorted(key for key, value in safe if not value.fullmatch(str(config[key]))):
-        raise ConfigurationError(
-            f"The Kafka configuration sets {', '.join(harmful)} to a value that makes the client load or run code "
-            "named by a connection; remove it from the connection's extra (ssl.providers may name only base, default, "
-            "fips, legacy; a principal or a keytab may not contain spaces or characters that a shell interprets)"
-        )
+    _refuse_harmful(config)
     data = {key for key, value in config.items() if isinstance(value, (str, int, float, bool))}
     if callbacks := sorted(key for key in config if key not in data or key.endswith("_cb") or key == "on_commit"):
         raise ConfigurationError(
@@ -138,6 +127,21 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
     if not config.get("bootstrap.servers"):
         raise ConfigurationError("The Kafka configuration has no 'bootstrap.servers'; add it to the connection's extra")
     return dict(config)
+
+
+def _refuse_harmful(config: Mapping[str, Any]) -> None:
+    # The client reads up to the NUL: it would take another key or value than the one checked here.
+    if cut := sorted(key for key, value in config.items() if "\0" in key or "\0" in str(value)):
+        raise ConfigurationError(
+            f"The Kafka configuration has a NUL character in {', '.join(map(repr, cut))}; remove it"
+        )
+    safe = [(key, value) for key, value in _SAFE_VALUES.items() if key in config]
+    if harmful := sorted(key for key, value in safe if not value.fullmatch(str(config[key]))):
+        raise ConfigurationError(
+            f"The Kafka configuration sets {', '.join(harmful)} to a value that makes the client load or run code "
+            "named by a connection; remove it from the connection's extra (ssl.providers may name only base, default, "
+            "fips, legacy; a principal or a keytab may not contain spaces or characters that a shell interprets)"
+        )
 
 
 def weaknesses(config: Mapping[str, Any]) -> list[str]:

@@ -121,13 +121,7 @@ def read(
     }
     # A new consumer for each slice reads after a few milliseconds. A consumer that is assigned another partition waits
     # half a second, in which the broker finishes the fetch of the partition before.
-    try:
-        consumer = Consumer({**config, **callbacks}, logger=client_log)
-    except KafkaException as error:
-        # As for a file of certificates that the worker has, and this machine has not.
-        raise ConfigurationError(
-            f"The Kafka configuration cannot be used on {platform.node()}: {error.args[0].str()}"
-        ) from error
+    consumer = _consumer({**config, **callbacks})
     try:
         # Without an epoch (-1) the broker checks nothing.
         epoch = -1 if slice_.leader_epoch is None else slice_.leader_epoch
@@ -168,6 +162,16 @@ def read(
             position = reached
     finally:
         consumer.close()
+
+
+def _consumer(config: Mapping[str, Any]) -> Consumer:
+    try:
+        return Consumer(dict(config), logger=client_log)
+    except KafkaException as error:
+        # As for a file of certificates that the worker has, and this machine has not.
+        raise ConfigurationError(
+            f"The Kafka configuration cannot be used on {platform.node()}: {error.args[0].str()}"
+        ) from error
 
 
 def within(records: pa.RecordBatch, since_ms: int, until_ms: int | None) -> pa.RecordBatch:

@@ -165,17 +165,7 @@ def first_offsets(
     present = now()
     since = present - start if isinstance(start, timedelta) else instant("start", start)
     first = find(dict.fromkeys(new, milliseconds(since)))
-    latest = milliseconds(present + _CLOCK_TOLERANCE)
-    for tp, record in sorted(first.items()):
-        if record.timestamp_ms > latest:
-            log.warning(
-                "%s: the first record at or after %s is at offset %d, and its timestamp %s lies in the future. "
-                "Records of that time or later may lie before it: a wrong timestamp hides them from a search by time",
-                tp,
-                format_instant(since),
-                record.offset,
-                format_instant(from_milliseconds(record.timestamp_ms)),
-            )
+    _warn_of_future(first, since, milliseconds(present + _CLOCK_TOLERANCE))
     if without := sorted(set(new) - set(first)):
         log.info(
             "No record at or after %s in %s: beginning at the end offset", format_instant(since), first_few(without)
@@ -184,6 +174,19 @@ def first_offsets(
     return {tp: First(logs[tp].end, "timestamp") for tp in new} | {
         tp: First(record.offset, "timestamp", record.timestamp_ms) for tp, record in first.items()
     }
+
+
+def _warn_of_future(first: Mapping[TopicPartition, TimedOffset], since: datetime, latest_ms: int) -> None:
+    for tp, record in sorted(first.items()):
+        if record.timestamp_ms > latest_ms:
+            log.warning(
+                "%s: the first record at or after %s is at offset %d, and its timestamp %s lies in the future. "
+                "Records of that time or later may lie before it: a wrong timestamp hides them from a search by time",
+                tp,
+                format_instant(since),
+                record.offset,
+                format_instant(from_milliseconds(record.timestamp_ms)),
+            )
 
 
 def extend_to_positions(

@@ -340,14 +340,13 @@ class LoadContext(BatchContext):
         *,
         kafka_config: Mapping[str, Any],
         engine: Engine,
-        launcher: Launcher,
-        on_commit: OnCommit | None,
-        replace: bool = False,
-        connections: Connections | None = None,
+        connections: Connections | None,
+        **others: Any,
     ) -> LoadContext:
         """Ask Kafka for its cluster, and create the state tables and the target where they are missing.
 
         :param columns: what `Pipeline.check` returned
+        :param others: the other fields
         """
         cluster = Cluster(kafka_config, isolation_level=pipeline.reading.isolation_level)
         cluster_id = cluster.cluster_id()
@@ -356,5 +355,5 @@ class LoadContext(BatchContext):
         if pipeline.dead_letters is not None and pipeline.dead_letters.retention is not None:
             with ledger.connect() as conn:
                 check_rights(conn, ledger.tables.dead_letters, ("UPDATE",), "drop old dead letters of table {table!r}")
-        others = {"launcher": launcher, "on_commit": on_commit, "replace": replace, "kafka_config": kafka_config}
-        return cls.connect(pipeline, columns, engine, connections, cluster=cluster, cluster_id=cluster_id, **others)
+        others |= {"cluster": cluster, "cluster_id": cluster_id, "kafka_config": kafka_config}
+        return cls.connect(pipeline, columns, engine, connections, **others)
