@@ -22,8 +22,6 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavail
 # completed.
 _ROLLED_BACK_STATES = ("40001", "40P01")
 
-_MYSQL_DEADLOCK = 1213
-
 _INSUFFICIENT_PRIVILEGE, _LOCK_NOT_AVAILABLE = "42501", "55P03"
 
 # Connection, transaction state (read-only, idle for too long), rollback, resources, lock, operator intervention,
@@ -150,7 +148,7 @@ def rolled_back_by(error: DBAPIError) -> DBAPIError | None:
     cause: BaseException | None = None if error.connection_invalidated else error
     while cause is not None:
         if isinstance(cause, DBAPIError) and (
-            sqlstate(cause) in _ROLLED_BACK_STATES or getattr(cause.orig, "args", ())[:1] == (_MYSQL_DEADLOCK,)
+            sqlstate(cause) in _ROLLED_BACK_STATES or mysql.error_number(cause.orig) == mysql.DEADLOCK
         ):
             return cause
         # MySQL drops savepoints with the transaction: the failed ROLLBACK TO SAVEPOINT then hides the deadlock.

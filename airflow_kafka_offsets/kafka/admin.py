@@ -182,10 +182,6 @@ class RetryingAdmin:
 
         return self.ask(what, [None], alone, read, resource=resource, timeout=timeout)[None]
 
-    def denied(self, failed: str, operation: str, topics: Collection[str]) -> ConfigurationError:
-        """Return the error for topics that lack an ACL; see `refusals.denied`."""
-        return denied(self._config, failed, operation, map(_name, sorted(topics)))
-
     def _await(self, future: Future[Any]) -> None:
         """Wait for an answer.
 

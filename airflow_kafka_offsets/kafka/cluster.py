@@ -30,6 +30,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, Off
 from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, KafkaUnavailableError
 from airflow_kafka_offsets.kafka.admin import RETRIABLE, RetryingAdmin
+from airflow_kafka_offsets.kafka.errors import denied
 
 log = logging.getLogger(__name__)
 
@@ -253,7 +254,8 @@ class Cluster:
             topic for topic, operations in allowed.items() if operations and AclOperation.READ not in operations
         ]
         if unreadable:
-            raise self._admin.denied("Records cannot be read", "Read", unreadable)
+            names = [f"topic {topic!r}" for topic in sorted(unreadable)]
+            raise denied(self.config, "Records cannot be read", "Read", names)
 
     def retention(self, topics: Sequence[str], unknown: dict[str, str] | None = None) -> dict[str, timedelta]:
         """Return how long topics keep a record; topics with a size limit, or with unlimited retention, are left out.

@@ -98,51 +98,10 @@ _GONE = (DataLossError, LogTruncatedError, TopicRecreatedError, UnknownTopicErro
 _NO_RECORD = "; Kafka no longer has the record, and the value is what it was decoded to, as JSON"
 
 
-def refused_dead_letters(
-    pipeline: Pipeline, cluster: Cluster, kafka_config: Mapping[str, Any], batch: Batch, rows: StagedRows
-) -> Iterator[pa.RecordBatch]:
-    """Yield dead letters of the refused records, as Kafka holds them; of one that is gone, with its row for a value.
-
-    :return: record batches with the columns of `staging.dead_letters.SCHEMA`
-    """
-    missing = dict(rows.refused.reasons)
-    if not missing:
-        return
-    with_schema_ids = has_schema_ids(pipeline.record_format)
-    for slice_, records in _records(pipeline, cluster, kafka_config, batch, missing):
-        offsets = records.column("offset").to_pylist()
-        found = {row: Record(slice_.topic, slice_.partition, offset) for row, offset in enumerate(offsets)}
-        bad = [BadRecord(row, missing.pop(record), "target") for row, record in found.items() if record in missing]
-        if bad:
-            yield letters_of(records, slice_, bad, with_schema_ids)
-    if missing:
-        yield _of_rows(rows, missing)
-
-
 def with_refused(reads: Reads, refused: Mapping[Record, str]) -> Reads:
     """Return what was read of each range, with the refused records among its dead letters."""
     counts = Counter(TopicPartition(record.topic, record.partition) for record in refused)
     return {tp: replace(read, dead_letters=read.dead_letters + counts[tp]) for tp, read in reads.items()}
-
-
-def _records(
-    pipeline: Pipeline, cluster: Cluster, kafka_config: Mapping[str, Any], batch: Batch, wanted: Mapping[Record, str]
-) -> Iterator[tuple[Slice, pa.RecordBatch]]:
-    """Yield what Kafka has of wanted records, and of some between them."""
-    config = consumer_config(kafka_config, pipeline.group_id, pipeline.reading.isolation_level)
-    topics = {record.topic for record in wanted}
-    with suppress(*_GONE):
-        logs = cluster.logs(sorted(topics))
-        # Another topic of the same name holds other records.
-        log_identity.check_ranges([range_ for range_ in batch.ranges if range_.topic in topics], logs)
-        for slice_ in _slices(wanted):
-            beginning = logs[TopicPartition(slice_.topic, slice_.partition)].beginning
-            if slice_.end > beginning:
-                kept = replace(slice_, start=max(slice_.start, beginning))
-                with suppress(*_GONE):  # since the logs were looked at
-                    idle_timeout = pipeline.reading.idle_timeout.total_seconds()
-                    for records in read(kept, config, with_headers=True, idle_timeout=idle_timeout):
-                        yield kept, records
 
 
 def _slices(records: Mapping[Record, str]) -> Iterator[Slice]:
@@ -329,8 +288,39 @@ class LoadContext(BatchContext):
         log_identity.check_ranges(batch.ranges, self.cluster.logs(sorted({range_.topic for range_ in batch.ranges})))
 
     def refused_dead_letters(self, batch: Batch, rows: StagedRows) -> Iterator[pa.RecordBatch]:
-        """Yield dead letters of the records that the target refuses, as Kafka holds them."""
-        return refused_dead_letters(self.pipeline, self.cluster, self.kafka_config, batch, rows)
+        """Yield dead letters of the refused records, as Kafka holds them; of one that is gone, with its row for a
+        value.
+        """
+        missing = dict(rows.refused.reasons)
+        if not missing:
+            return
+        with_schema_ids = has_schema_ids(self.pipeline.record_format)
+        for slice_, records in self._read_again(batch, missing):
+            offsets = records.column("offset").to_pylist()
+            found = {row: Record(slice_.topic, slice_.partition, offset) for row, offset in enumerate(offsets)}
+            bad = [BadRecord(row, missing.pop(record), "target") for row, record in found.items() if record in missing]
+            if bad:
+                yield letters_of(records, slice_, bad, with_schema_ids)
+        if missing:
+            yield _of_rows(rows, missing)
+
+    def _read_again(self, batch: Batch, wanted: Mapping[Record, str]) -> Iterator[tuple[Slice, pa.RecordBatch]]:
+        """Yield what Kafka has of wanted records, and of some between them."""
+        reading = self.pipeline.reading
+        config = consumer_config(self.kafka_config, self.pipeline.group_id, reading.isolation_level)
+        idle_timeout = reading.idle_timeout.total_seconds()
+        topics = {record.topic for record in wanted}
+        with suppress(*_GONE):
+            logs = self.cluster.logs(sorted(topics))
+            # Another topic of the same name holds other records.
+            log_identity.check_ranges([range_ for range_ in batch.ranges if range_.topic in topics], logs)
+            for slice_ in _slices(wanted):
+                beginning = logs[TopicPartition(slice_.topic, slice_.partition)].beginning
+                if slice_.end > beginning:
+                    kept = replace(slice_, start=max(slice_.start, beginning))
+                    with suppress(*_GONE):  # since the logs were looked at
+                        for records in read(kept, config, with_headers=True, idle_timeout=idle_timeout):
+                            yield kept, records
 
     @classmethod
     def prepare(
