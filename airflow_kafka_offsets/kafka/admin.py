@@ -241,7 +241,7 @@ def _with(codes: Collection[int], waiting: Mapping[Key, KafkaError | None]) -> l
 
 def _resource(key: object, error: KafkaError | None, resource: str | None) -> str:
     """Return what an ACL is missing for. A request about a group may also be denied for one of its topics; see
-    `read_committed`.
+    `kafka.cluster`.
     """
     if isinstance(key, (str, TopicPartition)):
         return _name(key if isinstance(key, str) else key.topic)

@@ -58,14 +58,14 @@ class ConsumerGroup(NamedTuple):
     members: int
 
 
-def read_group(answer: Future[Any]) -> ConsumerGroup | None:
+def _read_group(answer: Future[Any]) -> ConsumerGroup | None:
     """Return the group that an answer describes, or None."""
     group = answer.result()
     # Kafka describes a group that does not exist as dead.
     return None if group.state == ConsumerGroupState.DEAD else ConsumerGroup(group.state.name, len(group.members))
 
 
-def read_committed(answer: Future[Any]) -> dict[TopicPartition, int]:
+def _read_committed(answer: Future[Any]) -> dict[TopicPartition, int]:
     """Return the commits in an answer.
 
     :raises KafkaException: Kafka refused to answer, or to answer for a partition; the text names the topic or partition
@@ -84,7 +84,7 @@ def read_committed(answer: Future[Any]) -> dict[TopicPartition, int]:
     return committed
 
 
-def read_refused(asked: Collection[TopicPartition], answer: Future[Any]) -> dict[TopicPartition, str]:
+def _read_refused(asked: Collection[TopicPartition], answer: Future[Any]) -> dict[TopicPartition, str]:
     """Return the partitions whose commits were refused, with the reason.
 
     :raises KafkaException: a retry may help
@@ -111,13 +111,13 @@ SETTINGS = ("cleanup.policy", "retention.ms", "retention.bytes")
 _FOREVER_MS = 36_500 * 24 * 3_600_000
 
 
-def reports_retention(settings: Mapping[str, Any]) -> bool:
+def _reports_retention(settings: Mapping[str, Any]) -> bool:
     """Return whether the broker reports what decides it."""
     # Proxies and managed clusters hide settings, or their values.
     return all(name in settings and settings[name].value is not None for name in SETTINGS)
 
 
-def read_retention(settings: Mapping[str, Any]) -> timedelta | None:
+def _read_retention(settings: Mapping[str, Any]) -> timedelta | None:
     """Return how long a topic keeps a record, if time alone decides it."""
     policy, by_time, by_size = (settings[name].value for name in SETTINGS)
     if "delete" not in policy or not 0 <= int(by_time) < _FOREVER_MS or int(by_size) >= 0:
@@ -273,14 +273,14 @@ class Cluster:
         answers: dict[str, Any] = self._admin.ask(
             "the settings of its topics", list(topics), request, operation="DescribeConfigs", failed=failed
         )
-        reported = {topic: settings for topic, settings in answers.items() if reports_retention(settings)}
+        reported = {topic: settings for topic, settings in answers.items() if _reports_retention(settings)}
         if unknown is not None:
             unknown |= {topic: str(error) for topic, error in failed.items() if isinstance(error, ConfigurationError)}
             unknown |= {
                 topic: f"Kafka does not report {', '.join(SETTINGS)} of topic {topic!r}"
                 for topic in answers.keys() - reported.keys()
             }
-        retentions = {topic: read_retention(settings) for topic, settings in reported.items()}
+        retentions = {topic: _read_retention(settings) for topic, settings in reported.items()}
         return {topic: retention for topic, retention in retentions.items() if retention is not None}
 
     def offsets_for_times(
@@ -320,7 +320,7 @@ class Cluster:
         return self._admin.ask_once(
             f"the state of consumer group {group_id!r}",
             lambda client, seconds: client.describe_consumer_groups([group_id], request_timeout=seconds)[group_id],
-            read_group,
+            _read_group,
             resource=f"group {group_id!r}",
         )
 
@@ -339,7 +339,7 @@ class Cluster:
         return self._admin.ask_once(
             f"what consumer group {group_id!r} committed",
             lambda client, seconds: client.list_consumer_group_offsets(asked, request_timeout=seconds)[group_id],
-            read_committed,
+            _read_committed,
             resource=f"group {group_id!r}",
             timeout=timeout,
         )
@@ -366,7 +366,7 @@ class Cluster:
         return self._admin.ask_once(
             f"whether it took the positions for consumer group {group_id!r}",
             lambda client, seconds: client.alter_consumer_group_offsets(asked, request_timeout=seconds)[group_id],
-            partial(read_refused, positions),
+            partial(_read_refused, positions),
             timeout=timeout,
         )
 
