@@ -104,8 +104,8 @@ def _read_refused(asked: Collection[TopicPartition], answer: Future[Any]) -> dic
     return {tp: _REFUSALS.get(error.code(), error.str()) for tp, error in errors.items()}
 
 
-SETTINGS = ("cleanup.policy", "retention.ms", "retention.bytes")
-"""The settings that decide it."""
+_RETENTION_SETTINGS = ("cleanup.policy", "retention.ms", "retention.bytes")
+"""The settings that decide how long a topic keeps a record."""
 
 # A century. Some users configure unlimited retention with a number that no date reaches.
 _FOREVER_MS = 36_500 * 24 * 3_600_000
@@ -114,12 +114,12 @@ _FOREVER_MS = 36_500 * 24 * 3_600_000
 def _reports_retention(settings: Mapping[str, Any]) -> bool:
     """Return whether the broker reports what decides it."""
     # Proxies and managed clusters hide settings, or their values.
-    return all(name in settings and settings[name].value is not None for name in SETTINGS)
+    return all(name in settings and settings[name].value is not None for name in _RETENTION_SETTINGS)
 
 
 def _read_retention(settings: Mapping[str, Any]) -> timedelta | None:
     """Return how long a topic keeps a record, if time alone decides it."""
-    policy, by_time, by_size = (settings[name].value for name in SETTINGS)
+    policy, by_time, by_size = (settings[name].value for name in _RETENTION_SETTINGS)
     if "delete" not in policy or not 0 <= int(by_time) < _FOREVER_MS or int(by_size) >= 0:
         return None
     return timedelta(milliseconds=int(by_time))
@@ -277,7 +277,7 @@ class Cluster:
         if unknown is not None:
             unknown |= {topic: str(error) for topic, error in failed.items() if isinstance(error, ConfigurationError)}
             unknown |= {
-                topic: f"Kafka does not report {', '.join(SETTINGS)} of topic {topic!r}"
+                topic: f"Kafka does not report {', '.join(_RETENTION_SETTINGS)} of topic {topic!r}"
                 for topic in answers.keys() - reported.keys()
             }
         retentions = {topic: _read_retention(settings) for topic, settings in reported.items()}
