@@ -12,7 +12,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.database.errors import STATE_RIGHTS, database_message, is_outage, sqlstate
-from airflow_kafka_offsets.database.rights import check_rights
+from airflow_kafka_offsets.database.tables import check_rights
 from airflow_kafka_offsets.database.transactions import transaction
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.ledger.install import installed_version

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, Literal, cast, get_args
 from urllib.parse import urlsplit
 
+from airflow_kafka_offsets.core.addresses import holds_credentials
 from airflow_kafka_offsets.core.parameters import (
     COUNT,
     DURATION,
@@ -27,7 +28,6 @@ from airflow_kafka_offsets.core.parameters import (
     or_none,
 )
 from airflow_kafka_offsets.core.templates import Templated, holds_template
-from airflow_kafka_offsets.core.uris import holds_credentials
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 IsolationLevel = Literal["read_committed", "read_uncommitted"]

@@ -85,48 +85,30 @@ def decide(
     """
     topics = {tp.topic for tp in logs}
     known_topics = {tp.topic for tp in positions}
-    unknown_topics = sorted(topics - known_topics)
-    if start == "none" and unknown_topics:
+    if start == "none" and topics - known_topics:
         raise NoPositionError(
-            f"Nothing is stored of topic {', '.join(map(repr, unknown_topics))}, and start='none' forbids to choose "
-            "where to begin. Set start='earliest', start='latest' or a timestamp for the first run."
+            f"Nothing is stored of topic {', '.join(map(repr, sorted(topics - known_topics)))}, and start='none' "
+            "forbids to choose where to begin. Set start='earliest', start='latest' or a timestamp for the first run."
         )
     # Rules 5 and 6.
     first = {tp: first_offset(tp, log, start, known_topics) for tp, log in logs.items()}
-    first_positions = {tp: Position(begin.offset, logs[tp].topic_id) for tp, begin in first.items()}
+    begins = {tp: Position(begin.offset, logs[tp].topic_id) for tp, begin in first.items()} | dict(positions)
     # Rule 8.
-    log_identity.check_positions(first_positions | dict(positions), logs, topics)
+    log_identity.check_positions(begins, logs, topics)
     ranges: list[OffsetRange] = []
     initial: list[OffsetRange] = []
     gaps: list[Gap] = []
     for tp, log in sorted(logs.items()):
-        position, how = (positions[tp], "stored") if tp in positions else (first_positions[tp], first[tp].how)
-        offset = position.offset
-        if offset < log.beginning:
-            # Rule 7.
-            gaps.append(
-                Gap(*tp, offset, log.beginning, "expired", "skipped to the beginning offset (on_data_loss='skip')")
-            )
-            offset, how = log.beginning, "skipped-gap" if tp in positions else how
-        target = _target(tp, offset, log, targets)
-        # Rule 4: the range ends at the target, whether or not a record is there.
-        range_ = OffsetRange(
-            *tp,
-            offset,
-            target,
-            target,
-            log.topic_id,
-            how,
-            # After a gap, no leader has reported that its log reached the start.
-            position.leader_epoch if offset == position.offset else None,
-            # Valid for every position up to the log's end: the epoch ends before it only if the log was truncated
-            # before it.
-            log.leader_epoch,
-        )
+        is_known, offset = tp in positions, begins[tp].offset
+        range_ = _range_from(tp, begins[tp], log, "stored" if is_known else first[tp].how, is_known, targets)
+        has_gap = range_.start != offset
+        if has_gap:
+            decision = "skipped to the beginning offset (on_data_loss='skip')"
+            gaps.append(Gap(*tp, offset, range_.start, "expired", decision))
         # A gap without a range would move no position: the partition gets an empty range.
-        if len(range_) or offset != position.offset:
+        if len(range_) or has_gap:
             ranges.append(range_)
-        elif tp not in positions:
+        elif not is_known:
             # Rule 5: stored although nothing is loaded. Without a position, the loss of the next records would not be
             # noticed.
             initial.append(range_)
@@ -134,6 +116,42 @@ def decide(
     # Rule 9.
     most = most_offsets(ranges, max_records, max_bytes, bytes_per_offset or {})
     return Plan(tuple(cap(ranges, most)), tuple(gaps), tuple(initial))
+
+
+def _range_from(
+    tp: TopicPartition,
+    begin: Position,
+    log: PartitionLog,
+    how: str,
+    is_known: bool,
+    targets: Mapping[TopicPartition, int] | None,
+) -> OffsetRange:
+    """Return the range of a partition up to its target; it may be empty.
+
+    :param begin: the position, or where the partition begins without one
+    :param how: how that was decided
+    :param is_known: whether it is a stored position
+    """
+    has_gap = begin.offset < log.beginning
+    # Rule 7.
+    start = max(begin.offset, log.beginning)
+    # Rule 11. Where the target lies before the position, another run has loaded the records, and nothing is left.
+    wanted = log.end if targets is None else targets.get(tp, start)
+    target = max(start, min(wanted, log.end))
+    # Rule 4: the range ends at the target, whether or not a record is there.
+    return OffsetRange(
+        *tp,
+        start,
+        target,
+        target,
+        log.topic_id,
+        "skipped-gap" if has_gap and is_known else how,
+        # After a gap, no leader has reported that its log reached the start.
+        None if has_gap else begin.leader_epoch,
+        # Valid for every position up to the log's end: the epoch ends before it only if the log was truncated
+        # before it.
+        log.leader_epoch,
+    )
 
 
 def can_still_be_read(
@@ -186,16 +204,6 @@ def _raise_if_lost(gaps: Sequence[Gap], on_data_loss: OnDataLoss) -> None:
             f"Records that were never loaded are gone from the log (retention, or deleted records): {lost}. "
             "Nothing was loaded. To go on without them, set on_data_loss='skip': the gap is recorded in offset_gaps."
         )
-
-
-def _target(tp: TopicPartition, start: int, log: PartitionLog, targets: Mapping[TopicPartition, int] | None) -> int:
-    """Return the offset up to which this task instance loads a partition (rule 11).
-
-    :param start: the position; if the target lies before it, another run has loaded the records, and nothing is left to
-        load
-    """
-    wanted = log.end if targets is None else targets.get(tp, start)
-    return max(start, min(wanted, log.end))
 
 
 def cap(ranges: Sequence[OffsetRange], most: int | None) -> list[OffsetRange]:

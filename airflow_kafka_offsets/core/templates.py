@@ -7,7 +7,7 @@ XComs, and takes what that returns. Imports nothing heavy: DAG files and Spark's
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import MISSING, Field, fields, replace
 from typing import Any, ClassVar, Self, cast
 
@@ -53,7 +53,7 @@ class Templated:
 
 def holds_template(value: Any) -> bool:
     """Return whether a text, or one within a collection or a `Templated` object, is a template."""
-    return next(_templates(value), None) is not None
+    return _is_template(value) or any(map(holds_template, _held(value)))
 
 
 def is_rendered_later(value: Any) -> bool:
@@ -62,13 +62,7 @@ def is_rendered_later(value: Any) -> bool:
     """
     if isinstance(value, Templated):
         return False
-    if isinstance(value, str):
-        return bool(_TEMPLATE.search(value))
-    if isinstance(value, Mapping):
-        return any(map(is_rendered_later, value.values()))
-    if isinstance(value, list | tuple | Set):
-        return any(map(is_rendered_later, value))
-    return hasattr(value, "iter_references")
+    return _is_template(value) or hasattr(value, "iter_references") or any(map(is_rendered_later, _held(value)))
 
 
 def unrendered(name: str, value: Any, *, is_rendered: bool) -> Iterator[tuple[str, Any]]:
@@ -83,34 +77,35 @@ def unrendered(name: str, value: Any, *, is_rendered: bool) -> Iterator[tuple[st
                 # Airflow would not let the task wait for the one that the XCom is of.
                 yield where, held
             yield from unrendered(where, held, is_rendered=is_rendered and field.name in value.template_fields)
-    elif isinstance(value, Mapping):
-        for key, held in value.items():
-            yield from unrendered(f"a key of {name}", key, is_rendered=False)
-            yield from unrendered(name, held, is_rendered=is_rendered)
-    elif isinstance(value, list | tuple | Set):
-        for element in value:
-            yield from unrendered(name, element, is_rendered=is_rendered)
-    elif isinstance(value, str):
-        if not is_rendered and _TEMPLATE.search(value):
-            yield name, value
-    # Such as a sink of somebody else's, with a table's name.
-    elif not hasattr(value, "template_fields") and not hasattr(value, "resolve") and _TEMPLATE.search(repr(value)):
+        return
+    for key in value if isinstance(value, Mapping) else ():
+        yield from unrendered(f"a key of {name}", key, is_rendered=False)
+    for held in _held(value):
+        yield from unrendered(name, held, is_rendered=is_rendered)
+    if _is_foreign_template(value) or (not is_rendered and _is_template(value)):
         yield name, value
 
 
-def _templates(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        if _TEMPLATE.search(value):
-            yield value
-    elif isinstance(value, Templated):
-        for name in value.template_fields:
-            yield from _templates(getattr(value, name))
-    elif isinstance(value, Mapping):
-        for held in value.values():
-            yield from _templates(held)
-    elif isinstance(value, list | tuple):
-        for element in value:
-            yield from _templates(element)
+def _is_template(value: Any) -> bool:
+    return isinstance(value, str) and bool(_TEMPLATE.search(value))
+
+
+def _is_foreign_template(value: Any) -> bool:
+    """Return whether an object shows a template that Airflow does not see, such as a sink of somebody else's, with a
+    table's name.
+    """
+    is_seen = isinstance(value, str | Mapping | list | tuple | Set)
+    is_rendered = hasattr(value, "template_fields") or hasattr(value, "resolve")
+    return not is_seen and not is_rendered and bool(_TEMPLATE.search(repr(value)))
+
+
+def _held(value: Any) -> Iterable[Any]:
+    """Return what a collection, or the templated fields of a `Templated` object, hold."""
+    if isinstance(value, Templated):
+        return [getattr(value, name) for name in value.template_fields]
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple | Set) else ()
 
 
 def _render(value: Any, context: Any) -> Any:

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from airflow_kafka_offsets.core.hosts import is_this_machine
+from airflow_kafka_offsets.core.addresses import is_this_machine
 from airflow_kafka_offsets.exceptions import ConfigurationError, RegistryUnavailableError
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from airflow_kafka_offsets.core.hosts import is_this_machine
+from airflow_kafka_offsets.core.addresses import is_this_machine
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks.mysql import mysql_engine, mysql_weakness
 from airflow_kafka_offsets.kafka.config import check_config

@@ -24,19 +24,19 @@ from airflow_kafka_offsets.exceptions import (
     KafkaUnavailableError,
     UnknownTopicError,
 )
-from airflow_kafka_offsets.kafka.config import check_config, client_log, warn_of_weaknesses
-from airflow_kafka_offsets.kafka.listeners import mismatch
-from airflow_kafka_offsets.kafka.read_errors import UNKNOWN
-from airflow_kafka_offsets.kafka.refusals import DENIED, denied, reasons, refused_connection
+from airflow_kafka_offsets.kafka.config import check_config, client_log, mismatch, warn_of_weaknesses
+from airflow_kafka_offsets.kafka.errors import DENIED, UNKNOWN, denied, reasons, refused_connection
 
 Key = TypeVar("Key")
+
+Answer = TypeVar("Answer")
 
 Request = Callable[[AdminClient, Collection[Key], float], Mapping[Key, "Future[Any]"]]
 """Sends a request about keys: takes the client, the keys and the seconds that it may take, and returns a future of each
 key.
 """
 
-Read = Callable[["Future[Any]"], Any]
+Read = Callable[["Future[Any]"], Answer]
 """Reads the answer from a future; raises KafkaException for an answer that is an error."""
 
 # Kafka's answers while a leader moves, or right after a topic was created. librdkafka returns these instead of
@@ -108,13 +108,13 @@ class RetryingAdmin:
         what: str,
         keys: Collection[Key],
         request: Request[Key],
-        read: Read = Future.result,
+        read: Read[Answer] = Future.result,
         *,
         operation: str = "Describe",
         resource: str | None = None,
         timeout: float | None = None,
         failed: dict[Key, KafkaOffsetsError] | None = None,
-    ) -> dict[Key, Any]:
+    ) -> dict[Key, Answer]:
         """Request the answers for all keys at once, and again for those whose answer was a retriable error.
 
         :param what: what Kafka is to report, for errors
@@ -129,7 +129,7 @@ class RetryingAdmin:
         """
         limit = self._timeout if timeout is None else timeout
         started = time.monotonic()
-        answers: dict[Key, Any] = {}
+        answers: dict[Key, Answer] = {}
         waiting: dict[Key, KafkaError | None] = dict.fromkeys(keys)
         pause = _FIRST_PAUSE_SECONDS
         request_seconds = _FIRST_REQUEST_SECONDS
@@ -170,25 +170,17 @@ class RetryingAdmin:
         self,
         what: str,
         request: Callable[[AdminClient, float], Future[Any]],
-        read: Read = Future.result,
+        read: Read[Answer],
         *,
         resource: str | None = None,
         timeout: float | None = None,
-    ) -> Any:
+    ) -> Answer:
         """Request one answer, which is of no topic or partition; raises what `ask` raises."""
-        asked = self.ask(
-            what,
-            [None],
-            lambda client, _, seconds: {None: request(client, seconds)},
-            read,
-            resource=resource,
-            timeout=timeout,
-        )
-        return asked[None]
 
-    def denied(self, failed: str, operation: str, topics: Collection[str]) -> ConfigurationError:
-        """Return the error for topics that lack an ACL; see `refusals.denied`."""
-        return denied(self._config, failed, operation, map(_name, sorted(topics)))
+        def alone(client: AdminClient, _: object, seconds: float) -> dict[None, Future[Any]]:
+            return {None: request(client, seconds)}
+
+        return self.ask(what, [None], alone, read, resource=resource, timeout=timeout)[None]
 
     def _await(self, future: Future[Any]) -> None:
         """Wait for an answer.
@@ -249,7 +241,7 @@ def _with(codes: Collection[int], waiting: Mapping[Key, KafkaError | None]) -> l
 
 def _resource(key: object, error: KafkaError | None, resource: str | None) -> str:
     """Return what an ACL is missing for. A request about a group may also be denied for one of its topics; see
-    `read_committed`.
+    `kafka.cluster`.
     """
     if isinstance(key, (str, TopicPartition)):
         return _name(key if isinstance(key, str) else key.topic)

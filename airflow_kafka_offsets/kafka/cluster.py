@@ -1,7 +1,9 @@
-"""What a Kafka cluster answers: its id, topics with their ids, the ends of their logs, and its consumer groups.
+"""What a Kafka cluster answers: its id, topics with their ids and retention, the ends of their logs, and its consumer
+groups.
 
 Each method is one request, or a few, whatever the number of partitions. Nothing here reads records (`kafka.reader`),
-and nothing decides what is loaded (`core.planning`).
+and nothing decides what is loaded (`core.planning`). Kafka keeps the commits of a group until
+`offsets.retention.minutes` (7 days by default) after the last one, or after its last member left.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import (
     OFFSET_INVALID,
+    ConsumerGroupState,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
@@ -26,12 +29,100 @@ from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, Off
 
 from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, KafkaUnavailableError
-from airflow_kafka_offsets.kafka import consumer_groups
-from airflow_kafka_offsets.kafka.admin import RetryingAdmin
-from airflow_kafka_offsets.kafka.consumer_groups import ConsumerGroup
-from airflow_kafka_offsets.kafka.retention import SETTINGS, read_retention, reports_retention
+from airflow_kafka_offsets.kafka.admin import RETRIABLE, RetryingAdmin
+from airflow_kafka_offsets.kafka.errors import denied
 
 log = logging.getLogger(__name__)
+
+_ACTIVE = "the group has active members, and only these may commit; stop them, or choose another name"
+
+_REFUSALS = {
+    KafkaError.NON_EMPTY_GROUP: _ACTIVE,
+    # The broker takes the commit for that of a member without a name, which does not exist.
+    KafkaError.UNKNOWN_MEMBER_ID: _ACTIVE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "the cluster has no such partition",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "this user may not commit offsets of the topic (ACL: Read on the topic)",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "this user may not commit for the group (ACL: Read on the group)",
+}
+"""Why a commit on behalf of a group is refused, and what to do."""
+
+
+class ConsumerGroup(NamedTuple):
+    """A consumer group as Kafka shows it.
+
+    :param state: Kafka's name of it; `EMPTY` if no consumer is in the group
+    :param members: how many consumers are in it; only a group without members takes commits from outside
+    """
+
+    state: str
+    members: int
+
+
+def _read_group(answer: Future[Any]) -> ConsumerGroup | None:
+    """Return the group that an answer describes, or None."""
+    group = answer.result()
+    # Kafka describes a group that does not exist as dead.
+    return None if group.state == ConsumerGroupState.DEAD else ConsumerGroup(group.state.name, len(group.members))
+
+
+def _read_committed(answer: Future[Any]) -> dict[TopicPartition, int]:
+    """Return the commits in an answer.
+
+    :raises KafkaException: Kafka refused to answer, or to answer for a partition; the text names the topic or partition
+    """
+    committed: dict[TopicPartition, int] = {}
+    for partition in answer.result().topic_partitions:
+        tp, error = TopicPartition(partition.topic, partition.partition), partition.error
+        # Nothing is committed of a partition that does not exist.
+        if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            # The text is what an ACL is missing for.
+            raise KafkaException(KafkaError(error.code(), f"topic {tp.topic!r}"))
+        if error is not None and error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise KafkaException(KafkaError(error.code(), f"partition {tp}: {error.str()}"))
+        if error is None and partition.offset >= 0:
+            committed[tp] = int(partition.offset)
+    return committed
+
+
+def _read_refused(asked: Collection[TopicPartition], answer: Future[Any]) -> dict[TopicPartition, str]:
+    """Return the partitions whose commits were refused, with the reason.
+
+    :raises KafkaException: a retry may help
+    """
+    failure = answer.exception()
+    errors: dict[TopicPartition, KafkaError]
+    if isinstance(failure, KafkaException):  # of the whole request
+        errors = dict.fromkeys(asked, failure.args[0])
+    else:
+        partitions = answer.result().topic_partitions
+        errors = {
+            TopicPartition(info.topic, info.partition): info.error for info in partitions if info.error is not None
+        }
+    for error in errors.values():
+        if error.code() in RETRIABLE:
+            raise KafkaException(error)
+    return {tp: _REFUSALS.get(error.code(), error.str()) for tp, error in errors.items()}
+
+
+_RETENTION_SETTINGS = ("cleanup.policy", "retention.ms", "retention.bytes")
+"""The settings that decide how long a topic keeps a record."""
+
+# A century. Some users configure unlimited retention with a number that no date reaches.
+_FOREVER_MS = 36_500 * 24 * 3_600_000
+
+
+def _reports_retention(settings: Mapping[str, Any]) -> bool:
+    """Return whether the broker reports what decides it."""
+    # Proxies and managed clusters hide settings, or their values.
+    return all(name in settings and settings[name].value is not None for name in _RETENTION_SETTINGS)
+
+
+def _read_retention(settings: Mapping[str, Any]) -> timedelta | None:
+    """Return how long a topic keeps a record, if time alone decides it."""
+    policy, by_time, by_size = (settings[name].value for name in _RETENTION_SETTINGS)
+    if "delete" not in policy or not 0 <= int(by_time) < _FOREVER_MS or int(by_size) >= 0:
+        return None
+    return timedelta(milliseconds=int(by_time))
 
 
 ISOLATION_LEVELS = {
@@ -77,10 +168,11 @@ class Cluster:
 
     def cluster_id(self) -> str:
         """Return the id that the cluster was formatted with."""
-        answer = self._admin.ask_once(
-            "its cluster id", lambda client, seconds: client.describe_cluster(request_timeout=seconds)
+        return self._admin.ask_once(
+            "its cluster id",
+            lambda client, seconds: client.describe_cluster(request_timeout=seconds),
+            lambda answer: str(answer.result().cluster_id),
         )
-        return str(answer.cluster_id)
 
     def logs(self, topics: Sequence[str]) -> dict[TopicPartition, PartitionLog]:
         """Return the ends of every partition of the topics, with the topics' ids: three requests for any number of
@@ -91,21 +183,51 @@ class Cluster:
         """
         return self.logs_of(self.topic_ids(topics))
 
-    def topic_ids(self, topics: Sequence[str]) -> dict[TopicPartition, str | None]:
+    def topic_ids(
+        self, topics: Sequence[str], failed: dict[str, KafkaOffsetsError] | None = None
+    ) -> dict[TopicPartition, str | None]:
         """Return every partition of the topics, with or without a leader, and the id of its topic: one request.
 
+        :param failed: takes the errors of single topics; None raises them
         :raises UnknownTopicError: naming every topic that the cluster does not show
         :raises KafkaUnavailableError: the cluster did not answer in time; says why
         """
-        return self._topic_ids(topics, None)
+        # Describing comes first also because a long-lived client does not see new partitions otherwise.
+        described = self._describe(topics, failed)
+        topic_ids = {topic: _topic_id(info) for topic, info in described.items()}
+        for topic in sorted(topic for topic, topic_id in topic_ids.items() if topic_id is None):
+            log.warning(
+                "Kafka reports no id for topic %r: a topic that was deleted and created again is not noticed", topic
+            )
+        return {
+            TopicPartition(topic, partition.id): topic_ids[topic]
+            for topic, info in described.items()
+            for partition in info.partitions
+        }
 
-    def logs_of(self, topic_ids: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, PartitionLog]:
+    def logs_of(
+        self,
+        topic_ids: Mapping[TopicPartition, str | None],
+        failed: dict[TopicPartition, KafkaOffsetsError] | None = None,
+    ) -> dict[TopicPartition, PartitionLog]:
         """Return the ends of some partitions: two requests. The leaders of other partitions are not asked.
 
         :param topic_ids: of the partitions, as `topic_ids` returned them
+        :param failed: takes the errors of single partitions; None raises them
         :raises KafkaUnavailableError: the leader of a partition did not answer in time; says why
         """
-        return self._logs(topic_ids, None)
+        beginnings = self._list_offsets(dict.fromkeys(topic_ids, OffsetSpec.earliest()), failed)
+        ends = self._list_offsets(dict.fromkeys(beginnings, OffsetSpec.latest()), failed)
+        return {
+            tp: PartitionLog(
+                beginnings[tp].offset,
+                # The end of committed transactions may lie before a beginning that moved between the two requests.
+                max(beginnings[tp].offset, end.offset),
+                topic_ids[tp],
+                end.leader_epoch,
+            )
+            for tp, end in ends.items()
+        }
 
     def partial_logs(self, topics: Sequence[str]) -> PartialLogs:
         """Return the ends of the logs, also if a topic does not exist or a partition has no leader.
@@ -114,7 +236,7 @@ class Cluster:
         """
         topic_errors: dict[str, KafkaOffsetsError] = {}
         partition_errors: dict[TopicPartition, KafkaOffsetsError] = {}
-        logs = self._logs(self._topic_ids(topics, topic_errors), partition_errors)
+        logs = self.logs_of(self.topic_ids(topics, topic_errors), partition_errors)
         unavailable = [error for error in topic_errors.values() if isinstance(error, KafkaUnavailableError)]
         if unavailable and len(topic_errors) == len(set(topics)):
             raise unavailable[0]
@@ -132,7 +254,8 @@ class Cluster:
             topic for topic, operations in allowed.items() if operations and AclOperation.READ not in operations
         ]
         if unreadable:
-            raise self._admin.denied("Records cannot be read", "Read", unreadable)
+            names = [f"topic {topic!r}" for topic in sorted(unreadable)]
+            raise denied(self.config, "Records cannot be read", "Read", names)
 
     def retention(self, topics: Sequence[str], unknown: dict[str, str] | None = None) -> dict[str, timedelta]:
         """Return how long topics keep a record; topics with a size limit, or with unlimited retention, are left out.
@@ -147,17 +270,17 @@ class Cluster:
             return {resource.name: future for resource, future in futures.items()}
 
         failed: dict[str, KafkaOffsetsError] = {}
-        answers = self._admin.ask(
+        answers: dict[str, Any] = self._admin.ask(
             "the settings of its topics", list(topics), request, operation="DescribeConfigs", failed=failed
         )
-        reported = {topic: settings for topic, settings in answers.items() if reports_retention(settings)}
+        reported = {topic: settings for topic, settings in answers.items() if _reports_retention(settings)}
         if unknown is not None:
             unknown |= {topic: str(error) for topic, error in failed.items() if isinstance(error, ConfigurationError)}
             unknown |= {
-                topic: f"Kafka does not report {', '.join(SETTINGS)} of topic {topic!r}"
+                topic: f"Kafka does not report {', '.join(_RETENTION_SETTINGS)} of topic {topic!r}"
                 for topic in answers.keys() - reported.keys()
             }
-        retentions = {topic: read_retention(settings) for topic, settings in reported.items()}
+        retentions = {topic: _read_retention(settings) for topic, settings in reported.items()}
         return {topic: retention for topic, retention in retentions.items() if retention is not None}
 
     def offsets_for_times(
@@ -194,13 +317,12 @@ class Cluster:
         :raises ConfigurationError: this user may not describe the group
         :raises KafkaUnavailableError: the group's coordinator did not answer in time
         """
-        group: ConsumerGroup | None = self._admin.ask_once(
+        return self._admin.ask_once(
             f"the state of consumer group {group_id!r}",
             lambda client, seconds: client.describe_consumer_groups([group_id], request_timeout=seconds)[group_id],
-            consumer_groups.read_group,
+            _read_group,
             resource=f"group {group_id!r}",
         )
-        return group
 
     def committed(
         self, group_id: str, partitions: Collection[TopicPartition] | None, *, timeout: float | None = None
@@ -214,14 +336,13 @@ class Cluster:
         """
         scope = None if partitions is None else [ClientPartition(*tp) for tp in partitions]
         asked = [ConsumerGroupTopicPartitions(group_id, scope)]
-        committed: dict[TopicPartition, int] = self._admin.ask_once(
+        return self._admin.ask_once(
             f"what consumer group {group_id!r} committed",
             lambda client, seconds: client.list_consumer_group_offsets(asked, request_timeout=seconds)[group_id],
-            consumer_groups.read_committed,
+            _read_committed,
             resource=f"group {group_id!r}",
             timeout=timeout,
         )
-        return committed
 
     def commit(
         self, group_id: str, positions: Mapping[TopicPartition, Position], *, timeout: float | None = None
@@ -242,29 +363,12 @@ class Cluster:
             for tp, at in positions.items()
         ]
         asked = [ConsumerGroupTopicPartitions(group_id, commits)]
-        refused: dict[TopicPartition, str] = self._admin.ask_once(
+        return self._admin.ask_once(
             f"whether it took the positions for consumer group {group_id!r}",
             lambda client, seconds: client.alter_consumer_group_offsets(asked, request_timeout=seconds)[group_id],
-            partial(consumer_groups.read_refused, positions),
+            partial(_read_refused, positions),
             timeout=timeout,
         )
-        return refused
-
-    def _topic_ids(
-        self, topics: Sequence[str], topic_errors: dict[str, KafkaOffsetsError] | None
-    ) -> dict[TopicPartition, str | None]:
-        # Describing comes first also because a long-lived client does not see new partitions otherwise.
-        described = self._describe(topics, topic_errors)
-        topic_ids = {topic: _topic_id(info) for topic, info in described.items()}
-        for topic in sorted(topic for topic, topic_id in topic_ids.items() if topic_id is None):
-            log.warning(
-                "Kafka reports no id for topic %r: a topic that was deleted and created again is not noticed", topic
-            )
-        return {
-            TopicPartition(topic, partition.id): topic_ids[topic]
-            for topic, info in described.items()
-            for partition in info.partitions
-        }
 
     def _describe(
         self, topics: Sequence[str], failed: dict[str, KafkaOffsetsError] | None, **options: bool
@@ -277,24 +381,6 @@ class Cluster:
             ),
             failed=failed,
         )
-
-    def _logs(
-        self,
-        topic_ids: Mapping[TopicPartition, str | None],
-        partition_errors: dict[TopicPartition, KafkaOffsetsError] | None,
-    ) -> dict[TopicPartition, PartitionLog]:
-        beginnings = self._list_offsets(dict.fromkeys(topic_ids, OffsetSpec.earliest()), partition_errors)
-        ends = self._list_offsets(dict.fromkeys(beginnings, OffsetSpec.latest()), partition_errors)
-        return {
-            tp: PartitionLog(
-                beginnings[tp].offset,
-                # The end of committed transactions may lie before a beginning that moved between the two requests.
-                max(beginnings[tp].offset, end.offset),
-                topic_ids[tp],
-                end.leader_epoch,
-            )
-            for tp, end in ends.items()
-        }
 
     def _list_offsets(
         self,

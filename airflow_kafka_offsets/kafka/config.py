@@ -1,4 +1,5 @@
-"""The librdkafka configuration of a connection: which properties it may set, and where the client logs.
+"""The librdkafka configuration of a connection: which properties it may set, whether its `security.protocol` is that of
+the listener, and where the client logs.
 
 What a reader needs beside it is in `kafka.reader`.
 """
@@ -7,10 +8,13 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
+import ssl
+import struct
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_kafka_offsets.core.hosts import address, is_this_machine
+from airflow_kafka_offsets.core.addresses import address, is_this_machine
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 log = logging.getLogger(__name__)
@@ -108,18 +112,7 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
     :raises ConfigurationError: it has no bootstrap.servers, a property that a connection may not set, or a value that
         is neither text nor a number
     """
-    # The client reads up to the NUL: it would take another key or value than the one checked here.
-    if cut := sorted(key for key, value in config.items() if "\0" in key or "\0" in str(value)):
-        raise ConfigurationError(
-            f"The Kafka configuration has a NUL character in {', '.join(map(repr, cut))}; remove it"
-        )
-    safe = [(key, value) for key, value in _SAFE_VALUES.items() if key in config]
-    if harmful := sorted(key for key, value in safe if not value.fullmatch(str(config[key]))):
-        raise ConfigurationError(
-            f"The Kafka configuration sets {', '.join(harmful)} to a value that makes the client load or run code "
-            "named by a connection; remove it from the connection's extra (ssl.providers may name only base, default, "
-            "fips, legacy; a principal or a keytab may not contain spaces or characters that a shell interprets)"
-        )
+    _refuse_harmful(config)
     data = {key for key, value in config.items() if isinstance(value, (str, int, float, bool))}
     if callbacks := sorted(key for key in config if key not in data or key.endswith("_cb") or key == "on_commit"):
         raise ConfigurationError(
@@ -134,6 +127,21 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
     if not config.get("bootstrap.servers"):
         raise ConfigurationError("The Kafka configuration has no 'bootstrap.servers'; add it to the connection's extra")
     return dict(config)
+
+
+def _refuse_harmful(config: Mapping[str, Any]) -> None:
+    # The client reads up to the NUL: it would take another key or value than the one checked here.
+    if cut := sorted(key for key, value in config.items() if "\0" in key or "\0" in str(value)):
+        raise ConfigurationError(
+            f"The Kafka configuration has a NUL character in {', '.join(map(repr, cut))}; remove it"
+        )
+    safe = [(key, value) for key, value in _SAFE_VALUES.items() if key in config]
+    if harmful := sorted(key for key, value in safe if not value.fullmatch(str(config[key]))):
+        raise ConfigurationError(
+            f"The Kafka configuration sets {', '.join(harmful)} to a value that makes the client load or run code "
+            "named by a connection; remove it from the connection's extra (ssl.providers may name only base, default, "
+            "fips, legacy; a principal or a keytab may not contain spaces or characters that a shell interprets)"
+        )
 
 
 def weaknesses(config: Mapping[str, Any]) -> list[str]:
@@ -171,3 +179,70 @@ def _why_refused(key: str) -> str:
         if key == refused or (refused.endswith(".") and key.startswith(refused)):
             return why
     return "it is none of the properties of librdkafka that a connection may set"
+
+
+_SECONDS = 1.0
+
+# SaslHandshake (https://kafka.apache.org/protocol#The_Messages_SaslHandshake), version 1, correlation id 7, no client
+# id, and the empty name of a mechanism. Every listener answers it, before any login: one that has logins with the
+# mechanisms that it knows.
+_REQUEST = struct.pack(">ihhihh", 12, 17, 1, 7, -1, 0)
+
+_ANSWER = struct.Struct(">iih")
+
+_UNSUPPORTED_MECHANISM = 33
+
+
+def mismatch(config: Mapping[str, Any]) -> ConfigurationError | None:
+    """Return the error for a cluster whose first listener that answers speaks another protocol than the configuration
+    says.
+
+    Nothing of the configuration is sent but the request for what the listener speaks.
+    """
+    said = str(config.get("security.protocol", "plaintext")).lower()
+    for server in str(config["bootstrap.servers"]).split(","):
+        host, port = address(server)
+        spoken = _spoken(host, port)
+        if spoken is None:
+            continue
+        if said == spoken or (spoken == "ssl" and said == "sasl_ssl"):
+            return None
+        return ConfigurationError(
+            f"Kafka at {server.strip()} speaks {spoken}, and the connection says security.protocol={said}: correct it, "
+            "or name the port of another listener"
+        )
+    return None
+
+
+def _spoken(host: str, port: int) -> str | None:
+    """Return the security protocol of a listener, None if it is not known. A listener that asks for a certificate is
+    "ssl".
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Nothing is entrusted to the listener.
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with socket.create_connection((host, port), timeout=_SECONDS) as connection:
+            has_logins = _has_logins(connection)
+        if has_logins is not None:
+            return "sasl_plaintext" if has_logins else "plaintext"
+        with (
+            socket.create_connection((host, port), timeout=_SECONDS) as connection,
+            context.wrap_socket(connection, server_hostname=host) as encrypted,
+        ):
+            return "sasl_ssl" if _has_logins(encrypted) else "ssl"
+    except OSError:
+        return None
+
+
+def _has_logins(connection: socket.socket) -> bool | None:
+    """Return whether a listener asks for a login; None if it does not speak Kafka over this connection."""
+    try:
+        connection.sendall(_REQUEST)
+        answer = connection.makefile("rb").read(_ANSWER.size)
+    except OSError:
+        return None
+    if len(answer) < _ANSWER.size:
+        return None
+    _, correlation, error = _ANSWER.unpack(answer)
+    return bool(error == _UNSUPPORTED_MECHANISM) if correlation == 7 else None

@@ -10,8 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from airflow_kafka_offsets.core.chunks import chunks
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, KafkaUnavailableError, UnknownTopicError
 from airflow_kafka_offsets.kafka.config import check_config, client_log
-from airflow_kafka_offsets.kafka.read_errors import UNKNOWN
-from airflow_kafka_offsets.kafka.refusals import DENIED, denied, refused_connection
+from airflow_kafka_offsets.kafka.errors import DENIED, UNKNOWN, denied, refused_connection
 
 _SECONDS = 30.0
 

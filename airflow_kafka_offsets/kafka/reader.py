@@ -1,6 +1,6 @@
 """Read one slice of a partition into Arrow record batches. Runs on Spark's executors, and in `verify`.
 
-What an error of the client means for the read is in `kafka.read_errors`; what the bytes of a record mean, in `formats`.
+What an error of the client means for the read is in `kafka.errors`; what the bytes of a record mean, in `formats`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError
 from airflow_kafka_offsets.kafka.config import client_log
-from airflow_kafka_offsets.kafka.read_errors import ReadWatch
+from airflow_kafka_offsets.kafka.errors import ReadWatch
 
 # Messages per call into the client. So few are still in the CPU's cache when their fields are taken, and the next ones
 # reuse their memory: ten thousand at once take twice as long to create and free, much of it in the kernel, which gives
@@ -73,7 +73,7 @@ def consumer_config(config: Mapping[str, Any], group_id: str, isolation_level: s
         "auto.offset.reset": "error",
         "enable.partition.eof": True,
         "isolation.level": isolation_level,
-        # Report a missing topic at once, not after half a minute; read_errors decides how long to wait for it.
+        # Report a missing topic at once, not after half a minute; kafka.errors decides how long to wait for it.
         "topic.metadata.propagation.max.ms": 0,
         # Records wait in the consumer while Spark works on earlier ones; the consumer is not dead then.
         "max.poll.interval.ms": _ONE_DAY_MS,
@@ -121,13 +121,7 @@ def read(
     }
     # A new consumer for each slice reads after a few milliseconds. A consumer that is assigned another partition waits
     # half a second, in which the broker finishes the fetch of the partition before.
-    try:
-        consumer = Consumer({**config, **callbacks}, logger=client_log)
-    except KafkaException as error:
-        # As for a file of certificates that the worker has, and this machine has not.
-        raise ConfigurationError(
-            f"The Kafka configuration cannot be used on {platform.node()}: {error.args[0].str()}"
-        ) from error
+    consumer = _consumer({**config, **callbacks})
     try:
         # Without an epoch (-1) the broker checks nothing.
         epoch = -1 if slice_.leader_epoch is None else slice_.leader_epoch
@@ -168,6 +162,16 @@ def read(
             position = reached
     finally:
         consumer.close()
+
+
+def _consumer(config: Mapping[str, Any]) -> Consumer:
+    try:
+        return Consumer(dict(config), logger=client_log)
+    except KafkaException as error:
+        # As for a file of certificates that the worker has, and this machine has not.
+        raise ConfigurationError(
+            f"The Kafka configuration cannot be used on {platform.node()}: {error.args[0].str()}"
+        ) from error
 
 
 def within(records: pa.RecordBatch, since_ms: int, until_ms: int | None) -> pa.RecordBatch:

@@ -1,14 +1,19 @@
 """Starts and ends that the user gave as instants, durations or consumer groups, resolved to offsets by the cluster.
 
-The result goes to `core.planning`, which decides the ranges.
+The result goes to `core.planning`, which decides the ranges. What a broker finds at or after an instant is proved by a
+look at the record that lies there. A broker searches everything that a log holds: it may find the marker that ends a
+transaction, whose timestamp is the broker's clock, or a record of an aborted transaction. No reader gets these, and the
+first record that a reader gets may lie far behind them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, TypeVar
 
 from airflow_kafka_offsets.core import planning
 from airflow_kafka_offsets.core.instants import (
@@ -19,14 +24,112 @@ from airflow_kafka_offsets.core.instants import (
     instant,
     milliseconds,
 )
-from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
+from airflow_kafka_offsets.core.offsets import PartitionLog, Position, Slice, TopicPartition
 from airflow_kafka_offsets.core.planning import First
 from airflow_kafka_offsets.core.text import first_few
-from airflow_kafka_offsets.exceptions import NoPositionError
+from airflow_kafka_offsets.exceptions import DataLossError, NoPositionError
 from airflow_kafka_offsets.kafka.cluster import Cluster, TimedOffset
-from airflow_kafka_offsets.kafka.time_search import TimeSearch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 log = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
+
+# A look takes some milliseconds, most of which is waiting for a broker.
+_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSearch:
+    """Searches logs for instants, and reads what lies at the offsets that the brokers report.
+
+    :param group_id: under which records are read, for ACLs and quotas
+    """
+
+    cluster: Cluster
+    group_id: str
+
+    def first_records(
+        self, timestamps_ms: Mapping[TopicPartition, int], begins: Mapping[TopicPartition, int] | None = None
+    ) -> dict[TopicPartition, TimedOffset]:
+        """Return the first record of each partition whose timestamp is at or after an instant; partitions without one
+        are left out.
+
+        Where the broker's answer is no record, the log is read from there to the first record that is not older. That
+        takes as long as reading these records does.
+
+        :param timestamps_ms: milliseconds since 1970 in UTC
+        :param begins: offsets before which no record is looked for
+        :raises KafkaOffsetsError: what `Cluster.offsets_for_times` and `kafka.reader.read` raise
+        """
+        reported = {tp: record.offset for tp, record in self.cluster.offsets_for_times(timestamps_ms).items()}
+        first = {tp: max(offset, (begins or {}).get(tp, 0)) for tp, offset in reported.items()}
+        # The log ends after what the broker found, but perhaps not after another offset.
+        later = [tp for tp in first if first[tp] > reported[tp]]
+        ends = self._ends(later)
+        first = {tp: offset for tp, offset in first.items() if tp not in ends or offset < ends[tp]}
+        found = self._of_each(first, lambda tp: self._first(tp, timestamps_ms[tp], first[tp], first[tp] + 1))
+        unproved = [tp for tp, record in found.items() if record is None]
+        ends = self._ends(unproved)
+        found |= self._of_each(unproved, lambda tp: self._first(tp, timestamps_ms[tp], first[tp] + 1, ends[tp]))
+        return {tp: record for tp, record in found.items() if record is not None}
+
+    def count_within(
+        self, since_ms: int, until_ms: int, slices: Mapping[TopicPartition, tuple[int, int]]
+    ) -> dict[TopicPartition, int]:
+        """Return how many records within offsets of each partition have a timestamp at or after an instant, and before
+        another.
+        """
+
+        from airflow_kafka_offsets.kafka.reader import within
+
+        def count(tp: TopicPartition) -> int:
+            return sum(within(batch, since_ms, until_ms).num_rows for batch in self._read(tp, *slices[tp]))
+
+        return self._of_each(slices, count)
+
+    def _ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        wanted = set(partitions)
+        logs = self.cluster.logs(sorted({tp.topic for tp in wanted})) if wanted else {}
+        return {tp: log.end for tp, log in logs.items() if tp in wanted}
+
+    def _first(self, tp: TopicPartition, timestamp_ms: int, start: int, end: int) -> TimedOffset | None:
+        """Return the first record within offsets at or after an instant."""
+        from airflow_kafka_offsets.kafka.reader import within
+
+        for batch in self._read(tp, start, end):
+            records = within(batch, timestamp_ms, None)
+            if records.num_rows:
+                return TimedOffset(
+                    records.column("offset")[0].as_py(), milliseconds(records.column("timestamp")[0].as_py())
+                )
+        return None
+
+    def _read(self, tp: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Read the records within offsets that the log still has."""
+        # Only what reads records pays for Arrow: lag seldom does, and is measured often.
+        from airflow_kafka_offsets.kafka.reader import consumer_config, read
+
+        config = consumer_config(self.cluster.config, self.group_id, self.cluster.isolation_level)
+        while start < end:
+            try:
+                yield from read(Slice(0, *tp, start, end), config, clip_timestamps=True)
+                return
+            except DataLossError:
+                # Records expire meanwhile.
+                beginning = self.cluster.logs([tp.topic])[tp].beginning
+                if beginning <= start:
+                    raise
+                start = beginning
+
+    def _of_each(
+        self, partitions: Iterable[TopicPartition], look: Callable[[TopicPartition], Found]
+    ) -> dict[TopicPartition, Found]:
+        wanted = list(partitions)
+        with ThreadPoolExecutor(_THREADS) as threads:
+            return dict(zip(wanted, threads.map(look, wanted), strict=True))
 
 
 # Clocks of producers differ by seconds; a timestamp that lies further in the future is wrong.
@@ -62,17 +165,7 @@ def first_offsets(
     present = now()
     since = present - start if isinstance(start, timedelta) else instant("start", start)
     first = find(dict.fromkeys(new, milliseconds(since)))
-    latest = milliseconds(present + _CLOCK_TOLERANCE)
-    for tp, record in sorted(first.items()):
-        if record.timestamp_ms > latest:
-            log.warning(
-                "%s: the first record at or after %s is at offset %d, and its timestamp %s lies in the future. "
-                "Records of that time or later may lie before it: a wrong timestamp hides them from a search by time",
-                tp,
-                format_instant(since),
-                record.offset,
-                format_instant(from_milliseconds(record.timestamp_ms)),
-            )
+    _warn_of_future(first, since, milliseconds(present + _CLOCK_TOLERANCE))
     if without := sorted(set(new) - set(first)):
         log.info(
             "No record at or after %s in %s: beginning at the end offset", format_instant(since), first_few(without)
@@ -81,6 +174,19 @@ def first_offsets(
     return {tp: First(logs[tp].end, "timestamp") for tp in new} | {
         tp: First(record.offset, "timestamp", record.timestamp_ms) for tp, record in first.items()
     }
+
+
+def _warn_of_future(first: Mapping[TopicPartition, TimedOffset], since: datetime, latest_ms: int) -> None:
+    for tp, record in sorted(first.items()):
+        if record.timestamp_ms > latest_ms:
+            log.warning(
+                "%s: the first record at or after %s is at offset %d, and its timestamp %s lies in the future. "
+                "Records of that time or later may lie before it: a wrong timestamp hides them from a search by time",
+                tp,
+                format_instant(since),
+                record.offset,
+                format_instant(from_milliseconds(record.timestamp_ms)),
+            )
 
 
 def extend_to_positions(

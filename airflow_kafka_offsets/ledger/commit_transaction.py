@@ -14,8 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
-from airflow_kafka_offsets.database.errors import database_message, is_outage
-from airflow_kafka_offsets.database.messages import refusal
+from airflow_kafka_offsets.database.errors import database_message, is_outage, refusal
 from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.exceptions import (
     CommitUnknownError,

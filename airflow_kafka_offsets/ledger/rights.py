@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
-from airflow_kafka_offsets.database.identifiers import without_placeholders
+from airflow_kafka_offsets.database.tables import without_placeholders
 from airflow_kafka_offsets.ledger.tables import Tables
 
 

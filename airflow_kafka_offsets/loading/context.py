@@ -1,35 +1,150 @@
-"""What the steps share that load batches, and what they report: each batch to `on_commit`, the sum of them to the
-caller.
+"""What the steps share that load batches: the target and what is checked of it, the records in Kafka, and what is
+reported of each batch and of all.
+
+The target is checked once, and not for each batch. A look for unknown rows may take as long as reading what was
+appended to the table since its last vacuum, and what the database says of a table takes a dozen queries. Rows are
+matched with the columns of the table within each transaction in any case. Staged files have the rows of records only,
+so Kafka is asked again for the records that the target refuses.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, ClassVar, NamedTuple, Self
 
 import pyarrow as pa
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.core import log_identity
-from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
+from airflow_kafka_offsets.core.origin import RECORD, RESERVED_PREFIX, TIMESTAMP
 from airflow_kafka_offsets.core.slices import split
-from airflow_kafka_offsets.database.rights import check_rights
-from airflow_kafka_offsets.formats.record_format import Connections
+from airflow_kafka_offsets.database.tables import check_rights
+from airflow_kafka_offsets.exceptions import DataLossError, LogTruncatedError, TopicRecreatedError, UnknownTopicError
+from airflow_kafka_offsets.formats.read_schemas import has_schema_ids
+from airflow_kafka_offsets.formats.record_format import BadRecord, Connections
 from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.kafka.reader import consumer_config, read
 from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
 from airflow_kafka_offsets.ledger.install import create_missing
+from airflow_kafka_offsets.ledger.positions import Reads
 from airflow_kafka_offsets.ledger.publications import Publication
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.loading.refused import refused_dead_letters
-from airflow_kafka_offsets.loading.target_checks import TargetChecks
-from airflow_kafka_offsets.sinks.table import Table
+from airflow_kafka_offsets.sinks.table import Output, Table
 from airflow_kafka_offsets.spark.job import Launcher
+from airflow_kafka_offsets.staging.dead_letters import SCHEMA, letters_of
 from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.refused import Record
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
+
+
+@dataclass
+class TargetChecks:
+    """The checks of a load, or of a replay. A target that commits externally may be set back by others at any time:
+    it is checked for each batch.
+    """
+
+    ledger: Ledger
+    table: Table
+    may_grow: bool
+    _known_after: int | None = field(default=None, init=False)
+    _prepared: pa.Schema | None = field(default=None, init=False)
+
+    def refuse_unknown_rows(self, conn: Connection, output: Output) -> None:
+        """Raise if the target holds rows of a batch that the state tables do not know; see `Table.refuse_unknown_rows`.
+
+        :param output: of the batch that is about to be written
+        :raises OlderLedgerError: there are such rows
+        """
+        batch_id = output.batch_id
+        # Batches of a load are numbered upwards. A number that comes again is of state tables that somebody restored
+        # within the load.
+        if self._known_after is None or batch_id <= self._known_after or self._may_change:
+            self.table.refuse_unknown_rows(conn, self.ledger.tables.offset_batches, output)
+            self._known_after = batch_id - 1
+
+    def note_committed(self, batch_id: int) -> None:
+        """Take note that a batch is committed, after which another one follows."""
+        self._known_after = batch_id
+
+    def prepare(self, columns: pa.Schema) -> None:
+        """Check that rows which are staged can be written, and create the target where it is missing; see
+        `Table.prepare` for errors.
+
+        :param columns: those of the rows, which may be a transform's
+        """
+        if columns != self._prepared or self._may_change:
+            self.table.prepare(columns, may_grow=self.may_grow)
+            self._prepared = columns
+
+    @property
+    def _may_change(self) -> bool:
+        return self.table.sink.commits_externally or self.table.sink.writes_files
+
+
+# Records of one partition that are nearer to each other are read by one consumer: to start another takes longer.
+_NEAR = 10_000
+
+_GONE = (DataLossError, LogTruncatedError, TopicRecreatedError, UnknownTopicError)
+
+_NO_RECORD = "; Kafka no longer has the record, and the value is what it was decoded to, as JSON"
+
+
+def with_refused(reads: Reads, refused: Mapping[Record, str]) -> Reads:
+    """Return what was read of each range, with the refused records among its dead letters."""
+    counts = Counter(TopicPartition(record.topic, record.partition) for record in refused)
+    return {tp: replace(read, dead_letters=read.dead_letters + counts[tp]) for tp, read in reads.items()}
+
+
+def _slices(records: Mapping[Record, str]) -> Iterator[Slice]:
+    """Yield slices that hold the records, few of them and none much larger than it must be."""
+    offsets: dict[TopicPartition, list[int]] = defaultdict(list)
+    for record in sorted(records):
+        offsets[TopicPartition(record.topic, record.partition)].append(record.offset)
+    for tp, sorted_offsets in offsets.items():
+        start = end = sorted_offsets[0]
+        for offset in sorted_offsets:
+            if offset - end > _NEAR:
+                yield Slice(0, *tp, start, end)
+                start = offset
+            end = offset + 1
+        yield Slice(0, *tp, start, end)
+
+
+def _of_rows(rows: StagedRows, reasons: Mapping[Record, str]) -> pa.RecordBatch:
+    """Return dead letters with rows as their values."""
+    values: dict[Record, list[dict[str, Any]]] = defaultdict(list)
+    timestamps: dict[Record, Any] = {}
+    for row in rows.of_records(reasons):
+        record = Record(*(row[name] for name in RECORD))
+        timestamps[record] = row.get(TIMESTAMP)
+        values[record].append({name: value for name, value in row.items() if not name.startswith(RESERVED_PREFIX)})
+    letters = [
+        {
+            **record._asdict(),
+            "value": _json(values[record]),
+            "timestamp": timestamps[record],
+            "error_class": "target",
+            "error": reason + _NO_RECORD,
+        }
+        for record, reason in reasons.items()
+    ]
+    return pa.RecordBatch.from_pylist(letters, schema=SCHEMA)
+
+
+def _json(rows: Sequence[dict[str, Any]]) -> bytes:
+    def plain(value: object) -> str:
+        return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+    return json.dumps(rows[0] if len(rows) == 1 else rows, default=plain).encode()
 
 
 class Commit(NamedTuple):
@@ -173,8 +288,39 @@ class LoadContext(BatchContext):
         log_identity.check_ranges(batch.ranges, self.cluster.logs(sorted({range_.topic for range_ in batch.ranges})))
 
     def refused_dead_letters(self, batch: Batch, rows: StagedRows) -> Iterator[pa.RecordBatch]:
-        """Yield dead letters of the records that the target refuses, as Kafka holds them."""
-        return refused_dead_letters(self.pipeline, self.cluster, self.kafka_config, batch, rows)
+        """Yield dead letters of the refused records, as Kafka holds them; of one that is gone, with its row for a
+        value.
+        """
+        missing = dict(rows.refused.reasons)
+        if not missing:
+            return
+        with_schema_ids = has_schema_ids(self.pipeline.record_format)
+        for slice_, records in self._read_again(batch, missing):
+            offsets = records.column("offset").to_pylist()
+            found = {row: Record(slice_.topic, slice_.partition, offset) for row, offset in enumerate(offsets)}
+            bad = [BadRecord(row, missing.pop(record), "target") for row, record in found.items() if record in missing]
+            if bad:
+                yield letters_of(records, slice_, bad, with_schema_ids)
+        if missing:
+            yield _of_rows(rows, missing)
+
+    def _read_again(self, batch: Batch, wanted: Mapping[Record, str]) -> Iterator[tuple[Slice, pa.RecordBatch]]:
+        """Yield what Kafka has of wanted records, and of some between them."""
+        reading = self.pipeline.reading
+        config = consumer_config(self.kafka_config, self.pipeline.group_id, reading.isolation_level)
+        idle_timeout = reading.idle_timeout.total_seconds()
+        topics = {record.topic for record in wanted}
+        with suppress(*_GONE):
+            logs = self.cluster.logs(sorted(topics))
+            # Another topic of the same name holds other records.
+            log_identity.check_ranges([range_ for range_ in batch.ranges if range_.topic in topics], logs)
+            for slice_ in _slices(wanted):
+                beginning = logs[TopicPartition(slice_.topic, slice_.partition)].beginning
+                if slice_.end > beginning:
+                    kept = replace(slice_, start=max(slice_.start, beginning))
+                    with suppress(*_GONE):  # since the logs were looked at
+                        for records in read(kept, config, with_headers=True, idle_timeout=idle_timeout):
+                            yield kept, records
 
     @classmethod
     def prepare(
@@ -184,14 +330,13 @@ class LoadContext(BatchContext):
         *,
         kafka_config: Mapping[str, Any],
         engine: Engine,
-        launcher: Launcher,
-        on_commit: OnCommit | None,
-        replace: bool = False,
-        connections: Connections | None = None,
+        connections: Connections | None,
+        **others: Any,
     ) -> LoadContext:
         """Ask Kafka for its cluster, and create the state tables and the target where they are missing.
 
         :param columns: what `Pipeline.check` returned
+        :param others: the other fields
         """
         cluster = Cluster(kafka_config, isolation_level=pipeline.reading.isolation_level)
         cluster_id = cluster.cluster_id()
@@ -200,5 +345,5 @@ class LoadContext(BatchContext):
         if pipeline.dead_letters is not None and pipeline.dead_letters.retention is not None:
             with ledger.connect() as conn:
                 check_rights(conn, ledger.tables.dead_letters, ("UPDATE",), "drop old dead letters of table {table!r}")
-        others = {"launcher": launcher, "on_commit": on_commit, "replace": replace, "kafka_config": kafka_config}
-        return cls.connect(pipeline, columns, engine, connections, cluster=cluster, cluster_id=cluster_id, **others)
+        others |= {"cluster": cluster, "cluster_id": cluster_id, "kafka_config": kafka_config}
+        return cls.connect(pipeline, columns, engine, connections, **others)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sqlalchemy.engine import Engine
@@ -24,10 +25,9 @@ from airflow_kafka_offsets.ledger.batches import open_batch
 from airflow_kafka_offsets.ledger.claims import Claim, GroupClaim, claim_group, heartbeat
 from airflow_kafka_offsets.ledger.leftovers import remove_leftovers
 from airflow_kafka_offsets.ledger.tables import Ledger
+from airflow_kafka_offsets.loading.after_commit import mirror_after_commit, send_dead_letters
 from airflow_kafka_offsets.loading.commit import stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
-from airflow_kafka_offsets.loading.dead_letter_topic import send_dead_letters
-from airflow_kafka_offsets.loading.mirror import mirror_after_commit
 from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
 from airflow_kafka_offsets.loading.plan import abandon_if_expired, decide_for_claim, plan
 from airflow_kafka_offsets.loading.prefetch import Prefetcher
@@ -95,6 +95,8 @@ def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> L
     def has_time() -> bool:
         return budget is None or time.monotonic() - started < budget.total_seconds()
 
+    group = options.coordination.mirror_to
+    mirror = partial(mirror_after_commit, context.cluster, group, context.ledger, context.pipeline)
     result = LoadResult()
     # An earlier run may have ended after its commit.
     send_dead_letters(context)
@@ -109,9 +111,7 @@ def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> L
             else:
                 if not result.batches:
                     # Mirrors positions that were stored without a batch, or that an earlier load could not mirror.
-                    mirror_after_commit(
-                        context.cluster, options.coordination.mirror_to, context.ledger, context.pipeline
-                    )
+                    mirror()
                 return result
             try:
                 if staging is not None:
@@ -122,7 +122,7 @@ def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> L
                     raise
                 continue
             send_dead_letters(context)
-            mirror_after_commit(context.cluster, options.coordination.mirror_to, context.ledger, context.pipeline)
+            mirror()
             # What is prefetched is loaded, too: no run ends with an open batch for lack of time.
             if not has_time() and open_batch(context.ledger, claim.group_id) is None:
                 complete = not decide_for_claim(context, claim, options).ranges

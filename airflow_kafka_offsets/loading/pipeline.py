@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import cast
 
 import pyarrow as pa
 from sqlalchemy.engine import Engine
@@ -99,12 +98,16 @@ class Pipeline:
     @property
     def conn_ids(self) -> tuple[str, ...]:
         """The connections that the formats name. Those of the sink are `sink.conn_ids`."""
-        return tuple(conn_id for part in self._connected.values() for conn_id in part.conn_ids)
+        connected = [each for each in self._formats if isinstance(each, ConnectedFormat)]
+        return tuple(conn_id for each in connected for conn_id in each.conn_ids)
 
     @property
-    def _connected(self) -> dict[str, ConnectedFormat]:
-        parts: dict[str, object] = {"value": self.value_format, "key": self.key_format}
-        return {part: value for part, value in parts.items() if isinstance(value, ConnectedFormat)}
+    def _formats(self) -> list[RecordFormat]:
+        return [self.value_format] if self.key_format is None else [self.value_format, self.key_format]
+
+    @property
+    def _transform(self) -> Transform | None:
+        return as_transform(self.transform)
 
     def prepared(self, connections: Connections, engine: Engine) -> Pipeline:
         """Return the pipeline with formats that have what they need of other servers, the columns that
@@ -114,30 +117,16 @@ class Pipeline:
         :raises TransformError: the transform cannot be imported, or does not return what it has to
         """
         check_rendered(vars(self), PIPELINE_RULES)
-        return self._with_formats(connections, engine)
-
-    def _with_formats(self, connections: Connections, engine: Engine) -> Pipeline:
-        formats = [record_format for record_format in (self.value_format, self.key_format) if record_format is not None]
         on_new_field = self.extra_columns.on_new_field
-        if on_new_field != "ignore" and not any(isinstance(each, SchemaFormat) for each in formats):
+        if on_new_field != "ignore" and not any(isinstance(each, SchemaFormat) for each in self._formats):
             raise ConfigurationError(
                 f"on_new_field={on_new_field!r} needs a format whose records have schemas, such as Avro(…): what "
                 f"{type(self.value_format).__name__}(…) does not declare has no type"
             )
-        connected = self._connected
-        value, key = (
-            self._with_fields(
-                connected[part].prepared(self.topics, part, connections) if part in connected else record_format,
-                connections,
-                engine,
-            )
-            for part, record_format in (("value", self.value_format), ("key", self.key_format))
-        )
-        pipeline = self._with(cast("RecordFormat", value), key)
-        transform = as_transform(self.transform)
-        if transform is None:
+        pipeline = self._with_formats(lambda part, given: self._prepared_format(part, given, connections, engine))
+        if self._transform is None:
             return pipeline
-        return replace(pipeline, transform=transform.prepared(row_columns(pipeline.record_format)))
+        return replace(pipeline, transform=self._transform.prepared(row_columns(pipeline.record_format)))
 
     @property
     def adds_columns(self) -> bool:
@@ -147,39 +136,39 @@ class Pipeline:
     @property
     def transform_name(self) -> str | None:
         """The name of the transform in messages, and in the history."""
-        transform = as_transform(self.transform)
-        return None if transform is None else transform.name
+        return None if self._transform is None else self._transform.name
 
     @property
     def needs_spark_sql(self) -> bool:
         """Whether the transform is one of DataFrames."""
-        return isinstance(as_transform(self.transform), DataFrameTransform)
+        return isinstance(self._transform, DataFrameTransform)
 
     @property
     def needs_path(self) -> bool:
         """Whether Spark's driver imports the transform."""
-        transform = as_transform(self.transform)
-        return isinstance(transform, DataFrameTransform) and transform.needs_path
+        return isinstance(self._transform, DataFrameTransform) and self._transform.needs_path
 
     def result_columns(self, columns: pa.Schema) -> pa.Schema | None:
         """Return the columns of the rows; None where the transform shows them later.
 
         :param columns: those of a decoded row
         """
-        transform = as_transform(self.transform)
+        transform = self._transform
         if transform is None:
             return columns
         if isinstance(transform, FanOutTransform):
             return transform.result_of(columns)
         return transform.result() if isinstance(transform, BatchTransform) else None
 
-    def _with_fields(
-        self, record_format: RecordFormat | None, connections: Connections, engine: Engine
-    ) -> RecordFormat | None:
-        if not isinstance(record_format, SchemaFormat):
-            return record_format
+    def _prepared_format(
+        self, part: str, record_format: RecordFormat, connections: Connections, engine: Engine
+    ) -> RecordFormat:
+        if isinstance(record_format, ConnectedFormat):
+            record_format = record_format.prepared(self.topics, part, connections)
         on_new_field = self.extra_columns.on_new_field
-        if on_new_field == "ignore" and record_format.columns_from == "schema":
+        if not isinstance(record_format, SchemaFormat) or (
+            on_new_field == "ignore" and record_format.columns_from == "schema"
+        ):
             return record_format
         return with_fields(
             record_format,
@@ -192,12 +181,15 @@ class Pipeline:
         """Return the pipeline with formats that also know schemas which batches have read, whether or not a registry
         still does.
         """
-        key = self.key_format
-        return self._with(
-            with_stored(self.value_format, "value", stored), None if key is None else with_stored(key, "key", stored)
-        )
+        return self._with_formats(lambda part, given: with_stored(given, part, stored))
 
-    def _with(self, value_format: RecordFormat, key_format: RecordFormat | None) -> Pipeline:
+    def _with_formats(self, changed: Callable[[str, RecordFormat], RecordFormat]) -> Pipeline:
+        """Return the pipeline with other formats.
+
+        :param changed: returns the other format of a part, `value` or `key`
+        """
+        value_format = changed("value", self.value_format)
+        key_format = None if self.key_format is None else changed("key", self.key_format)
         extra_columns = replace(self.extra_columns, key_format=key_format)
         return replace(self, value_format=value_format, extra_columns=extra_columns)
 
@@ -218,7 +210,7 @@ class Pipeline:
                 "DeadLetters.topic must not be one of the topics that are loaded, since each dead letter would become "
                 f"another one; got topic={self.dead_letters.topic!r}"
             )
-        for record_format in filter(None, (self.value_format, self.key_format)):
+        for record_format in self._formats:
             if record_format.kind not in FORMATS:
                 raise ConfigurationError(
                     f"The format {record_format.kind!r} is not in the table of formats ({', '.join(FORMATS)}): Spark's "
@@ -234,8 +226,7 @@ class Pipeline:
         :param columns: those of a decoded row
         """
         decoding = [self.record_format.fingerprint(), spark_ddl(columns), self.reading.isolation_level]
-        transform = as_transform(self.transform)
-        code = [transform.kind, transform.fingerprint()] if transform is not None else []
+        code = [self._transform.kind, self._transform.fingerprint()] if self._transform is not None else []
         bad_records = [self.dead_letters is not None, self.reading.max_record_bytes]
         parts = [*decoding, *code, *bad_records, self.extra_columns.on_new_field]
         return hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -1,40 +1,76 @@
 """Step 1: decide the batch to load next.
 
-The group's open batch is resumed first. For a new batch, `core.planning` decides the ranges, and the ledger stores them
-before anything is read. `loading.plan_preview` makes the same decision and writes nothing.
+The group's open batch is resumed first, or committed without files where the target has its rows, and these and its
+records are gone. For a new batch, `core.planning` decides the ranges, and the ledger stores them before anything is
+read. `preview_batch` makes the same decision for the command line, and writes nothing.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from airflow_kafka_offsets.core import planning
 from airflow_kafka_offsets.core.instants import instant
-from airflow_kafka_offsets.core.offsets import Gap, TopicPartition
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, Slice, TopicPartition
+from airflow_kafka_offsets.core.planning import OnDataLoss, can_still_be_read
+from airflow_kafka_offsets.core.slices import split
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.database.transactions import now
 from airflow_kafka_offsets.exceptions import ForeignBatchError, PositionsMovedError
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.kafka.start_offsets import extend_to_positions, first_offsets, targets_until
-from airflow_kafka_offsets.kafka.time_search import TimeSearch
+from airflow_kafka_offsets.kafka.start_offsets import TimeSearch, extend_to_positions, first_offsets, targets_until
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.batches import abandon, bytes_per_offset, captured_targets, open_batch, record_plan
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.group_table import keep_to_table
 from airflow_kafka_offsets.ledger.groups import read_generation
 from airflow_kafka_offsets.ledger.moved_positions import first_ranges
-from airflow_kafka_offsets.ledger.positions import positions_after, read_positions
-from airflow_kafka_offsets.ledger.publications import run_pending_cleanups
+from airflow_kafka_offsets.ledger.positions import positions_after, read_positions, without_dead_letters
+from airflow_kafka_offsets.ledger.publications import published_reads, run_pending_cleanups
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
-from airflow_kafka_offsets.loading.published import find_published, is_published
 from airflow_kafka_offsets.loading.stage import StagedBatch, find_staged
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
 from airflow_kafka_offsets.sinks.target_names import same_table_names
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import Manifest
 
 log = logging.getLogger(__name__)
+
+
+def is_published(context: LoadContext, kind: str, batch: Batch) -> bool:
+    """Return whether the target has the rows of an open batch already."""
+    return batch.is_publishing and context.publication(batch, kind).is_published()
+
+
+def find_published(context: LoadContext, batch: Batch, on_data_loss: OnDataLoss) -> StagedBatch | None:
+    """Return a batch that the target has, where neither its files nor its records are there any more: these rows are
+    the only copy, and the positions follow them. What its dead letters held is lost.
+
+    :return: None where the batch can be staged again, or `on_data_loss` is "fail" and it had dead letters
+    :raises PlanningError: a log is not the one that the batch was planned from
+    """
+    if can_still_be_read(batch.ranges, context.cluster.logs(sorted({each.topic for each in batch.ranges})), "skip"):
+        return None
+    reads = published_reads(context.ledger, batch.batch_id)
+    lost = sum(read.dead_letters for read in reads.values())
+    if lost and on_data_loss == "fail":
+        return None
+    log.warning(
+        "The files of batch %d are lost, and its records expired: its rows are in %s, and the positions move after "
+        "them%s",
+        batch.batch_id,
+        context.pipeline.sink.name,
+        f"; its {count(lost, 'dead letter')} cannot be had any more" if lost else "",
+    )
+    directory = StagingDirectory(batch.staging_uri or "/")
+    return StagedBatch(directory, Manifest(batch.batch_id, "", (), ()), without_dead_letters(reads), is_lost=True)
+
 
 EXPIRED = "its records expired before they were read (on_data_loss='skip'); planned again without them"
 """Why a batch is abandoned whose records were there when it was planned."""
@@ -241,3 +277,90 @@ def log_gaps(gaps: Iterable[Gap]) -> None:
     """Log the offsets that a plan leaves out, before anything is loaded."""
     for gap in gaps:
         log.warning("%s: offsets %d..%d are %s: %s", gap.topic_partition, gap.start, gap.end, gap.cause, gap.decision)
+
+
+class PartitionPlan(NamedTuple):
+    """A partition of the next batch.
+
+    :param slices: how many Spark reads in parallel
+    :param skipped: how many offsets before the range are lost
+    :param expected_bytes: an estimate from the last batches
+    """
+
+    range: OffsetRange
+    slices: int
+    skipped: int
+    expected_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPreview:
+    """The next batch of a group.
+
+    :param partitions: by topic and partition
+    :param open_batch: the batch that a load finishes first; None if it plans a new one
+    :param expired_batch: an open batch that a load abandons before, because its records expired
+    """
+
+    partitions: tuple[PartitionPlan, ...]
+    open_batch: Batch | None = None
+    expired_batch: Batch | None = None
+
+
+def next_batch(
+    ledger: Ledger,
+    cluster: Cluster,
+    group_id: str,
+    topics: Sequence[str],
+    options: LoadOptions,
+    *,
+    slice_offsets: int,
+    writes_files: bool = False,
+) -> PlanPreview:
+    """Return what a load would do now.
+
+    :param slice_offsets: the pipeline's
+    :param writes_files: whether Spark tasks write the files of the target, as for a lake table
+    :raises PlanningError: the stored positions and the logs do not fit together, or offsets are lost and may not be
+        skipped
+    """
+
+    def of_partitions(ranges: Sequence[OffsetRange], gaps: Sequence[Gap]) -> tuple[PartitionPlan, ...]:
+        return _partitions(ranges, gaps, sizes, split(ranges, slice_offsets, writes_files=writes_files))
+
+    sizes = bytes_per_offset(ledger, group_id)
+    batch = open_batch(ledger, group_id)
+    # A staged batch is committed without reading Kafka again. A batch whose records expired is abandoned.
+    if batch is not None and (
+        batch.state == "staged"
+        or planning.can_still_be_read(
+            batch.ranges, cluster.logs(sorted({range_.topic for range_ in batch.ranges})), options.on_data_loss
+        )
+    ):
+        return PlanPreview(of_partitions(batch.ranges, batch.gaps), open_batch=batch)
+    decided = decide_now(ledger, cluster, group_id, topics, options, abandoned=batch)
+    return PlanPreview(of_partitions((*decided.ranges, *decided.initial), decided.gaps), expired_batch=batch)
+
+
+def known_topics(ledger: Ledger, group_id: str) -> list[str]:
+    """Return the topics of a group's stored positions; without any, those of its open batch, the first."""
+    if positions := read_positions(ledger, group_id):
+        return sorted({tp.topic for tp in positions})
+    batch = open_batch(ledger, group_id)
+    return sorted({range_.topic for range_ in batch.ranges}) if batch is not None else []
+
+
+def _partitions(
+    ranges: Sequence[OffsetRange], gaps: Sequence[Gap], sizes: Mapping[str, float], slices: Sequence[Slice]
+) -> tuple[PartitionPlan, ...]:
+    slices_of = Counter(TopicPartition(slice_.topic, slice_.partition) for slice_ in slices)
+    skipped = {gap.topic_partition: gap.end - gap.start for gap in gaps}
+    return tuple(
+        PartitionPlan(
+            range_,
+            slices_of[range_.topic_partition],
+            skipped.get(range_.topic_partition, 0),
+            round(len(range_) * (sizes.get(range_.topic) or planning.UNKNOWN_RECORD_BYTES)),
+        )
+        for range_ in sorted(ranges, key=lambda range_: range_.topic_partition)
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -261,18 +261,22 @@ def _range_reads(manifest: Manifest, batch: Batch) -> dict[TopicPartition, Range
         bounds = [range_.start, *(read.end for read in reads)]
         if [read.start for read in reads] != bounds[:-1] or bounds[-1] != range_.end:
             raise StagingError(f"Batch {batch.batch_id}: {range_} was planned, other offsets were staged: {reads}")
-        firsts = (read.first_timestamp_ms for read in reads if read.first_timestamp_ms is not None)
-        lasts = (read.last_timestamp_ms for read in reads if read.last_timestamp_ms is not None)
-        range_reads[range_.topic_partition] = RangeRead(
-            None if any(read.records is None for read in reads) else sum(read.records or 0 for read in reads),
-            min(map(from_milliseconds, firsts), default=None),
-            max(map(from_milliseconds, lasts), default=None),
-            bytes=sum(read.bytes for read in reads),
-            dead_letters=sum(read.dead_letters for read in reads),
-        )
+        range_reads[range_.topic_partition] = _sum(reads)
     if slices:
         raise StagingError(f"Batch {batch.batch_id}: partitions were staged that were not planned: {sorted(slices)}")
     return range_reads
+
+
+def _sum(reads: Sequence[SliceRead]) -> RangeRead:
+    firsts = (read.first_timestamp_ms for read in reads if read.first_timestamp_ms is not None)
+    lasts = (read.last_timestamp_ms for read in reads if read.last_timestamp_ms is not None)
+    return RangeRead(
+        None if any(read.records is None for read in reads) else sum(read.records or 0 for read in reads),
+        min(map(from_milliseconds, firsts), default=None),
+        max(map(from_milliseconds, lasts), default=None),
+        bytes=sum(read.bytes for read in reads),
+        dead_letters=sum(read.dead_letters for read in reads),
+    )
 
 
 def _error_of(note: Mapping[str, Any]) -> KafkaOffsetsError:

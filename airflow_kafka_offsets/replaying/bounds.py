@@ -20,7 +20,7 @@ from airflow_kafka_offsets.core.text import MAX_INT64, count, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
 
 if TYPE_CHECKING:
-    from airflow_kafka_offsets.kafka.time_search import TimeSearch
+    from airflow_kafka_offsets.kafka.start_offsets import TimeSearch
     from airflow_kafka_offsets.ledger.batch_rows import Batch
 
 log = logging.getLogger(__name__)

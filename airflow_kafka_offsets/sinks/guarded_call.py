@@ -12,9 +12,8 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.engine.base import NestedTransaction
 from sqlalchemy.exc import DBAPIError, InvalidRequestError
 
-from airflow_kafka_offsets.database.errors import is_outage, rolled_back_by, sqlstate
-from airflow_kafka_offsets.database.messages import refusal
-from airflow_kafka_offsets.database.reflection import forget_reflected
+from airflow_kafka_offsets.database.errors import is_outage, refusal, rolled_back_by, sqlstate
+from airflow_kafka_offsets.database.tables import forget_reflected
 from airflow_kafka_offsets.exceptions import FunctionError, KafkaOffsetsError, RecordError
 from airflow_kafka_offsets.transforms.user_errors import described
 

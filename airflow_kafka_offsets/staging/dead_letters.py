@@ -1,6 +1,6 @@
 """Dead letters on their way to the commit: an Arrow file for each slice with records that cannot be decoded.
 
-Records that the target refuses are added in the commit (`loading.refused`).
+Records that the target refuses are added in the commit (`loading.context`).
 """
 
 from __future__ import annotations

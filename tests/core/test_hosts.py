@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_kafka_offsets.core.hosts import address, is_this_machine
+from airflow_kafka_offsets.core.addresses import address, is_this_machine
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DataError, DBAPIError
 
-from airflow_kafka_offsets.database.errors import database_message
-from airflow_kafka_offsets.database.messages import refusal
+from airflow_kafka_offsets.database.errors import database_message, refusal
 from devstack.postgres import PostgresServer
 from tests.support.transactions import DriverError
 

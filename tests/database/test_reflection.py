@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.database.reflection import forget_reflected, reflected
+from airflow_kafka_offsets.database.tables import forget_reflected, reflected
 from airflow_kafka_offsets.sinks.guarded_call import call
 from tests.support import fixtures
 

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.database.rights import check_rights
+from airflow_kafka_offsets.database.tables import check_rights
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from tests.support.mariadb import do

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.kafka.refusals import reasons
+from airflow_kafka_offsets.kafka.errors import reasons
 
 DAY = {"cleanup.policy": "delete", "retention.ms": "86400000", "retention.bytes": "-1"}
 

@@ -16,7 +16,7 @@ from airflow_kafka_offsets.core.offsets import Position, Slice
 from airflow_kafka_offsets.core.offsets import TopicPartition as Partition
 from airflow_kafka_offsets.exceptions import NoPositionError, UnknownTopicError
 from airflow_kafka_offsets.kafka.cluster import Cluster, TimedOffset
-from airflow_kafka_offsets.kafka.time_search import TimeSearch
+from airflow_kafka_offsets.kafka.start_offsets import TimeSearch
 from airflow_kafka_offsets.rewinding.previewing import import_offsets
 from devstack.process import wait_until
 from devstack.topics import create_topic, delete_records, delete_topic, end_offsets

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import DataLossError, LogTruncatedError, ReadError, UnknownTopicError
-from airflow_kafka_offsets.kafka import read_errors
+from airflow_kafka_offsets.kafka import errors
 from devstack.topics import delete_records, delete_topic
 from tests.support import clients
 from tests.support.clients import Kafka, produce
@@ -90,7 +90,7 @@ class TestReading:
             values(kafka, Slice(0, name, 0, 0, 5), idle_timeout=0.3)
 
     def test_a_deleted_topic_is_named(self, kafka: Kafka, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(read_errors, "_UNKNOWN_SECONDS", 0.2)
+        monkeypatch.setattr(errors, "_UNKNOWN_SECONDS", 0.2)
         name = topic()
         produce(kafka, name, numbers(0, 3))
         delete_topic(kafka.bootstrap_servers, name)

@@ -17,7 +17,7 @@ from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.raw import Raw
 from airflow_kafka_offsets.formats.record_format import RecordFormat
 from airflow_kafka_offsets.formats.row_columns import row_columns
-from airflow_kafka_offsets.kafka import read_errors
+from airflow_kafka_offsets.kafka import errors
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.reader import consumer_config, read
 from airflow_kafka_offsets.spark.job import StageJob
@@ -231,7 +231,7 @@ class TestAStartThatTheLogDoesNotHold:
 def test_a_topic_that_is_deleted_while_it_is_read_is_named_soon(
     kafka: KafkaBroker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_errors, "_UNKNOWN_SECONDS", 1.0)
+    monkeypatch.setattr(errors, "_UNKNOWN_SECONDS", 1.0)
     name = topic()
     produce(kafka, name, names(0, 10))
     # Left to itself the client would doubt the news for half a minute.

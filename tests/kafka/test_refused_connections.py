@@ -11,7 +11,7 @@ import pytest
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaUnavailableError
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.kafka.listeners import mismatch
+from airflow_kafka_offsets.kafka.config import mismatch
 from airflow_kafka_offsets.kafka.reader import consumer_config, read
 from devstack.certificates import Authority
 from devstack.process import free_port

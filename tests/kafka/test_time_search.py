@@ -13,7 +13,7 @@ import pytest
 from airflow_kafka_offsets.core.instants import milliseconds
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.kafka.cluster import Cluster, TimedOffset
-from airflow_kafka_offsets.kafka.time_search import TimeSearch
+from airflow_kafka_offsets.kafka.start_offsets import TimeSearch
 from devstack.process import wait_until
 from devstack.topics import delete_records
 from tests.support.clients import Kafka, Transactions, produce, producer

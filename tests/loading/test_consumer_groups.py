@@ -6,8 +6,7 @@ import pytest
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.exceptions import NoPositionError
-from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.kafka.consumer_groups import ConsumerGroup
+from airflow_kafka_offsets.kafka.cluster import Cluster, ConsumerGroup
 from airflow_kafka_offsets.rewinding.previewing import import_offsets
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until

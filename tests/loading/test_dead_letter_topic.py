@@ -16,7 +16,7 @@ from airflow_kafka_offsets.dead_letters.drop import drop_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.kafka.producer import producer_config
-from airflow_kafka_offsets.loading import dead_letter_topic
+from airflow_kafka_offsets.loading import after_commit
 from airflow_kafka_offsets.replaying.replay import replay
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.topics import end_offsets
@@ -53,7 +53,7 @@ def records(kafka: Kafka, topic: str) -> list[dict[str, Any]]:
     """Key, value and headers of all records of a topic, and what its notes say."""
     end = end_offsets(kafka.bootstrap_servers, topic)[0]
     found = read_all(kafka, Slice(0, topic, 0, 0, end), with_headers=True)
-    prefix = dead_letter_topic.PREFIX
+    prefix = after_commit.PREFIX
     for record in found:
         headers = [(header["key"], header["value"]) for header in record["headers"]]
         notes = {name.removeprefix(prefix): value.decode() for name, value in headers if name.startswith(prefix)}
@@ -101,7 +101,7 @@ def test_next_run_sends_dead_letters_of_a_killed_process(
     produce(loader.kafka, orders, [BAD])
     for name in ("send", "mark_sent"):
         with monkeypatch.context() as patched:
-            patched.setattr(dead_letter_topic, name, killed)
+            patched.setattr(after_commit, name, killed)
             with pytest.raises(KeyboardInterrupt):
                 loader(orders, on_bad_record=topics)
         assert rows(loader.engine, SENT) == [(1, dead, False)]

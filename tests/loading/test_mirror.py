@@ -19,7 +19,7 @@ from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading import commit as commit_step
-from airflow_kafka_offsets.loading.mirror import AFTER_COMMIT_SECONDS, mirror, mirror_after_commit
+from airflow_kafka_offsets.loading.after_commit import AFTER_COMMIT_SECONDS, mirror, mirror_after_commit
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from devstack.topics import create_topic
@@ -176,14 +176,14 @@ class TestLoad:
                     kafka.resume()
 
             thaw = Thaw(logging.WARNING)
-            logging.getLogger("airflow_kafka_offsets.loading.mirror").addHandler(thaw)
+            logging.getLogger("airflow_kafka_offsets.loading.after_commit").addHandler(thaw)
             try:
                 with monkeypatch.context() as patch:
                     patch.setattr(commit_step, "commit_batch", commit_and_freeze)
                     loader = Loader(kafka, engine, InlineLauncher())
                     assert loader("orders", coordination=Coordination(mirror_to=group)).rows == 5
             finally:
-                logging.getLogger("airflow_kafka_offsets.loading.mirror").removeHandler(thaw)
+                logging.getLogger("airflow_kafka_offsets.loading.after_commit").removeHandler(thaw)
 
             begun, ended = committed_at
             assert ended - begun < AFTER_COMMIT_SECONDS + 3

@@ -13,9 +13,8 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets import Coordination
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaUnavailableError, MirrorError
-from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.kafka.consumer_groups import ConsumerGroup
-from airflow_kafka_offsets.loading.mirror import AFTER_COMMIT_SECONDS, mirror, mirror_stored
+from airflow_kafka_offsets.kafka.cluster import Cluster, ConsumerGroup
+from airflow_kafka_offsets.loading.after_commit import AFTER_COMMIT_SECONDS, mirror, mirror_stored
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from devstack.topics import create_topic, delete_topic

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mssql, postgresql, sqlite
 from sqlalchemy.engine import Connection, Dialect
 
-from airflow_kafka_offsets.database.identifiers import without_placeholders
+from airflow_kafka_offsets.database.tables import without_placeholders
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS, row_columns

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from airflow_kafka_offsets.kafka import read_errors
+from airflow_kafka_offsets.kafka import errors
 from airflow_kafka_offsets.kafka import reader as read_module
 from tests.support.messages import FakeMessage
 
@@ -60,7 +60,7 @@ class FakeConsumer:
             return self
 
         monkeypatch.setattr(read_module, "Consumer", made)
-        monkeypatch.setattr(read_errors, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(errors, "time", SimpleNamespace(monotonic=lambda: self.now))
         return self
 
     def assign(self, partitions: list[Any]) -> None:

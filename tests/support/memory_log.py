@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Uuid
 
-from airflow_kafka_offsets.kafka import admin, read_errors, reader
+from airflow_kafka_offsets.kafka import admin, errors, reader
 from airflow_kafka_offsets.kafka import producer as kafka_producer
 from devstack import topics
 from devstack.kafka import new_cluster_id
@@ -92,7 +92,7 @@ class MemoryLog:
                 monkeypatch.setattr(user, kind, self._dispatch(getattr(user, kind), kinds[kind]))
         # What it does not know, it does not know: no other broker has yet to hear of a topic.
         monkeypatch.setattr(admin, "_UNKNOWN_GRACE_SECONDS", 0.0)
-        monkeypatch.setattr(read_errors, "_UNKNOWN_SECONDS", 0.0)
+        monkeypatch.setattr(errors, "_UNKNOWN_SECONDS", 0.0)
         return self
 
     def _dispatch(self, real: Callable[..., Any], in_memory: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,9 +14,15 @@ from sqlalchemy.types import TypeEngine
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RESERVED_PREFIX
 from airflow_kafka_offsets.core.text import first_few
-from airflow_kafka_offsets.database.column_types import AnyBytes, ExactString, ExactText, Moment
-from airflow_kafka_offsets.database.identifiers import is_too_long, without_placeholders
 from airflow_kafka_offsets.database.mysql import is_mysql
+from airflow_kafka_offsets.database.tables import (
+    AnyBytes,
+    ExactString,
+    ExactText,
+    Moment,
+    is_too_long,
+    without_placeholders,
+)
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 
 # What SQLite's binary fractions keep of a decimal, always.

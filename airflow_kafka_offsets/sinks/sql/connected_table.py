@@ -14,8 +14,7 @@ from sqlalchemy.engine.reflection import ObjectKind
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.database.errors import database_message, is_outage
 from airflow_kafka_offsets.database.mysql import check_driver, check_transactional
-from airflow_kafka_offsets.database.reflection import reflected
-from airflow_kafka_offsets.database.rights import check_rights
+from airflow_kafka_offsets.database.tables import check_rights, reflected
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.sinks.sql import upsert_key

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DataError, IntegrityError, ProgrammingError
 
-from airflow_kafka_offsets.database.messages import refusal
+from airflow_kafka_offsets.database.errors import refusal
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sql.column_types import EXACT_DIGITS
 from airflow_kafka_offsets.sinks.sql.refused_rows import RowRefusedError, refused_row, write_chunk

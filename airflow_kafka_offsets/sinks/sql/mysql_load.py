@@ -25,9 +25,8 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from airflow_kafka_offsets.database import mysql, pymysql_protocol
-from airflow_kafka_offsets.database.errors import is_outage
-from airflow_kafka_offsets.database.identifiers import without_placeholders
-from airflow_kafka_offsets.database.messages import refusal
+from airflow_kafka_offsets.database.errors import is_outage, refusal
+from airflow_kafka_offsets.database.tables import without_placeholders
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sql.refused_rows import RowRefusedError, refused_row, savepoint, write_chunk
 from airflow_kafka_offsets.staging.rows import RowChunk, StagedRows

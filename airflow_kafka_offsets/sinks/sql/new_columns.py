@@ -6,7 +6,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_kafka_offsets.database.identifiers import without_placeholders
+from airflow_kafka_offsets.database.tables import without_placeholders
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.sql.column_types import add_column, created_type, is_added
 

@@ -16,9 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from airflow_kafka_offsets.database.errors import is_outage
-from airflow_kafka_offsets.database.identifiers import without_placeholders
-from airflow_kafka_offsets.database.messages import refusal
+from airflow_kafka_offsets.database.errors import is_outage, refusal
+from airflow_kafka_offsets.database.tables import without_placeholders
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sql.refused_rows import refused_row, write_chunk
 from airflow_kafka_offsets.staging.rows import RowChunk, StagedRows

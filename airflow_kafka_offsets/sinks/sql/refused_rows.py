@@ -15,8 +15,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from airflow_kafka_offsets.database import mysql
-from airflow_kafka_offsets.database.errors import sqlstate
-from airflow_kafka_offsets.database.messages import refusal
+from airflow_kafka_offsets.database.errors import refusal, sqlstate
 from airflow_kafka_offsets.staging.rows import RowChunk
 
 # Data exceptions; NOT NULL; CHECK; a row too large for its index; RAISE EXCEPTION of a trigger.

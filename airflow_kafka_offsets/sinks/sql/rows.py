@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.core.origin import BATCH_ID, TIMESTAMP
 from airflow_kafka_offsets.core.text import count
-from airflow_kafka_offsets.database.reflection import reflected
+from airflow_kafka_offsets.database.tables import reflected
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.row_detail import PLACE, RowDetail

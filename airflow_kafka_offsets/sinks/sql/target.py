@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.database.mysql import is_mysql
-from airflow_kafka_offsets.database.reflection import forget_reflected
+from airflow_kafka_offsets.database.tables import forget_reflected
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sql import insert, upsert, upsert_key
 from airflow_kafka_offsets.sinks.sql.column_types import match

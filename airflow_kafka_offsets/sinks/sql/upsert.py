@@ -15,8 +15,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.core.origin import RECORD, TIMESTAMP
-from airflow_kafka_offsets.database.errors import is_outage
-from airflow_kafka_offsets.database.messages import refusal
+from airflow_kafka_offsets.database.errors import is_outage, refusal
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.exceptions import RecordError, TargetError
 from airflow_kafka_offsets.sinks.sql.refused_rows import (

@@ -14,9 +14,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex
 
 from airflow_kafka_offsets.core.origin import RECORD
-from airflow_kafka_offsets.database.identifiers import without_placeholders
 from airflow_kafka_offsets.database.mysql import error_number, is_mysql
-from airflow_kafka_offsets.database.rights import check_rights
+from airflow_kafka_offsets.database.tables import check_rights, without_placeholders
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.sql.column_types import add_column

@@ -1,10 +1,11 @@
-"""Addresses of servers, and whether a host is this machine: what does not leave it needs no encryption. Pure: no name
-is looked up.
+"""Addresses of servers and directories: whether a host is this machine, so that what is sent to it needs no encryption,
+and whether a URI holds credentials. Pure: no name is looked up.
 """
 
 from __future__ import annotations
 
 import ipaddress
+from urllib.parse import parse_qs, urlsplit
 
 # Where an address has none, as the client takes it.
 _KAFKA_PORT = 9092
@@ -29,3 +30,13 @@ def address(server: str) -> tuple[str, int]:
     host, colon, port = name.rpartition(":")
     has_port = bool(colon) and port.isdecimal()
     return (host if has_port else name).strip("[]"), int(port) if has_port else _KAFKA_PORT
+
+
+def holds_credentials(uri: str) -> bool:
+    """Return whether the URI of a directory holds a login, or a part of one."""
+    parts = urlsplit(uri)
+    if parts.scheme in ("abfs", "abfss"):  # the container of Azure is before the @
+        return parts.password is not None or "sig" in parse_qs(parts.query)
+    # By this name pyarrow does not log in to Google's store.
+    anonymous = parts.scheme in ("gs", "gcs") and parts.username == "anonymous"
+    return parts.password is not None or (parts.username is not None and not anonymous)

@@ -1,0 +1,175 @@
+"""Tables on every database: names, types of columns, tables as the database has them, and the rights to them.
+
+Names are kept whole, and quoted in SQL that is text. The types keep every value and tell all values apart: on MySQL and
+MariaDB that takes more than SQLAlchemy's generic types say, namely texts of any size and character, compared by each
+character and space; bytes of any size; microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Dialect, Transaction
+from sqlalchemy.engine.default import DefaultDialect
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import TypeCompiler
+
+from airflow_kafka_offsets.database.errors import is_outage
+from airflow_kafka_offsets.database.mysql import error_number, is_mariadb, is_mysql
+from airflow_kafka_offsets.exceptions import TargetError
+
+
+def is_too_long(name: str, dialect: Dialect) -> bool:
+    """Return whether a name is longer than the database keeps. Postgres counts bytes, and truncates without an
+    error.
+    """
+    size = len(name.encode()) if dialect.name == "postgresql" else len(name)
+    return size > dialect.max_identifier_length
+
+
+def without_placeholders(dialect: Dialect) -> Dialect:
+    """Return the dialect for SQL in messages, and for SQL that goes to the server unchanged.
+
+    With the placeholders of some drivers, such as `%s`, every percent sign in a name is doubled.
+    """
+    plain: type[DefaultDialect] = type(dialect)  # type: ignore[assignment]  # as every dialect is
+    # SQLAlchemy's dialect of MySQL is also that of MariaDB, once it has connected to one.
+    options: dict[str, Any] = {"is_mariadb": is_mariadb(dialect)} if dialect.name == "mysql" else {}
+    return plain(paramstyle="named", **options)
+
+
+_MYSQL = ("mysql", "mariadb")
+
+
+class ExactString(sa.String):
+    """A text of at most a number of characters."""
+
+    inherit_cache = True
+
+
+class ExactText(sa.Text):
+    """A text of any length."""
+
+    inherit_cache = True
+
+
+class AnyBytes(sa.LargeBinary):
+    """Bytes of any number."""
+
+    inherit_cache = True
+
+
+class Moment(sa.DateTime):
+    """A date and time with microseconds.
+
+    With `timezone` it is an instant; MySQL and SQLite have it in UTC, without a time zone.
+    """
+
+    inherit_cache = True
+
+
+@compiles(ExactString, *_MYSQL)
+def _string(type_: ExactString, compiler: TypeCompiler, **_: object) -> str:
+    return f"VARCHAR({type_.length}) {_collation(compiler)}"
+
+
+@compiles(ExactText, *_MYSQL)
+def _text(_: ExactText, compiler: TypeCompiler, **__: object) -> str:
+    return f"LONGTEXT {_collation(compiler)}"
+
+
+@compiles(AnyBytes, *_MYSQL)
+def _bytes(*_: object, **__: object) -> str:
+    return "LONGBLOB"
+
+
+@compiles(Moment, *_MYSQL)
+def _moment(*_: object, **__: object) -> str:
+    return "DATETIME(6)"
+
+
+def _collation(compiler: TypeCompiler) -> str:
+    # The other binary collations ignore spaces at the end.
+    collation = "utf8mb4_nopad_bin" if is_mariadb(compiler.dialect) else "utf8mb4_0900_bin"
+    return f"CHARACTER SET utf8mb4 COLLATE {collation}"
+
+
+_found: WeakKeyDictionary[Transaction, dict[tuple[str, str | None], sa.Table]] = WeakKeyDictionary()
+
+
+def reflected(conn: Connection, name: str, schema: str | None) -> sa.Table | None:
+    """Return a table as the transaction of a connection first saw it; None where there is none."""
+    transaction = conn.get_transaction()
+    known = {} if transaction is None else _found.setdefault(transaction, {})
+    if (name, schema) not in known:
+        try:
+            table = sa.Table(name, sa.MetaData(), schema=schema, autoload_with=conn, resolve_fks=False)
+        except sa.exc.NoSuchTableError:
+            return None
+        known[name, schema] = table
+    return known[name, schema]
+
+
+def forget_reflected(conn: Connection) -> None:
+    """Look all tables up again: the transaction changed one, or waited for another that may have."""
+    if (transaction := conn.get_transaction()) is not None:
+        _found.pop(transaction, None)
+
+
+# Of MySQL: a command is denied for the table. That it is denied for a column says that some columns have the right.
+_COMMAND_DENIED = 1142
+
+
+def check_rights(conn: Connection, table: sa.Table, rights: Sequence[str], what: str) -> None:
+    """Check that the user has some rights to a table.
+
+    :param rights: of SELECT, INSERT, UPDATE and DELETE; for UPDATE, on MySQL, the table needs a column
+    :param what: what the user may not do without them, for the message; may name `{lacking}` and `{table}`
+    :raises TargetError: names the statement that grants what is lacking
+    """
+    if is_mysql(conn.dialect):
+        lacking = [right for right in rights if _is_denied(conn, table, right)]
+    elif conn.dialect.name == "postgresql":
+        name = _quoted(conn, table)
+        lacking = [right for right in rights if not conn.scalar(sa.select(sa.func.has_table_privilege(name, right)))]
+    else:
+        return
+    if lacking:
+        raise TargetError(
+            f"User {conn.engine.url.username!r} may not "
+            f"{what.format(lacking=' and '.join(lacking), table=table.fullname)}; "
+            f"GRANT {', '.join(lacking)} ON {_quoted(conn, table)} TO the user"
+        )
+
+
+def _is_denied(conn: Connection, table: sa.Table, right: str) -> bool:
+    """Return whether MySQL denies a statement; EXPLAIN needs the rights of what it explains, and counts those of roles
+    and databases.
+
+    :raises DBAPIError: the database failed
+    """
+    name = _quoted(conn, table)
+    formatted = without_placeholders(conn.dialect).identifier_preparer.format_column
+    column = next(map(formatted, table.columns), "")
+    statement = {
+        "SELECT": f"SELECT 1 FROM {name} LIMIT 0",  # noqa: S608 - quoted
+        "INSERT": f"INSERT INTO {name} () VALUES ()",  # noqa: S608
+        "UPDATE": f"UPDATE {name} SET {column} = DEFAULT WHERE FALSE",  # noqa: S608
+        "DELETE": f"DELETE FROM {name} WHERE FALSE",  # noqa: S608
+    }[right]
+    try:
+        conn.exec_driver_sql(f"EXPLAIN {statement}".replace("%", "%%")).close()
+    except DBAPIError as error:
+        if is_outage(error):
+            raise
+        # Any other error is of a user who may: a column without a default has no value.
+        return error_number(error.orig) == _COMMAND_DENIED
+    return False
+
+
+def _quoted(conn: Connection, table: sa.Table) -> str:
+    return without_placeholders(conn.dialect).identifier_preparer.format_table(table)
