@@ -26,8 +26,7 @@ from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.positions import Reads
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.staging.dead_letters import SCHEMA, letters_of
-from airflow_kafka_offsets.staging.refused import Record
-from airflow_kafka_offsets.staging.rows import StagedRows
+from airflow_kafka_offsets.staging.rows import Record, StagedRows
 
 # Records of one partition that are nearer to each other are read by one consumer: to start another takes longer.
 _NEAR = 10_000

@@ -19,7 +19,7 @@ from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.reflection import reflected
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.sinks.row_detail import PLACE, RowDetail
+from airflow_kafka_offsets.sinks.row_origin import PLACE, RowDetail
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 from airflow_kafka_offsets.sinks.target_rows import (
     Batches,
