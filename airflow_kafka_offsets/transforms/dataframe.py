@@ -49,10 +49,7 @@ class DataFrameFunction:
         return self.path
 
     def fingerprint(self) -> str:
-        digest = hashlib.sha256(self.path.encode())
-        for file in source_files(self.path):
-            digest.update(file.read_bytes())
-        return digest.hexdigest()
+        return f"{self.path} {digest(source_files(self.path))}"
 
     def prepared(self, columns: pa.Schema) -> DataFrameFunction:
         """Import the function, to learn now that it can be."""
