@@ -24,19 +24,15 @@ from airflow_kafka_offsets.database.reflection import forget_reflected
 from airflow_kafka_offsets.exceptions import FunctionError, KafkaOffsetsError, RecordError
 from airflow_kafka_offsets.sinks.table import Dataset, Output, Table, Target
 from airflow_kafka_offsets.sinks.target_rows import (
-    Batches,
-    Detail,
-    DuplicatedOffsets,
     Removed,
     ReplacedOffsets,
-    RowCount,
     TargetRows,
 )
 from airflow_kafka_offsets.staging.rows import Record, StagedRows, TargetColumns
 from airflow_kafka_offsets.transforms.user_errors import described
 
 if TYPE_CHECKING:
-    from airflow_kafka_offsets.core.offsets import OffsetRange, Slice
+    from airflow_kafka_offsets.core.offsets import OffsetRange
     from airflow_kafka_offsets.sinks.function import FunctionSink
 
 
@@ -422,32 +418,12 @@ def _described(value: Any) -> str:
     return repr(value) if isinstance(value, int | float | bool) else f"a {type(value).__name__}"
 
 
-class UnknownRows(NamedTuple):
+@dataclass(frozen=True)
+class UnknownRows(TargetRows):
     """Rows that say nothing of where they are from; see `TargetRows`."""
 
     function: str
 
     @property
-    def branches(self) -> Mapping[str, TargetRows]:
-        return {}
-
-    @property
-    def exists(self) -> bool:
-        return True
-
-    @property
-    def detail(self) -> Detail:
-        return "nothing"
-
-    @property
     def limit(self) -> str:
         return f"What function {self.function!r} writes is known to it alone (FunctionSink without a table)"
-
-    def counts(self, other_groups: sa.Select[int]) -> Iterator[tuple[int, RowCount]]:
-        raise AssertionError("rows that say nothing are not counted")
-
-    def duplicates(self, dead_letters: sa.Select[int, str, int, int]) -> Iterator[DuplicatedOffsets]:
-        raise AssertionError("rows that say nothing are not compared")
-
-    def offsets(self, of_batches: Batches, within: Slice) -> Iterator[int]:
-        raise AssertionError("rows that say nothing have no offsets")
