@@ -277,15 +277,11 @@ class ConnectedFunction(Table):
 
 @dataclass(frozen=True)
 class FunctionTarget(Target):
-    """The functions, and the connection of a transaction; see `Target`."""
+    """The functions, which get all columns, and the connection of a transaction; see `Target`."""
 
     conn: Connection
     sink: FunctionSink
     batch: WrittenBatch
-
-    def add_columns(self, columns: pa.Schema) -> list[str]:
-        """Add nothing: the function gets all columns."""
-        return []
 
     def write(self, rows: StagedRows) -> int:
         """Call the function; again without the rows of the records that it refuses.
