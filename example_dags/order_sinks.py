@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from sqlalchemy.engine import Connection
 
-    from airflow_kafka_offsets.sinks.function_values import WrittenBatch
+    from airflow_kafka_offsets.sinks.function_target import WrittenBatch
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS customer_totals (

@@ -20,12 +20,11 @@ from airflow_kafka_offsets.dead_letters.selection import (
 )
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.loading.context import BatchContext
+from airflow_kafka_offsets.staging.arrow_files import SCHEMA, write_records
 from airflow_kafka_offsets.staging.dead_letters import SCHEMA as DEAD_LETTERS
 from airflow_kafka_offsets.staging.dead_letters import headers_of
 from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.records import SCHEMA, write_records
-from airflow_kafka_offsets.staging.refused import Record
-from airflow_kafka_offsets.staging.rows import StagedRows
+from airflow_kafka_offsets.staging.rows import Record, StagedRows
 
 
 @dataclass(frozen=True, kw_only=True)

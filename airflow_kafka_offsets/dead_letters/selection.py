@@ -15,7 +15,7 @@ from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.ledger.dead_letters import DROPPED, LETTERS_AT_ONCE
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.staging.refused import Record
+from airflow_kafka_offsets.staging.rows import Record
 
 TOO_LARGE = "size"
 """The error class of a dead letter whose contents were never kept: they are in Kafka only."""

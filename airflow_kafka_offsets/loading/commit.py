@@ -33,8 +33,7 @@ from airflow_kafka_offsets.loading.stage import StagedBatch, stage
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
 from airflow_kafka_offsets.sinks.table import Target
 from airflow_kafka_offsets.staging.dead_letters import dead_letters, too_many
-from airflow_kafka_offsets.staging.refused import RefusedRecords
-from airflow_kafka_offsets.staging.rows import StagedRows
+from airflow_kafka_offsets.staging.rows import RefusedRecords, StagedRows
 
 log = logging.getLogger(__name__)
 

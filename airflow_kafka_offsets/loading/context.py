@@ -42,8 +42,7 @@ from airflow_kafka_offsets.sinks.table import Output, Table
 from airflow_kafka_offsets.spark.job import Launcher
 from airflow_kafka_offsets.staging.dead_letters import SCHEMA, letters_of
 from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.refused import Record
-from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
+from airflow_kafka_offsets.staging.rows import Record, StagedRows, TargetColumns
 
 
 @dataclass

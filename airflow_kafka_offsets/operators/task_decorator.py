@@ -78,7 +78,7 @@ class KafkaBatchTask(DecoratedOperator, KafkaBatchOperator):
 
     def pipeline(self) -> Pipeline:
         """Return the pipeline, of rendered parameters and arguments; its transform is the function."""
-        from airflow_kafka_offsets.transforms.body import TaskBody
+        from airflow_kafka_offsets.transforms.dataframe import TaskBody
 
         arguments = inspect.signature(self.python_callable).bind(*self.op_args, **self.op_kwargs).arguments
         transform = TaskBody.of(self.python_callable.body, arguments, self.modules)  # type: ignore[attr-defined]

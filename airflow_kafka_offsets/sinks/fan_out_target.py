@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
+from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.sinks.table import Dataset, Output, Table, Target
 from airflow_kafka_offsets.sinks.target_rows import (
-    Batches,
     BranchOutput,
     Detail,
-    DuplicatedOffsets,
     Removed,
     ReplacedOffsets,
     RowCount,
     TargetRows,
 )
-from airflow_kafka_offsets.staging.branches import columns_of
-from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
+from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns, columns_of
 from airflow_kafka_offsets.writers.fan_out_writer import FanOutWriter
 
 if TYPE_CHECKING:
@@ -140,13 +137,18 @@ class FanOutTarget(Target):
         return sum(output.rows for output in self._written.values())
 
 
-class FanOutRows(NamedTuple):
+@dataclass(frozen=True)
+class FanOutRows(TargetRows):
     """The rows of all branches: their number in each batch; see `TargetRows`. `verify` looks at each branch by itself.
 
-    :param branches: by their names
+    :param of_branches: by their names
     """
 
-    branches: Mapping[str, TargetRows]
+    of_branches: Mapping[str, TargetRows]
+
+    @property
+    def branches(self) -> Mapping[str, TargetRows]:
+        return self.of_branches
 
     @property
     def exists(self) -> bool:
@@ -165,9 +167,3 @@ class FanOutRows(NamedTuple):
         counted = heapq.merge(*(rows.counts(other_groups) for rows in self.branches.values()), key=itemgetter(0))
         for batch_id, counts in groupby(counted, key=itemgetter(0)):
             yield batch_id, RowCount(None, None, sum(count.count for _, count in counts))
-
-    def duplicates(self, dead_letters: sa.Select[int, str, int, int]) -> Iterable[DuplicatedOffsets]:
-        raise AssertionError("only a branch says offsets")
-
-    def offsets(self, of_batches: Batches, within: Slice) -> Iterator[int]:
-        raise AssertionError("only a branch says offsets")

@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from airflow_kafka_offsets.core.offsets import OffsetRange
+from airflow_kafka_offsets.exceptions import OlderLedgerError
 from airflow_kafka_offsets.sinks.target_rows import BranchOutput, Removed, ReplacedOffsets, TargetRows
 
 if TYPE_CHECKING:
@@ -46,6 +47,16 @@ class Output(NamedTuple):
     ranges: tuple[OffsetRange, ...]
     series: str
     attempt: str = ""
+
+    def state(self, number: int | None, rows: int = 0) -> PublicationState:
+        """Return what a target knows of the batch.
+
+        :param number: of the last publication of the series in the target; None where there is none
+        :param rows: how many that publication wrote
+        """
+        if number is None or number < self.batch_id:
+            return NotPublished()
+        return Superseded(number) if number > self.batch_id else Published(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +106,13 @@ class Target(Protocol):
         return {}
 
     def add_columns(self, columns: pa.Schema) -> list[str]:
-        """Add the columns that the target lacks, nullable.
+        """Add the columns that the target lacks, nullable; by default none.
 
         :param columns: of the rows that are about to be written
         :return: the names of those that were added
         :raises TargetError: the target cannot have such a column, or the user may not add one
         """
+        return []
 
     def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
         """Delete the rows of replaced offsets.
@@ -125,6 +137,23 @@ class Target(Protocol):
         :raises StagedFileError: a file is missing or altered, or does not fit the target any more; staging again helps
         :raises RecordError: the target refuses a row, which is not to be a dead letter; names the record it came from
         """
+
+
+class PublishedTarget(Target):
+    """A target that has the batch already: it does nothing, and returns what it returned when the batch was published.
+
+    :param rows: how many were written
+    :param gone: what was removed
+    """
+
+    def __init__(self, rows: int, gone: list[Removed]) -> None:
+        self._rows, self._gone = rows, gone
+
+    def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
+        return self._gone
+
+    def write(self, rows: StagedRows) -> int:
+        return self._rows
 
 
 class Dataset(NamedTuple):
@@ -165,8 +194,10 @@ class Table(ABC):
         :raises ConfigurationError: the sink's own parameters cannot work
         """
 
-    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:  # noqa: B027
+    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
         """Raise if the target holds rows of a batch that the state tables do not know, as after a restored backup.
+
+        By default, what `state` says is compared, of a target that commits externally.
 
         Called once a load; where the target commits externally, or has files, for each batch, before Spark starts and
         again within the block of `publish`.
@@ -176,6 +207,17 @@ class Table(ABC):
         :raises OlderLedgerError: the target holds rows of this batch, or of a later one that the state tables do not
             know
         """
+        if not self.sink.commits_externally or isinstance(state := self.state(output), NotPublished):
+            return
+        number = state.number if isinstance(state, Superseded) else output.batch_id
+        # The target may have this batch once it began to be published.
+        is_known = (batches.c.batch_id != output.batch_id) | batches.c.publish_started_at.is_not(None)
+        if conn.execute(batches.select().where(batches.c.batch_id == number, is_known)).first() is None:
+            raise OlderLedgerError(
+                f"{self.sink.name!r} has batch {number}, which the state tables do not know: they were restored from "
+                "an older backup than the target, or created again. Nothing was written: restore both to the same "
+                "moment"
+            )
 
     def writer(self, columns: pa.Schema | None, output: Output) -> RowWriter:
         """Return what writes the rows in Spark's tasks: by default Arrow files, which the commit reads.

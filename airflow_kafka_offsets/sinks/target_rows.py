@@ -18,38 +18,47 @@ Detail = Literal["offsets", "batches", "nothing"]
 
 
 class TargetRows(Protocol):
-    """The rows of a target in one snapshot, as far as they say where they are from."""
+    """The rows of a target in one snapshot, as far as they say where they are from. A class that inherits from it has
+    what it does not say otherwise.
+    """
 
     @property
     def branches(self) -> Mapping[str, TargetRows]:
         """The rows of each target by its name where there are several targets; empty where there is one."""
+        return {}
 
     @property
     def exists(self) -> bool:
         """Whether there is a target. One that is missing has no rows, and can say what it has lost."""
+        return True
 
     @property
     def detail(self) -> Detail:
         """What the rows say. With "nothing", no method is called; with "batches", only `counts` is."""
+        return "nothing"
 
     @property
     def limit(self) -> str:
         """Why the detail is not "offsets", as the beginning of a sentence; empty where it is."""
+        return ""
 
     def counts(self, other_groups: sa.Select[int]) -> Iterator[tuple[int, RowCount]]:
         """Return how many rows there are of each batch and partition, in the order of the batches.
 
         :param other_groups: selects the batches whose rows are not counted; those of unknown batches are
         """
+        raise AssertionError("rows that say nothing are not counted")
 
     def duplicates(self, dead_letters: sa.Select[int, str, int, int]) -> Iterable[DuplicatedOffsets]:
         """Return the dead letters that have a row of the same batch too, in the order of partitions and batches.
 
         :param dead_letters: selects `batch_id`, `topic`, `partition` and `offset_value`
         """
+        raise AssertionError("rows that do not say their offsets are not compared")
 
     def offsets(self, of_batches: Batches, within: Slice) -> Iterator[int]:
         """Return the offset of each row of some batches within a slice of a log, in ascending order."""
+        raise AssertionError("rows that do not say their offsets are not compared")
 
 
 class OriginColumns(NamedTuple):

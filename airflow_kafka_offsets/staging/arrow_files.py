@@ -1,4 +1,6 @@
-"""Arrow files in a staging directory: written with a digest of their bytes, and proved by it before they are read.
+"""Arrow files in a staging directory, of rows, dead letters, and records that tasks read instead of those in Kafka.
+
+They are written with a digest of their bytes. Those of rows and dead letters are proved by it before they are read.
 
 A file that is not as it was written is never opened as Arrow, whose reader trusts the lengths and offsets that a file
 states.
@@ -9,12 +11,13 @@ from __future__ import annotations
 import hashlib
 import io
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import pyarrow as pa
 
+from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import StagedFileError
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -116,3 +119,39 @@ def _proved(staging: StagingDirectory, path: str, file: StagedFile) -> Iterator[
         proved = stream if copy is None else copy
         proved.seek(0)
         yield proved
+
+
+SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", "UTC")),
+        pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+"""The columns of records, as `kafka.reader.read` yields them with headers."""
+
+
+def write_records(staging: StagingDirectory, index: int, records: Iterable[pa.RecordBatch]) -> None:
+    """Write the records of a slice, with the columns of `SCHEMA`.
+
+    :param index: of the slice
+    """
+    with ArrowFileWriter(staging, _name(index), SCHEMA) as writer:
+        for batch in records:
+            writer.write(batch)
+
+
+def read_records(staging: StagingDirectory, slice_: Slice) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a slice."""
+    with (
+        staging.filesystem.open_input_file(staging.file(_name(slice_.index))) as stream,
+        pa.ipc.open_file(stream) as reader,
+    ):
+        for index in range(reader.num_record_batches):
+            yield reader.get_batch(index)
+
+
+def _name(index: int) -> str:
+    return f"records-{index}.arrow"

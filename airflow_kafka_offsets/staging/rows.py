@@ -1,27 +1,128 @@
-"""The staged rows as a sink reads them in the commit, and the columns of its target.
+"""The staged rows as a sink reads them in the commit, the columns of its target, and the records whose rows it refuses.
 
-Rows are record batches with the types of the target, always in the same order.
+Rows are record batches with the types of the target, always in the same order. A refused record becomes a dead letter,
+or an error. A database refuses rows in the commit; where Spark's tasks write the files of the target, they find such
+rows and stage them (`REASON`).
+
+The rows of a fan-out are one record batch until they are written, with a column of structs for each branch. A branch
+with fewer rows than another one is filled up with nulls at its end.
 """
 
 from __future__ import annotations
 
 import base64
 from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, RECORD
+from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, RECORD, RESERVED_PREFIX
 from airflow_kafka_offsets.exceptions import RecordError, TargetError
 from airflow_kafka_offsets.formats.years import OUT_OF_YEARS, out_of_years
 from airflow_kafka_offsets.staging.arrow_files import record_batches
-from airflow_kafka_offsets.staging.branches import combined
+from airflow_kafka_offsets.staging.dead_letters import too_many
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile
-from airflow_kafka_offsets.staging.refused import REASON, Record, RefusedRecords
+
+REASON = f"{RESERVED_PREFIX}refused"
+"""The column of staged rows that Spark's tasks could not write into a file of the target: why."""
+
+
+class Record(NamedTuple):
+    """Where a record is."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+def null_key(names: Sequence[str]) -> str:
+    """Return why a row is refused whose key is null.
+
+    :param names: the columns that are null
+    """
+    return f"{', '.join(map(repr, names))} is null, and a row without its key can replace no other (upsert_key)"
+
+
+class RefusedRecords:
+    """The records of a batch that the target refuses, with the reasons. One may have several rows, of a transform.
+
+    :param are_dead_letters: whether they become dead letters; the first one is an error otherwise
+    :param undecoded: how many records of the batch are dead letters already
+    :param max_dead_letters: of the batch; None for any number
+    """
+
+    def __init__(
+        self, are_dead_letters: bool = False, *, undecoded: int = 0, max_dead_letters: int | None = None
+    ) -> None:
+        self.reasons: dict[Record, str] = {}
+        self._are_dead_letters = are_dead_letters
+        self._undecoded = undecoded
+        self._max = max_dead_letters
+
+    def add(self, record: Record, reason: str) -> None:
+        """Add a record, once however many rows it has.
+
+        :raises RecordError: refused records are no dead letters in this batch
+        :raises DeadLetterError: the batch has more dead letters than it may have
+        """
+        if not self._are_dead_letters:
+            raise RecordError(reason, *record)
+        self.reasons.setdefault(record, reason)
+        if self._max is not None and self._undecoded + len(self.reasons) > self._max:
+            first, why = next(iter(self.reasons.items()))
+            cause = (
+                f"{self._undecoded:,} records cannot be decoded, and at least {len(self.reasons):,} are refused "
+                "by the target"
+            )
+            raise too_many(cause, self._max, *first, why)
+
+
+_COLUMN = "_kafka_branch_{}"
+
+
+def combined(branches: Mapping[int, pa.Schema | None]) -> pa.Schema:
+    """Return the columns of branches as those of one batch.
+
+    :param branches: the columns of each, by its number; None where they are not known
+    """
+    types = {number: pa.null() if columns is None else pa.struct(list(columns)) for number, columns in branches.items()}
+    return pa.schema([(_COLUMN.format(number), type_) for number, type_ in types.items()])
+
+
+def columns_of(columns: pa.Schema | None, number: int) -> pa.Schema | None:
+    """Return the columns of a branch; None where they are not known.
+
+    :param columns: what `combined` returned, or None
+    """
+    index = -1 if columns is None else columns.get_field_index(_COLUMN.format(number))
+    if columns is None or index < 0 or pa.types.is_null(columns.field(index).type):
+        return None
+    return pa.schema(columns.field(index).type.fields)
+
+
+def join(branches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return the rows of branches in one batch."""
+    longest = max(rows.num_rows for rows in branches)
+    arrays = []
+    for rows in branches:
+        structs = pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema))
+        missing = longest - rows.num_rows
+        arrays.append(pa.concat_arrays([structs, pa.nulls(missing, structs.type)]) if missing else structs)
+    return pa.RecordBatch.from_arrays(arrays, names=[_COLUMN.format(number) for number in range(len(arrays))])
+
+
+def split(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the number and the rows of each branch that has some."""
+    for number, structs in enumerate(batch.columns):
+        count = len(structs) - structs.null_count
+        if count:
+            arrays = structs.slice(0, count).flatten()
+            yield number, pa.RecordBatch.from_arrays(arrays, schema=pa.schema(structs.type.fields))
+
 
 # What a writer holds at once beside one record batch.
 _CHUNK_BYTES = 64 << 20

@@ -54,10 +54,6 @@ class ArrowTransform(Templated):
     def _what(self) -> str:
         return f"Transform {self.path!r}"
 
-    def resolve(self, context: Any) -> ArrowTransform:
-        """Return the transform with the templates in its path rendered: Airflow calls this before the task runs."""
-        return replace(self, path=context["task"].render_template(self.path, context))
-
     def fingerprint(self) -> str:
         from airflow_kafka_offsets.transforms.code import digest, package_files, source_files
 

@@ -1,16 +1,31 @@
-"""A function from DataFrame to DataFrame that Spark's driver imports, and what calls such functions."""
+"""Functions from DataFrame to DataFrame: one that Spark's driver imports, and the body of a task that is decorated with
+`@task.kafka_batch`, which travels by value.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
+import json
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_kafka_offsets.exceptions import TransformError
-from airflow_kafka_offsets.transforms.code import code_of, import_function, source_files
+from airflow_kafka_offsets.exceptions import ConfigurationError, TransformError
+from airflow_kafka_offsets.transforms.code import (
+    code_of,
+    digest,
+    from_text,
+    import_function,
+    package_files,
+    source_files,
+    to_text,
+)
 from airflow_kafka_offsets.transforms.user_errors import user_error
 
 if TYPE_CHECKING:
@@ -34,10 +49,7 @@ class DataFrameFunction:
         return self.path
 
     def fingerprint(self) -> str:
-        digest = hashlib.sha256(self.path.encode())
-        for file in source_files(self.path):
-            digest.update(file.read_bytes())
-        return digest.hexdigest()
+        return f"{self.path} {digest(source_files(self.path))}"
 
     def prepared(self, columns: pa.Schema) -> DataFrameFunction:
         """Import the function, to learn now that it can be."""
@@ -69,3 +81,71 @@ def call(name: str, function: Callable[..., Any], rows: DataFrame, modules: Iter
         raise TransformError(f"Transform {name!r} returned {type(result).__name__}, not a DataFrame")
     frame: DataFrame = result
     return frame
+
+
+@dataclass(frozen=True)
+class TaskBody:
+    """A function from DataFrame to DataFrame, as code.
+
+    :param function: its name, for messages and for the history
+    :param code: what `code.to_text` returned
+    :param source: a digest of its source
+    :param modules: that travel with it
+    """
+
+    kind: ClassVar[str] = "body"
+    needs_path: ClassVar[bool] = False
+    function: str
+    code: str = field(repr=False)
+    source: str = field(repr=False)
+    modules: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "modules", tuple(self.modules))
+
+    @classmethod
+    def of(
+        cls, function: Callable[..., Any], arguments: Mapping[str, Any] | None = None, modules: Sequence[str] = ()
+    ) -> TaskBody:
+        """Return the transform that calls a function.
+
+        :param arguments: of the function, beside the DataFrame
+        :param modules: that travel with it, beside its own
+        :raises ConfigurationError: an argument is no plain data
+        :raises TransformError: the function cannot be sent, or a module cannot be imported
+        """
+        name, given = function.__qualname__, dict(arguments or {})
+        what = f"Transform {name!r}"
+        try:
+            text = json.dumps([given, _outer_values(function)], sort_keys=True)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"{what}: its arguments must be what JSON can hold; got {given!r}") from error
+        code = to_text(what, partial(function, **given) if given else function, modules)
+        own = inspect.getsourcefile(code_of(function))
+        files = [*([Path(own)] if own is not None else []), *package_files(modules)]
+        return cls(name, code, hashlib.sha256(f"{name} {text} {digest(files)}".encode()).hexdigest(), modules)
+
+    @property
+    def name(self) -> str:
+        return self.function
+
+    def fingerprint(self) -> str:
+        return f"{self.function} {self.source}"
+
+    def prepared(self, columns: pa.Schema) -> TaskBody:
+        return self
+
+    def apply(self, rows: DataFrame) -> DataFrame:
+        function = from_text(f"Transform {self.name!r}", self.code)
+        # What UDFs use of them is sent to the executors as code.
+        return call(self.name, function, rows, [import_module(name) for name in self.modules])
+
+
+def _outer_values(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the plain values of functions around this one: a DAG file may make several tasks of one function."""
+    try:
+        outer = inspect.getclosurevars(inspect.unwrap(function)).nonlocals
+    except TypeError:  # no function of Python's
+        return {}
+    plain = (str, int, float, bool, type(None))
+    return {name: value if isinstance(value, plain) else type(value).__name__ for name, value in outer.items()}

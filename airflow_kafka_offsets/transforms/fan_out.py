@@ -54,7 +54,7 @@ class FanOutTransform:
 
         :param columns: of a decoded row
         """
-        from airflow_kafka_offsets.staging.branches import combined
+        from airflow_kafka_offsets.staging.rows import combined
 
         return combined(
             {number: columns if each is None else each.result() for number, each in enumerate(self.transforms)}
@@ -77,7 +77,7 @@ class _Function:
     def __call__(self, rows: pa.RecordBatch) -> Transformed:
         import pyarrow as pa
 
-        from airflow_kafka_offsets.staging.branches import join
+        from airflow_kafka_offsets.staging.rows import join
         from airflow_kafka_offsets.transforms.transform import Transformed
 
         bad: list[BadRecord] = []

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TRANSFORMS = {
     "arrow": "airflow_kafka_offsets.transforms.arrow:ArrowTransform",
-    "body": "airflow_kafka_offsets.transforms.body:TaskBody",
+    "body": "airflow_kafka_offsets.transforms.dataframe:TaskBody",
     "dataframe": "airflow_kafka_offsets.transforms.dataframe:DataFrameFunction",
     "fan_out": "airflow_kafka_offsets.transforms.fan_out:FanOutTransform",
     "sql": "airflow_kafka_offsets.transforms.sql:Sql",

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
-from airflow_kafka_offsets.staging.branches import split
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
+from airflow_kafka_offsets.staging.rows import split
 from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 
 

@@ -13,8 +13,7 @@ from airflow_kafka_offsets.exceptions import RecordError
 from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
-from airflow_kafka_offsets.staging.refused import REASON, Record
-from airflow_kafka_offsets.staging.rows import are_of, record_of
+from airflow_kafka_offsets.staging.rows import REASON, Record, are_of, record_of
 
 
 class RefusedRows(ExitStack):

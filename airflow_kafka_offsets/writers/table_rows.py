@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, RESERVED_PREFIX
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.staging.refused import null_key
+from airflow_kafka_offsets.staging.rows import null_key
 from airflow_kafka_offsets.writers.fitting import fit
 from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 

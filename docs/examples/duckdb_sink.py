@@ -9,7 +9,7 @@ DAG files import this module: DuckDB and Arrow are imported where they are used.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from urllib.parse import quote
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseBusyError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.sinks.sink import Connections, Sink
-from airflow_kafka_offsets.sinks.table import Dataset, NotPublished, Published, Superseded, Table, Target
+from airflow_kafka_offsets.sinks.table import Dataset, Output, PublicationState, PublishedTarget, Table, Target
 from airflow_kafka_offsets.sinks.target_rows import DuplicatedOffsets, Removed, RowCount, TargetRows
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
     from sqlalchemy.engine import Connection, Engine
 
-    from airflow_kafka_offsets.sinks.table import Output, PublicationState
     from airflow_kafka_offsets.sinks.target_rows import Batches, Detail, ReplacedOffsets
     from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
 
@@ -43,6 +42,7 @@ class DuckDBTable(Sink):
     The path is absolute. `conn_id` is the Airflow connection of the database that holds the positions."""
 
     template_fields: ClassVar[tuple[str, ...]] = ("path", "table", "conn_id")
+    commits_externally = True
 
     path: str
     table: str
@@ -51,10 +51,6 @@ class DuckDBTable(Sink):
     @property
     def name(self) -> str:
         return f"duckdb://{self.path}/{self.table}"
-
-    @property
-    def commits_externally(self) -> bool:
-        return True
 
     def connect(self, engine: Engine, connections: Connections | None = None) -> ConnectedTable:
         return ConnectedTable(self)
@@ -108,11 +104,15 @@ class OpenFile:
         self.file.execute(f"DELETE {rows}", parameters)
         return [Removed(batch, TopicPartition(*place), count) for batch, *place, count in found]
 
-    def last(self, output: Output) -> tuple[int, dict[str, Any]]:
-        """Return the number of the last publication of a series, and what it did."""
+    def last(self, output: Output) -> tuple[int, int, list[Removed]]:
+        """Return the number of the last publication of a series, how many rows it wrote, and what it removed."""
         query = "SELECT number, did FROM _kafka_publications WHERE target = ? AND series = ?"
-        found = self.file.execute(query, [self.sink.table, output.series]).fetchall()
-        return (found[0][0], json.loads(found[0][1])) if found else (-1, {})
+        found = self.file.execute(query, [self.sink.table, output.series]).fetchone() or (
+            -1,
+            '{"rows": 0, "removed": []}',
+        )
+        did = json.loads(found[1])
+        return found[0], did["rows"], [Removed(batch, TopicPartition(*tp), rows) for batch, tp, rows in did["removed"]]
 
     def take(self, output: Output, rows: int, removed: Sequence[Removed]) -> None:
         row = [self.sink.table, output.series, output.batch_id, json.dumps({"rows": rows, "removed": removed})]
@@ -141,33 +141,25 @@ class ConnectedTable(Table):
                 raise TargetError(f"{self.sink.name!r} has no column {', '.join(sorted(lacking))}")
         return TargetColumns(self.sink.name, known)
 
-    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
-        with self.sink.opened() as opened:
-            number, _ = opened.last(output)
-        # The file may have this batch once it began to be published.
-        is_known = (batches.c.batch_id != output.batch_id) | batches.c.publish_started_at.is_not(None)
-        known = batches.select().with_only_columns(batches.c.batch_id).where(is_known, batches.c.batch_id == number)
-        if number >= output.batch_id and conn.scalar(known) is None:
-            raise OlderLedgerError(f"{self.sink.name!r} has batch {number}, which the state tables do not know")
-
     @contextmanager
-    def publish(self, conn: Connection, output: Output) -> Iterator[OpenTable]:
+    def publish(self, conn: Connection, output: Output) -> Iterator[Target]:
         with self.sink.opened() as opened:
-            number, did = opened.last(output)
+            number, rows, removed = opened.last(output)
             if number > output.batch_id:
                 raise OlderLedgerError(f"{self.sink.name!r} has batch {number}, which is later than {output.batch_id}")
-            target = OpenTable(opened, conn, did if number == output.batch_id else None)
+            if number == output.batch_id:
+                yield PublishedTarget(rows, removed)
+                return
+            target = OpenTable(opened, conn)
             yield target
-            if target.did is None:
-                if target.rows:
-                    opened.file.execute(f"INSERT INTO {opened.table} BY NAME FROM _written")
-                opened.take(output, target.rows, target.gone)
+            if target.rows:
+                opened.file.execute(f"INSERT INTO {opened.table} BY NAME FROM _written")
+            opened.take(output, target.rows, target.gone)
 
     def state(self, output: Output) -> PublicationState:
         with self.sink.opened() as opened:
-            number, did = opened.last(output)
-        here = Published(did["rows"]) if number == output.batch_id else NotPublished()
-        return Superseded(number) if number > output.batch_id else here
+            number, rows, _ = opened.last(output)
+        return output.state(number, rows)
 
     def retire(self, output: Output) -> list[Removed]:
         with self.sink.opened() as opened:
@@ -182,7 +174,7 @@ class ConnectedTable(Table):
             places = opened.file.sql(query).to_arrow_table() if opened.columns() else None
         if places is None:
             return DuckDBRows(None, conn, False, "batches", f"There is no {self.sink.name}")
-        return DuckDBRows(places, conn, True, "offsets", "")
+        return DuckDBRows(places, conn)
 
     def datasets(self) -> list[Dataset]:
         with self.sink.opened() as opened:
@@ -192,20 +184,14 @@ class ConnectedTable(Table):
 
 @dataclass
 class OpenTable(Target):
-    """The table in a transaction; `did` is what the publication of the batch did, where it is published."""
+    """The table in a transaction."""
 
     opened: OpenFile
     ledger: Connection
-    did: dict[str, Any] | None
     rows: int = 0
     gone: list[Removed] = field(default_factory=list)
 
-    def add_columns(self, columns: pa.Schema) -> list[str]:
-        return []
-
     def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
-        if self.did is not None:
-            return [Removed(batch, TopicPartition(*place), count) for batch, place, count in self.did["removed"]]
         if self.opened.columns():
             self.opened.file.register("_replaced", _arrow_table(self.ledger, replaced.ranges))
             where = f"""EXISTS (FROM _replaced WHERE _kafka_offset >= start_offset AND ({_PLACE}) =
@@ -218,8 +204,8 @@ class OpenTable(Target):
 
     def write(self, rows: StagedRows) -> int:
         schema, file = rows.schema(), self.opened.file
-        if self.did is not None or schema is None:
-            return self.rows if self.did is None else int(self.did["rows"])
+        if schema is None:
+            return 0
         self.opened.create(schema)
         # With a transform, it is called again where a record that was refused had other rows, too.
         self.rows = 0
@@ -234,15 +220,14 @@ class OpenTable(Target):
 
 
 @dataclass(frozen=True)
-class DuckDBRows:
+class DuckDBRows(TargetRows):
     """Where the rows are from, in memory: loads need not wait for the end of `verify`."""
 
     places: pa.Table | None
     ledger: Connection
-    exists: bool
-    detail: Detail
-    limit: str
-    branches: ClassVar[Mapping[str, TargetRows]] = {}
+    exists: bool = True
+    detail: Detail = "offsets"
+    limit: str = ""
 
     def counts(self, other_groups: sa.Select[int]) -> Iterator[tuple[int, RowCount]]:
         others = set(self.ledger.scalars(other_groups))

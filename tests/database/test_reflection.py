@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.database.tables import forget_reflected, reflected
-from airflow_kafka_offsets.sinks.guarded_call import call
+from airflow_kafka_offsets.sinks.function_target import call
 from tests.support import fixtures
 
 engine = fixtures.engine

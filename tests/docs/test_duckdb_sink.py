@@ -16,8 +16,8 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets import Limits, TimeBounds
 from airflow_kafka_offsets.exceptions import DoubleLoadError, OlderLedgerError, TargetError, VerificationError
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
-from airflow_kafka_offsets.sinks.table import Dataset, Output
-from docs.examples.duckdb_sink import ConnectedTable, DuckDBTable, OpenTable
+from airflow_kafka_offsets.sinks.table import Dataset, Output, Target
+from docs.examples.duckdb_sink import ConnectedTable, DuckDBTable
 from tests.support import fixtures
 from tests.support.clients import Kafka, produce
 from tests.support.lake import NEXT, RUN, LakeGroup, ProcessDiedError
@@ -38,7 +38,7 @@ def dying(moment: str) -> Iterator[None]:
     publish = ConnectedTable.publish
 
     @contextmanager
-    def dies(self: ConnectedTable, conn: Connection, output: Output) -> Iterator[OpenTable]:
+    def dies(self: ConnectedTable, conn: Connection, output: Output) -> Iterator[Target]:
         with publish(self, conn, output) as target:
             yield target
             if moment == "before":

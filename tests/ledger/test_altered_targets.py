@@ -8,8 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError, TargetError
-from airflow_kafka_offsets.sinks.sql import insert, postgres_copy
-from airflow_kafka_offsets.sinks.sql import target as sql_target
+from airflow_kafka_offsets.sinks.sql import connected_table, insert, postgres_copy
 from airflow_kafka_offsets.staging.rows import StagedRows
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
@@ -77,7 +76,7 @@ class TestAlteredTarget:
 
     @pytest.mark.parametrize("writer", [postgres_copy.copy_rows, insert.insert_rows], ids=["copy", "insert"])
     def test_also_in_the_transaction_when_the_table_was_found_to_fit(
-        self, postgres_loader: Loader, orders: str, writer: sql_target.Writer, monkeypatch: pytest.MonkeyPatch
+        self, postgres_loader: Loader, orders: str, writer: connected_table.Writer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         engine = postgres_loader.engine
         # Without an index on _batch_id: where there is one, the commit has read the table by then, and ALTER has to
@@ -88,7 +87,7 @@ class TestAlteredTarget:
             change(engine, "ALTER TABLE target RENAME name TO label")
             return writer(conn, table, columns, rows)
 
-        monkeypatch.setattr(sql_target, "_writer", lambda conn: alter_and_write)
+        monkeypatch.setattr(connected_table, "_writer", lambda conn: alter_and_write)
         with pytest.raises(TargetError, match='column "name" of relation "target" does not exist'):
             postgres_loader(orders)
         monkeypatch.undo()

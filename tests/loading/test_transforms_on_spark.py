@@ -13,7 +13,7 @@ from airflow_kafka_offsets.exceptions import TransformError
 from airflow_kafka_offsets.sinks.fan_out import Branch
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.transforms.arrow import ArrowTransform
-from airflow_kafka_offsets.transforms.body import TaskBody
+from airflow_kafka_offsets.transforms.dataframe import TaskBody
 from airflow_kafka_offsets.transforms.sql import Sql
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce

@@ -24,7 +24,7 @@ from airflow_kafka_offsets.operators.lineage import FACET, _load_facet, _topic, 
 from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
 from airflow_kafka_offsets.sinks.fan_out import as_sink
 from airflow_kafka_offsets.sinks.lake import names as lake_names
-from airflow_kafka_offsets.sinks.sql import names as sql_names
+from airflow_kafka_offsets.sinks.sql import connected_table
 from airflow_kafka_offsets.sinks.table import Dataset
 
 DONE: dict[str, Any] = {
@@ -47,7 +47,7 @@ DONE: dict[str, Any] = {
     ],
 )
 def test_a_table_is_named_after_its_database(uri: str, expected: tuple[str, str]) -> None:
-    assert sql_names.dataset_name(uri) == expected
+    assert connected_table.dataset_name(uri) == expected
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from airflow_kafka_offsets.replaying.replay_batches import Replay, ReplayClaim, 
 from airflow_kafka_offsets.rewinding.history import (
     count_removed,
 )
+from airflow_kafka_offsets.sinks.sql.connected_table import SqlTarget
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from airflow_kafka_offsets.sinks.sql.target import SqlTarget
 from tests.support.ledgers import written
 from tests.support.warehouse import (
     CLUSTER,

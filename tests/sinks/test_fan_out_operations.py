@@ -28,7 +28,7 @@ from airflow_kafka_offsets import (
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import ConfigurationError, DoubleLoadError, OlderLedgerError, VerificationError
-from airflow_kafka_offsets.staging.refused import Record
+from airflow_kafka_offsets.staging.rows import Record
 from tests.support.avro import encode, wire
 from tests.support.clients import produce, producer
 from tests.support.inline import InlineLauncher

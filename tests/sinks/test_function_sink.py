@@ -20,7 +20,7 @@ from airflow_kafka_offsets.exceptions import (
     KafkaOffsetsError,
 )
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
-from airflow_kafka_offsets.sinks.function_values import WrittenBatch
+from airflow_kafka_offsets.sinks.function_target import WrittenBatch
 from tests.support import functions
 from tests.support.functions import LINES, sink, written
 from tests.support.loads import Loader, positions, rows

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets import FunctionSink, Staging
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError
-from airflow_kafka_offsets.sinks.function_values import WrittenBatch
+from airflow_kafka_offsets.sinks.function_target import WrittenBatch
 from tests.support import functions
 from tests.support.damage import DamagingLauncher, flip
 from tests.support.functions import written

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets import DeadLetters, FunctionSink
 from airflow_kafka_offsets.exceptions import FunctionError, RecordError
-from airflow_kafka_offsets.sinks.function_values import WrittenBatch
+from airflow_kafka_offsets.sinks.function_target import WrittenBatch
 from airflow_kafka_offsets.transforms.arrow import ArrowTransform
 from tests.support.clients import produce
 from tests.support.functions import sink, written

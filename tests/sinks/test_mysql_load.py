@@ -18,8 +18,8 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.database.pymysql_protocol import ResultOfRows
 from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
+from airflow_kafka_offsets.sinks.sql.connected_table import SqlTarget
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from airflow_kafka_offsets.sinks.sql.target import SqlTarget
 from devstack.mariadb import MariaDbServer
 from tests.support.loads import reflected
 from tests.support.mariadb import Row, at, columns, counted, do, select, staged, write

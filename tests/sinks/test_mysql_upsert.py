@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import RecordError, TargetError
+from airflow_kafka_offsets.sinks.sql.connected_table import SqlTarget
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from airflow_kafka_offsets.sinks.sql.target import SqlTarget
 from devstack.mariadb import MariaDbServer
 from devstack.process import wait_until
 from tests.support.mariadb import at, columns, do, select, staged, write

@@ -14,9 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
-from airflow_kafka_offsets.sinks.sql.new_columns import check_growth
+from airflow_kafka_offsets.sinks.sql.connected_table import SqlTarget, check_growth
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from airflow_kafka_offsets.sinks.sql.target import SqlTarget
 
 pytestmark = pytest.mark.server
 

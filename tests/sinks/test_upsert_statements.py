@@ -17,9 +17,9 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, Ta
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS, row_columns
 from airflow_kafka_offsets.sinks.sql.column_types import created_table
+from airflow_kafka_offsets.sinks.sql.connected_table import SqlTarget
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from airflow_kafka_offsets.sinks.sql.target import SqlTarget
-from airflow_kafka_offsets.sinks.sql.upsert_key import check_key
+from airflow_kafka_offsets.sinks.sql.upsert import check_key
 from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile

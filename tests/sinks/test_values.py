@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets.exceptions import RecordError
 from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.sinks.sql import insert, target
+from airflow_kafka_offsets.sinks.sql import connected_table, insert
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
@@ -39,7 +39,7 @@ def postgres_writer(
         pytest.importorskip("psycopg2")
         url = url.set(drivername="postgresql+psycopg2")
     if request.param == "insert":
-        monkeypatch.setattr(target, "_writer", lambda _: insert.insert_rows)
+        monkeypatch.setattr(connected_table, "_writer", lambda _: insert.insert_rows)
     engine = sa.create_engine(url, hide_parameters=True)
     yield Loader(kafka, engine, InlineLauncher())
     engine.dispose()

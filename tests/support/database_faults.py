@@ -12,9 +12,8 @@ from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.sinks.sink import Connections
-from airflow_kafka_offsets.sinks.sql.connected_table import ConnectedSqlTable
+from airflow_kafka_offsets.sinks.sql.connected_table import ConnectedSqlTable, SqlTarget
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from airflow_kafka_offsets.sinks.sql.target import SqlTarget
 from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns

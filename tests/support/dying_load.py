@@ -58,7 +58,7 @@ for _name in (
     "airflow_kafka_offsets.kafka.reader",
 ):
     import_module(_name)
-for _name in ("insert", "mysql_load", "new_columns", "postgres_copy", "column_types", "target", "upsert", "upsert_key"):
+for _name in ("connected_table", "mysql_load", "postgres_copy"):
     import_module(f"airflow_kafka_offsets.sinks.sql.{_name}")
 _COLUMNS = Json("id BIGINT NOT NULL, name STRING")
 _COLUMNS.columns()

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.instants import TimeSpan
 from airflow_kafka_offsets.exceptions import RecordError
 from airflow_kafka_offsets.sinks.function import FunctionSink
-from airflow_kafka_offsets.sinks.function_values import ReplacedRange, WrittenBatch
+from airflow_kafka_offsets.sinks.function_target import ReplacedRange, WrittenBatch
 from tests.support.loads import Loader, rows
 
 LINES = sa.Table(

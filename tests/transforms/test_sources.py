@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from airflow_kafka_offsets.exceptions import TransformError
-from airflow_kafka_offsets.transforms.sources import Source, install, read_sources
+from airflow_kafka_offsets.transforms.code import Source, install, read_sources
 
 
 @pytest.fixture(autouse=True)

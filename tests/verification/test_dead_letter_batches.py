@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import VerificationError
-from airflow_kafka_offsets.staging.refused import Record
+from airflow_kafka_offsets.staging.rows import Record
 from airflow_kafka_offsets.transforms.sql import Sql
 from tests.support import fixtures
 from tests.support.clients import Kafka, produce

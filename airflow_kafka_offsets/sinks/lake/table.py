@@ -15,11 +15,11 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.history import REWIND_KINDS
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
-from airflow_kafka_offsets.sinks import upsert_key
 from airflow_kafka_offsets.sinks.lake.columns import match, required_columns
 from airflow_kafka_offsets.sinks.lake.rows import LakeRows
 from airflow_kafka_offsets.sinks.lake.table_format import Snapshot, TableFormat
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
+from airflow_kafka_offsets.sinks.row_origin import check_key_names
 from airflow_kafka_offsets.sinks.table import (
     Dataset,
     NotPublished,
@@ -50,7 +50,7 @@ class LakeTable(Table):
     def prepare(self, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
         declared = self.format.check()
         if self.sink.upsert_key:
-            upsert_key.check_names(self.sink.upsert_key, columns)
+            check_key_names(self.sink.upsert_key, columns)
         snapshot, wanted = self.format.snapshot(), columns if declared is None else declared
         if snapshot is None and wanted is None:
             return TargetColumns(self.sink.name, None)

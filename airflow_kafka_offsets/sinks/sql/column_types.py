@@ -146,24 +146,52 @@ def wire_type(rows: pa.DataType, column: TypeEngine[Any], dialect: Dialect) -> p
             column = sa.BigInteger() if isinstance(column, sa.Integer) else sa.Double()
     if is_mysql(dialect) and isinstance(column, mysql.TINYINT) and pa.types.is_boolean(rows):
         return pa.int16()  # MySQL has no type of its own for it
-    numbers = pa.types.is_integer(rows) or pa.types.is_decimal(rows)
-    zone = "UTC" if getattr(column, "timezone", False) else None
-    for kind, fits, wire in (
-        (sa.Boolean, pa.types.is_boolean(rows), pa.bool_()),
-        (sa.SmallInteger, pa.types.is_integer(rows), pa.int16()),
-        (sa.BigInteger, pa.types.is_integer(rows), pa.int64()),
-        (sa.Integer, pa.types.is_integer(rows), pa.int32()),
-        (sa.REAL, numbers or pa.types.is_floating(rows), pa.float32()),
-        (sa.Float, numbers or pa.types.is_floating(rows), pa.float64()),
-        (sa.Numeric, numbers, _decimal(rows, column)),
-        (sa.String, pa.types.is_string(rows) or pa.types.is_large_string(rows), pa.string()),
-        (sa.Date, pa.types.is_date(rows), pa.date32()),
-        (sa.DateTime, pa.types.is_timestamp(rows), pa.timestamp("us", zone)),
-        (_BYTES, pa.types.is_binary(rows) or pa.types.is_large_binary(rows), pa.binary()),
-    ):
+    for kind, fits, wire in _WIRE_TYPES:
         if isinstance(column, kind):
-            return wire if fits else None
+            return wire(rows, column) if fits(rows) else None
     return pa.string() if pa.types.is_string(rows) else None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_exact(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return _is_exact(kind) or bool(pa.types.is_floating(kind))
+
+
+def _decimal(rows: pa.DataType, column: Any) -> pa.DataType:
+    if column.scale is not None:
+        return pa.decimal128(38, column.scale)
+    return rows if pa.types.is_decimal(rows) else pa.decimal128(38, 0)
+
+
+def _timestamp(rows: pa.DataType, column: Any) -> pa.DataType:
+    return pa.timestamp("us", "UTC" if column.timezone else None)
+
+
+# Of each type of a column, subtypes first: which types of the rows fit, and the type to hand over.
+_WIRE_TYPES: Sequence[tuple[Any, Callable[[pa.DataType], bool], Callable[[pa.DataType, Any], pa.DataType]]] = (
+    (sa.Boolean, pa.types.is_boolean, lambda *_: pa.bool_()),
+    (sa.SmallInteger, pa.types.is_integer, lambda *_: pa.int16()),
+    (sa.BigInteger, pa.types.is_integer, lambda *_: pa.int64()),
+    (sa.Integer, pa.types.is_integer, lambda *_: pa.int32()),
+    (sa.REAL, _is_number, lambda *_: pa.float32()),
+    (sa.Float, _is_number, lambda *_: pa.float64()),
+    (sa.Numeric, _is_exact, _decimal),
+    (sa.String, _is_text, lambda *_: pa.string()),
+    (sa.Date, pa.types.is_date, lambda *_: pa.date32()),
+    (sa.DateTime, pa.types.is_timestamp, _timestamp),
+    (_BYTES, _is_bytes, lambda *_: pa.binary()),
+)
 
 
 def add_column(table: sa.Table, field: pa.Field, dialect: Dialect) -> str:
@@ -173,13 +201,6 @@ def add_column(table: sa.Table, field: pa.Field, dialect: Dialect) -> str:
     plain = without_placeholders(dialect)
     name, added = plain.identifier_preparer.format_table(table), CreateColumn(column).compile(dialect=plain)
     return f"ALTER TABLE {name} ADD COLUMN {added}"
-
-
-def _decimal(rows: pa.DataType, column: TypeEngine[Any]) -> pa.DataType:
-    scale = getattr(column, "scale", None)
-    if scale is not None:
-        return pa.decimal128(38, scale)
-    return rows if pa.types.is_decimal(rows) else pa.decimal128(38, 0)
 
 
 def _key_type(field: pa.Field) -> TypeEngine[Any]:
@@ -207,9 +228,9 @@ def created_type(field: pa.Field) -> TypeEngine[Any]:
         (pa.types.is_int64(kind), sa.BigInteger),
         (pa.types.is_float32(kind), sa.REAL),
         (pa.types.is_float64(kind), sa.Double),
-        (pa.types.is_string(kind) or pa.types.is_large_string(kind), ExactText),
+        (_is_text(kind), ExactText),
         (pa.types.is_date(kind), sa.Date),
-        (pa.types.is_binary(kind) or pa.types.is_large_binary(kind), AnyBytes),
+        (_is_bytes(kind), AnyBytes),
     )
     for fits, created in types:
         if fits:

@@ -1,10 +1,14 @@
-"""A table in its database: its checks, its creation, its rows."""
+"""A table in its database: its checks, its creation, the columns that it gets, its rows, and its names elsewhere."""
 
 from __future__ import annotations
 
+import importlib.util
+import logging
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -13,21 +17,38 @@ from sqlalchemy.engine.reflection import ObjectKind
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.database.errors import database_message, is_outage
-from airflow_kafka_offsets.database.mysql import check_driver, check_transactional
-from airflow_kafka_offsets.database.tables import check_rights, reflected
+from airflow_kafka_offsets.database.mysql import check_driver, check_transactional, is_mysql
+from airflow_kafka_offsets.database.tables import check_rights, forget_reflected, reflected, without_placeholders
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
-from airflow_kafka_offsets.sinks.sql import upsert_key
-from airflow_kafka_offsets.sinks.sql.column_types import check_names, created_table, match, required
-from airflow_kafka_offsets.sinks.sql.names import dataset_name
-from airflow_kafka_offsets.sinks.sql.new_columns import check_growth, grown
+from airflow_kafka_offsets.sinks.sql import insert, upsert
+from airflow_kafka_offsets.sinks.sql.column_types import (
+    add_column,
+    check_names,
+    created_table,
+    created_type,
+    is_added,
+    match,
+    required,
+)
 from airflow_kafka_offsets.sinks.sql.rows import SqlRows
-from airflow_kafka_offsets.sinks.sql.target import SqlTarget
-from airflow_kafka_offsets.sinks.table import Dataset, Output, Table
-from airflow_kafka_offsets.staging.rows import TargetColumns
+from airflow_kafka_offsets.sinks.table import Dataset, Output, Table, Target
+from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
+from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.sql.table import SqlTable
+
+
+Writer = Callable[[Connection, sa.Table, pa.Schema, StagedRows], int]
+
+log = logging.getLogger(__name__)
+
+_TRANSACTIONAL_DDL = ("postgresql", "sqlite")
+
+_PORTS = {"postgres": 5432, "mysql": 3306}
+
+_SCHEMES = {"postgresql": "postgres", "mariadb": "mysql"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,31 +72,23 @@ class ConnectedSqlTable(Table):
             raise ConfigurationError(f"SqlTable needs the name of a table; got table={sink.table!r}")
         check_driver(engine.dialect)
         if sink.upsert_key:
-            upsert_key.check_key(engine.dialect, sink.upsert_key, columns)
+            upsert.check_key(engine.dialect, sink.upsert_key, columns)
         with engine.connect() as conn:
-            check_names(
-                conn.dialect,
-                {"schema": [sink.schema or ""], "table": [sink.table], "column": columns.names if columns else []},
-            )
-            table = self.reflect(conn)
-            if table is not None:
-                self._refuse_view(conn)
-                check_transactional(conn, sink.schema, [sink.table])
-                check_rights(conn, table, ("INSERT",), "insert into table {table!r}")
-                if _leads_an_index(table, BATCH_ID):  # see refuse_unknown_rows
-                    check_rights(conn, table, ("SELECT",), "look for rows of unknown batches in table {table!r}")
+            names = {"schema": [sink.schema or ""], "table": [sink.table], "column": columns.names if columns else []}
+            check_names(conn.dialect, names)
+            table = self._writable(conn)
+        if table is None and columns is None:
+            return TargetColumns(sink.name, None)
         if table is None:
-            if columns is None:
-                return TargetColumns(sink.name, None)
             table = self._create(columns)
         if columns is not None:
             if may_grow:
                 check_growth(engine, table, columns)
-            match(grown(table, columns) if may_grow else table, columns, engine.dialect)
+            match(_grown(table, columns) if may_grow else table, columns, engine.dialect)
         needed = required(table)
         if sink.upsert_key:
             with engine.connect() as conn:
-                upsert_key.check_target(conn, table, sink.upsert_key)
+                upsert.check_target(conn, table, sink.upsert_key)
             needed += [name for name in dict.fromkeys((*sink.upsert_key, *RECORD)) if name not in needed]
         return TargetColumns(sink.name, tuple(column.name for column in table.columns), tuple(needed), may_grow)
 
@@ -119,27 +132,30 @@ class ConnectedSqlTable(Table):
         """Return the table as the transaction first saw it; None where there is none."""
         return reflected(conn, self.sink.table, self.sink.schema)
 
-    def _refuse_view(self, conn: Connection) -> None:
-
-        views = sa.inspect(conn).get_multi_columns(
-            self.sink.schema, filter_names=[self.sink.table], kind=ObjectKind.ANY_VIEW
-        )
-        if views:
+    def _writable(self, conn: Connection) -> sa.Table | None:
+        """Return the table, once it is known that the user may write to it; None where there is none."""
+        schema, name = self.sink.schema, self.sink.table
+        table = self.reflect(conn)
+        if table is None:
+            return None
+        if sa.inspect(conn).get_multi_columns(schema, filter_names=[name], kind=ObjectKind.ANY_VIEW):
             raise ConfigurationError(
                 f"{self.sink.name!r} is a view, and rows are loaded into tables: name the table that it shows, or a "
-                "table "
-                "of its own"
+                "table of its own"
             )
+        check_transactional(conn, schema, [name])
+        check_rights(conn, table, ("INSERT",), "insert into table {table!r}")
+        if _leads_an_index(table, BATCH_ID):  # see refuse_unknown_rows
+            check_rights(conn, table, ("SELECT",), "look for rows of unknown batches in table {table!r}")
+        return table
 
     def _create(self, columns: pa.Schema) -> sa.Table:
-
         engine = self.engine
         schema, dot, name = self.sink.table.partition(".")
         if dot and schema in sa.inspect(engine).get_schema_names():
             raise ConfigurationError(
                 f"There is no table {self.sink.table!r}, and it is not created under that name: {schema!r} is a "
-                "schema, "
-                f"which is a parameter of its own, as in SqlTable({name!r}, schema={schema!r})"
+                f"schema, which is a parameter of its own, as in SqlTable({name!r}, schema={schema!r})"
             )
         table = created_table(self.sink.table, self.sink.schema, columns, self.sink.upsert_key)
         try:
@@ -168,6 +184,168 @@ class ConnectedSqlTable(Table):
         return [Dataset(*dataset_name(uri), columns) for uri in sink.uris(self.engine)]
 
 
+@dataclass(frozen=True)
+class SqlTarget(Target):
+    """A table, and the connection of a transaction; see `Target`."""
+
+    conn: Connection
+    table: ConnectedSqlTable
+
+    def add_columns(self, columns: pa.Schema) -> list[str]:
+        """Add the columns that the table lacks; see `Target.add_columns`.
+
+        On Postgres the table is locked until the end of the transaction: its readers wait.
+        """
+        conn, table = self.conn, self.table.reflect(self.conn)
+        if table is None or not _lacking(table, columns):
+            return []
+        if conn.dialect.name == "postgresql":
+            # Other transactions may add the same columns.
+            name = conn.dialect.identifier_preparer.format_table(table)
+            conn.exec_driver_sql(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
+        forget_reflected(conn)
+        table = self.table.reflect(conn)
+        assert table is not None  # it is locked, or no other transaction writes to the database
+        missing = _lacking(table, columns)
+        for field in missing:
+            # A colon would begin a parameter.
+            conn.execute(sa.text(add_column(table, field, conn.dialect).replace(":", r"\:")))
+        forget_reflected(conn)
+        return [field.name for field in missing]
+
+    def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
+        """Delete the rows of replaced offsets; see `Target.remove`."""
+        return self.table.rows(self.conn).remove(replaced)
+
+    def write(self, rows: StagedRows) -> int:
+        """Write rows over the connection of the transaction.
+
+        :return: how many the database reports as appended; with `upsert_key`, how many as inserted or replaced
+        :raises TargetError: the table does not fit the rows
+        :raises RecordError: the database refuses a row, which is not to be a dead letter; names the record it came from
+        """
+        conn, sink, schema = self.conn, self.table.sink, rows.schema()
+        if schema is None:
+            return 0
+        table = self.table.reflect(conn)
+        if table is None:
+            raise TargetError(f"Table {sink.name!r} disappeared between staging and commit; nothing was written")
+        columns, append = match(table, schema, conn.dialect), _writer(conn)
+        if not sink.upsert_key:
+            count = append(conn, table, columns, rows)
+            sent = len(rows) - rows.left_out
+            if count != sent:
+                log.warning(
+                    "The database reports %s rows in table %r of the %s that were sent to it: a trigger or a rule of "
+                    "the table drops rows, or writes them elsewhere. The history has the number that the database "
+                    "reports",
+                    f"{count:,}",
+                    sink.name,
+                    f"{sent:,}",
+                )
+            return count
+        upsert.check_key(conn.dialect, sink.upsert_key, schema)
+        upsert.check_target(conn, table, sink.upsert_key)
+        return upsert.upsert_rows(conn, table, columns, rows, sink.upsert_key, append)
+
+
+def _writer(conn: Connection) -> Writer:
+    """Return the fastest way into the database."""
+    if conn.dialect.name == "sqlite":
+        return insert.insert_rows_sqlite
+    if is_mysql(conn.dialect):
+        from airflow_kafka_offsets.sinks.sql import mysql_load
+
+        return mysql_load.load_rows
+    if conn.dialect.driver == "psycopg" and importlib.util.find_spec("pgpq") is not None:
+        from airflow_kafka_offsets.sinks.sql import postgres_copy
+
+        return postgres_copy.copy_rows
+    return insert.insert_rows
+
+
 def _leads_an_index(table: sa.Table, name: str) -> bool:
     keys = [key for key in table.constraints if isinstance(key, (sa.PrimaryKeyConstraint, sa.UniqueConstraint))]
     return any(next((column.name for column in index.columns), None) == name for index in (*table.indexes, *keys))
+
+
+def _grown(table: sa.Table, columns: pa.Schema) -> sa.Table:
+    """Return the table as it is after the commit has added the columns that it lacks.
+
+    :raises TargetError: it cannot have a column of such a type
+    """
+    copy = table.to_metadata(sa.MetaData())
+    for field in _lacking(table, columns):
+        copy.append_column(sa.Column(field.name, created_type(field)))
+    return copy
+
+
+def check_growth(engine: Engine, table: sa.Table, columns: pa.Schema) -> None:
+    """Check that the commit can add the columns that a table lacks.
+
+    :raises ConfigurationError: the database has no transactions that add columns
+    :raises TargetError: the user does not own the table, or it has a column of such a name but for the case
+    """
+    missing = _lacking(table, columns)
+    if not missing:
+        return
+    existing = {column.name.lower(): column.name for column in table.columns}
+    if alike := [(existing[field.name.lower()], field.name) for field in missing if field.name.lower() in existing]:
+        raise TargetError(
+            f"Table {table.fullname!r} has a column {alike[0][0]!r}, and gets no column {alike[0][1]!r}, whose name "
+            "differs in case only: rename the column, or the field by a transform"
+        )
+    if engine.dialect.name not in _TRANSACTIONAL_DDL:
+        raise ConfigurationError(
+            f"on_new_field='add' adds columns in the transaction of the commit, which {engine.dialect.name} cannot: "
+            f"add {', '.join(repr(field.name) for field in missing)} to table {table.fullname!r} yourself"
+        )
+    if engine.dialect.name != "postgresql":
+        return
+    name = without_placeholders(engine.dialect).identifier_preparer.format_table(table)
+    owner = sa.text(
+        "SELECT pg_get_userbyid(relowner), pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass(:name)"
+    )
+    with engine.connect() as conn:
+        row = conn.execute(owner, {"name": name}).one()
+    if not row[1]:
+        statements = "; ".join(add_column(table, field, engine.dialect) for field in missing)
+        raise TargetError(
+            f"User {engine.url.username!r} may not add columns to table {table.fullname!r}, which {row[0]!r} owns: let "
+            f"the owner execute {statements}"
+        )
+
+
+def _lacking(table: sa.Table, columns: pa.Schema) -> list[pa.Field]:
+    """Return the columns of rows that a table has not."""
+    return [field for field in columns if field.name not in table.columns and not is_added(field.name)]
+
+
+def asset_uri(table: str, schema: str | None, engine: Engine) -> str:
+    """Return the URI of a table, as Airflow's provider of its database defines it."""
+    url = engine.url
+    scheme = _SCHEMES.get(engine.dialect.name, engine.dialect.name)
+    if scheme == "sqlite":
+        return f"sqlite:///{quote((url.database or '').lstrip('/'))}/{quote(table, safe='')}"
+    if scheme == "mysql":
+        # A schema is a database there.
+        path = [schema or url.database, table]
+    else:
+        # Known since the first connection of the load.
+        path = [url.database, schema or engine.dialect.default_schema_name or "default", table]
+    port = url.port or _PORTS.get(scheme)
+    host = f"{url.host or 'localhost'}{f':{port}' if port else ''}"
+    return f"{scheme}://{host}/{'/'.join(quote(name or '', safe='') for name in path)}"
+
+
+def dataset_name(uri: str) -> tuple[str, str]:
+    """Return the namespace and the name of a table in OpenLineage.
+
+    :param uri: of its asset
+    """
+    if uri.startswith("sqlite:"):
+        file, _, table = uri.rpartition("/")
+        return unquote(file), unquote(table)
+    scheme, _, rest = uri.partition("://")
+    server, *path = rest.split("/")
+    return f"{scheme}://{server}", ".".join(map(unquote, path))

@@ -13,10 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DataError, IntegrityError, ProgrammingError
 
-from airflow_kafka_offsets.database.errors import refusal
-from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sql.column_types import EXACT_DIGITS
-from airflow_kafka_offsets.sinks.sql.refused_rows import RowRefusedError, refused_row, write_chunk
+from airflow_kafka_offsets.sinks.sql.refused_rows import RowRefusedError, refused_row, refused_statement, write_chunk
 from airflow_kafka_offsets.staging.rows import RowChunk, StagedRows
 
 Insert = Callable[[Sequence[Any]], int]
@@ -99,7 +97,7 @@ def _insert(conn: Connection, table: sa.Table, chunk: RowChunk, insert: Insert, 
     try:
         return write_chunk(conn, chunk, write)
     except ProgrammingError as error:
-        raise TargetError(f"Nothing was written into {table.fullname!r}: {refusal(error, table)}") from None
+        raise refused_statement(error, table) from None
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from secrets import token_hex
 from typing import Any
 
@@ -25,13 +24,16 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from airflow_kafka_offsets.database import mysql, pymysql_protocol
-from airflow_kafka_offsets.database.errors import is_outage, refusal
+from airflow_kafka_offsets.database.errors import is_outage
 from airflow_kafka_offsets.database.tables import without_placeholders
-from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.sinks.sql.refused_rows import RowRefusedError, refused_row, savepoint, write_chunk
-from airflow_kafka_offsets.staging.rows import RowChunk, StagedRows
-
-_CHUNKS, _CHUNK_ROWS = 32, 50_000
+from airflow_kafka_offsets.sinks.sql.refused_rows import (
+    RowRefusedError,
+    refused_row,
+    refused_statement,
+    savepoint,
+    write_rows,
+)
+from airflow_kafka_offsets.staging.rows import StagedRows
 
 _INSERT_ROWS = 1_000
 
@@ -47,8 +49,7 @@ _HARMLESS = (1287, 1592, 1642, 1681)
 
 
 def load_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: StagedRows) -> int:
-    """Write all rows into a table, in some tens of statements or more, so that one refused row does not mean to write
-    all others again.
+    """Write all rows into a table: see `write_rows`. Each of its statements may be several here.
 
     :return: the number that the server reports
     :raises RecordError: the database refuses a row, which is not to be a dead letter; names the record
@@ -57,11 +58,7 @@ def load_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: Stage
     driver: Any = conn.connection.dbapi_connection
     local_infile, packet = conn.exec_driver_sql("SELECT @@GLOBAL.local_infile, @@SESSION.max_allowed_packet").one()
     is_allowed = bool(local_infile) and bool(driver.client_flag & CLIENT.LOCAL_FILES)
-    load = _Load(conn, driver, table, columns, int(packet), is_allowed)
-    count = 0
-    for chunk in rows.chunks(columns, max(len(rows) // _CHUNKS, _CHUNK_ROWS)):
-        count += write_chunk(conn, chunk, partial(load.write, chunk))
-    return count
+    return write_rows(conn, columns, rows, _Load(conn, driver, table, columns, int(packet), is_allowed).write)
 
 
 @dataclass(slots=True)
@@ -79,12 +76,11 @@ class _Load:
     packet: int
     is_allowed: bool
 
-    def write(self, chunk: RowChunk, first: int, end: int) -> int:
-        """Write the rows in [first, end) of a chunk, and return the number that the server reports.
+    def write(self, rows: pa.Table) -> int:
+        """Write rows, and return the number that the server reports.
 
         :raises RowRefusedError: a row is refused
         """
-        rows = chunk.rows.slice(first, end - first)
         _refuse_not_finite(rows)
         if self.is_allowed:
             try:
@@ -158,9 +154,7 @@ class _Load:
             if number is None or is_outage(error):
                 raise
             if not (mysql.is_value_number(number) or isinstance(error, IntegrityError)):
-                raise TargetError(
-                    f"Nothing was written into {self.table.fullname!r}: {refusal(error, self.table)}"
-                ) from None
+                raise refused_statement(error, self.table) from None
             raise self._refused(error, number, place) from None
         for number, message in self._warnings(result):
             # Such as spaces at the end of a text, of which a shorter column keeps fewer even in strict mode.

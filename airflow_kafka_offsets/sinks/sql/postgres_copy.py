@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from functools import partial
 from itertools import repeat
 from typing import NamedTuple
 
@@ -16,17 +15,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from airflow_kafka_offsets.database.errors import is_outage, refusal
+from airflow_kafka_offsets.database.errors import is_outage
 from airflow_kafka_offsets.database.tables import without_placeholders
-from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.sinks.sql.refused_rows import refused_row, write_chunk
-from airflow_kafka_offsets.staging.rows import RowChunk, StagedRows
-
-# The most statements, unless rows are very large. Each is a subtransaction; of more than 64, Postgres would look up the
-# state of each row in a file.
-_CHUNKS = 32
-
-_CHUNK_ROWS = 50_000
+from airflow_kafka_offsets.sinks.sql.refused_rows import refused_row, refused_statement, write_rows
+from airflow_kafka_offsets.staging.rows import StagedRows
 
 # Types whose binary form is what pgpq makes of the Arrow type that `column_types.wire_type` chose.
 _TEXTS = (sa.Text, sa.VARCHAR, sa.CHAR)
@@ -34,8 +26,7 @@ _BINARY = (sa.Boolean, sa.Integer, sa.Float, sa.Numeric, *_TEXTS, sa.Date, sa.Da
 
 
 def copy_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: StagedRows) -> int:
-    """COPY all rows into a table, in some tens of statements, so that one refused row does not mean to write all others
-    again.
+    """COPY all rows into a table: see `write_rows`.
 
     Binary where every column has a type with a known binary form, else CSV, which the server parses for any type.
 
@@ -47,16 +38,9 @@ def copy_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: Stage
     preparer = without_placeholders(conn.dialect).identifier_preparer
     names = ", ".join(preparer.quote(column.name) for column in columns)
     binary = all(isinstance(table.columns[column.name].type, _BINARY) for column in columns)
-    copy = _Copy(
-        conn,
-        table,
-        f"COPY {preparer.format_table(table)} ({names}) FROM STDIN (FORMAT {'binary' if binary else 'csv'})",
-        binary,
-    )
-    copied = 0
-    for chunk in rows.chunks(columns, max(len(rows) // _CHUNKS, _CHUNK_ROWS)):
-        copied += write_chunk(conn, chunk, partial(copy.write, chunk))
-    return copied
+    form = "binary" if binary else "csv"
+    statement = f"COPY {preparer.format_table(table)} ({names}) FROM STDIN (FORMAT {form})"
+    return write_rows(conn, columns, rows, _Copy(conn, table, statement, binary).write)
 
 
 class _Copy(NamedTuple):
@@ -67,9 +51,8 @@ class _Copy(NamedTuple):
     statement: str
     binary: bool
 
-    def write(self, chunk: RowChunk, first: int, end: int) -> int:
-        """Copy the rows in [first, end) of a chunk, and return the number that the server reports."""
-        rows = chunk.rows.slice(first, end - first)
+    def write(self, rows: pa.Table) -> int:
+        """Copy rows, and return the number that the server reports."""
         cursor = self.conn.connection.cursor()
         try:
             with cursor.copy(self.statement) as copy:
@@ -96,7 +79,7 @@ class _Copy(NamedTuple):
             refused = refused_row(raised, self.table, None, error)
             if refused.has_bad_value:
                 return refused
-            return TargetError(f"Nothing was written into {self.table.fullname!r}: {refusal(error, self.table)}")
+            return refused_statement(error, self.table)
         row = line - 1 if self.binary else _row_of(line, rows.to_batches())
         return refused_row(raised, self.table, row, error)
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from airflow_kafka_offsets.database import mysql
 from airflow_kafka_offsets.database.errors import refusal, sqlstate
-from airflow_kafka_offsets.staging.rows import RowChunk
+from airflow_kafka_offsets.exceptions import TargetError
+from airflow_kafka_offsets.staging.rows import RowChunk, StagedRows
 
 # Data exceptions; NOT NULL; CHECK; a row too large for its index; RAISE EXCEPTION of a trigger.
 _VALUE_STATES = ("22", "23502", "23514", "54000", "P0001")
@@ -27,6 +30,13 @@ _BAD_COPY = "22P04"
 _CHECK_VIOLATION = "23514"
 
 _SQLITE_ERRORS = ("SQLITE_CONSTRAINT_CHECK", "SQLITE_CONSTRAINT_NOTNULL", "SQLITE_CONSTRAINT_DATATYPE", "SQLITE_TOOBIG")
+
+
+# Of rows that are written by statements of any size: the most statements, unless rows are very large. Each is a
+# subtransaction; of more than 64, Postgres would look up the state of each row in a file.
+_CHUNKS = 32
+
+_CHUNK_ROWS = 50_000
 
 
 class RowRefusedError(Exception):
@@ -64,6 +74,11 @@ def refused_row(
     return RowRefusedError(reason, row, _is_of_value(error, getattr(detailed, "diag", None)))
 
 
+def refused_statement(error: BaseException, table: sa.Table) -> TargetError:
+    """Return the error of the database as that of a table: it is not what it was a moment ago, for example."""
+    return TargetError(f"Nothing was written into {table.fullname!r}: {refusal(error, table)}")
+
+
 def _is_of_value(error: DBAPIError, named: Any) -> bool:
     """Return whether the database refuses a row for one of its own values: its type, length or range, or a check."""
     number = mysql.error_number(error.orig)
@@ -77,6 +92,22 @@ def _is_of_value(error: DBAPIError, named: Any) -> bool:
         # A partition that the table lacks has the same state, and names the table without a constraint.
         return bool(named.constraint_name) or not named.table_name
     return state.startswith(_VALUE_STATES) and state != _BAD_COPY
+
+
+def write_rows(conn: Connection, columns: pa.Schema, rows: StagedRows, write: Callable[[pa.Table], int]) -> int:
+    """Write all rows in some tens of statements, so that one refused row does not mean to write all others again.
+
+    :param write: writes some of them, and returns how many the database reports; raises RowRefusedError where one is
+        refused
+    :return: how many rows the database reports
+    :raises RecordError: as `write_chunk`
+    """
+
+    def write_slice(chunk: RowChunk, first: int, end: int) -> int:
+        return write(chunk.rows.slice(first, end - first))
+
+    chunks = rows.chunks(columns, max(len(rows) // _CHUNKS, _CHUNK_ROWS))
+    return sum(write_chunk(conn, chunk, partial(write_slice, chunk)) for chunk in chunks)
 
 
 def write_chunk(conn: Connection, chunk: RowChunk, write: Callable[[int, int], int]) -> int:

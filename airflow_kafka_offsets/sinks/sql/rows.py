@@ -5,9 +5,10 @@ Reads are grouped queries, whatever the table's size, and offset by offset where
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
@@ -19,7 +20,7 @@ from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.tables import reflected
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.sinks.row_detail import PLACE, RowDetail
+from airflow_kafka_offsets.sinks.row_origin import PLACE, RowDetail
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 from airflow_kafka_offsets.sinks.target_rows import (
     Batches,
@@ -35,7 +36,8 @@ from airflow_kafka_offsets.sinks.target_rows import (
 _MILLISECOND_DIGITS = 3
 
 
-class SqlRows(NamedTuple):
+@dataclass(frozen=True)
+class SqlRows(TargetRows):
     """The rows of a table; see `TargetRows`.
 
     :param table: None where there is no such table
@@ -46,10 +48,6 @@ class SqlRows(NamedTuple):
     name: str
     table: sa.Table | None
     replaced: bool
-
-    @property
-    def branches(self) -> Mapping[str, TargetRows]:
-        return {}
 
     @property
     def exists(self) -> bool:

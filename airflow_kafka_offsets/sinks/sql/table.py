@@ -81,6 +81,6 @@ class SqlTable(Sink):
 
     def uris(self, engine: Engine) -> list[str]:
         """Return the URI of the table, as Airflow's providers of databases define it."""
-        from airflow_kafka_offsets.sinks.sql.names import asset_uri
+        from airflow_kafka_offsets.sinks.sql.connected_table import asset_uri
 
         return [asset_uri(self.table, self.schema, engine)]

@@ -1,9 +1,12 @@
-"""Inserts rows, and replaces rows of the same keys: through a temporary table, in the transaction of the commit."""
+"""Inserts rows, and replaces rows of the same keys: through a temporary table, in the transaction of the commit. What
+that needs of the key, of the rows, and of the table is checked before Spark starts, and again in the commit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from secrets import token_hex
 from typing import Any
@@ -11,23 +14,28 @@ from typing import Any
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.schema import CreateIndex
 
 from airflow_kafka_offsets.core.origin import RECORD, TIMESTAMP
-from airflow_kafka_offsets.database.errors import is_outage, refusal
+from airflow_kafka_offsets.database.errors import is_outage
+from airflow_kafka_offsets.database.mysql import error_number, is_mysql
+from airflow_kafka_offsets.database.tables import check_rights, without_placeholders
 from airflow_kafka_offsets.database.transactions import stream
-from airflow_kafka_offsets.exceptions import RecordError, TargetError
+from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
+from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
+from airflow_kafka_offsets.sinks.row_origin import check_key_names, quoted_names
+from airflow_kafka_offsets.sinks.sql.column_types import add_column
 from airflow_kafka_offsets.sinks.sql.refused_rows import (
     RowRefusedError,
     is_of_row,
     refused_row,
+    refused_statement,
     savepoint,
     write_around,
 )
-from airflow_kafka_offsets.sinks.upsert_key import quoted_names
-from airflow_kafka_offsets.staging.refused import Record, RefusedRecords, null_key
-from airflow_kafka_offsets.staging.rows import StagedRows
+from airflow_kafka_offsets.staging.rows import Record, RefusedRecords, StagedRows, null_key
 
 _TOPIC, _PARTITION, _OFFSET = RECORD
 
@@ -35,7 +43,11 @@ _RANK = "_kafka_rank"
 
 _INSERT: dict[str, Callable[[sa.Table], Any]] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 
-_PLACE = {"postgresql": "ctid", "sqlite": "rowid"}
+# The place of a row in a table that nothing was deleted from: in the order in which the rows came.
+_MYSQL_PLACE = "_kafka_place"
+_PLACE = {"postgresql": "ctid", "sqlite": "rowid", "mysql": _MYSQL_PLACE, "mariadb": _MYSQL_PLACE}
+
+_MYSQL_DUPLICATE, _MYSQL_NO_RIGHT_TO_DATABASE = 1062, 1044
 
 
 def upsert_rows(
@@ -45,17 +57,16 @@ def upsert_rows(
     rows: StagedRows,
     key: Sequence[str],
     append: Callable[[Connection, sa.Table, pa.Schema, StagedRows], int],
-    statements: type[Upsert],
 ) -> int:
     """Insert the newest row of each key, or replace the row that is there by it, unless that is newer.
 
     :param append: the fastest way into a table; into the temporary one here
-    :param statements: those of the database
     :return: how many rows were inserted or replaced
     :raises RecordError: a key is null, or the database refuses a row, which is not to be a dead letter; names the
         record
     :raises TargetError: the database refuses the statement
     """
+    statements = MySqlUpsert if is_mysql(conn.dialect) else Upsert
     upsert = statements(conn, table, tuple(columns.names), tuple(key), rows.refused)
     try:
         # The types of the target, without its constraints and defaults.
@@ -89,11 +100,6 @@ class Upsert:
     refused: RefusedRecords
 
     @property
-    def place(self) -> sa.ColumnElement[Any]:
-        """The place of a row in a table that nothing was deleted from: in the order in which the rows came."""
-        return sa.literal_column(_PLACE[self.conn.dialect.name])
-
-    @property
     def written(self) -> Sequence[str]:
         """The columns of a row that is replaced."""
         return [name for name in self.names if name not in self.key] or self.key
@@ -116,14 +122,10 @@ class Upsert:
 
     def temporary(self, query: sa.Select[Any]) -> sa.Table:
         """Return a table with the result of a query, which lasts until the end of the transaction."""
-        # A name that no table has: temporary ones are found before all others.
-        name = f"_upsert_{token_hex(8)}"
-        table = sa.Table(
-            name, sa.MetaData(), *(sa.Column(column.name, column.type) for column in query.selected_columns)
-        )
+        table = _new_table(query)
         dropped = "ON COMMIT DROP " if self.conn.dialect.name == "postgresql" else ""
         compiled = query.compile(dialect=self.conn.dialect)
-        self.conn.exec_driver_sql(f"CREATE TEMPORARY TABLE {name} {dropped}AS {compiled}")
+        self.conn.exec_driver_sql(f"CREATE TEMPORARY TABLE {table.name} {dropped}AS {compiled}")
         return table
 
     def drop(self, table: sa.Table) -> None:
@@ -140,15 +142,9 @@ class Upsert:
         :raises TargetError: the transform dropped where a row is from
         """
         lacking = sa.or_(*(staged.c[name].is_(None) for name in (*self.key, *RECORD)))
-        query = (
-            sa.select(staged)
-            .where(lacking)
-            .order_by(
-                # Null before all others: databases have it at either end.
-                *(order for name in RECORD for order in (staged.c[name].is_not(None), staged.c[name]))
-            )
-        )
-        for row in stream(self.conn, query):
+        # Null before all others: databases have it at either end.
+        order = [each for name in RECORD for each in (staged.c[name].is_not(None), staged.c[name])]
+        for row in stream(self.conn, sa.select(staged).where(lacking).order_by(*order)):
             null = [name for name in (*self.key, *RECORD) if row._mapping[name] is None]
             if set(null) & set(RECORD):
                 raise TargetError(
@@ -173,7 +169,7 @@ class Upsert:
         the newest by timestamp.
         """
         # Rows of one record, as a transform may make, have the same offset: of these the last one.
-        by_offset = [staged.c[_OFFSET].desc(), self.place.desc()]
+        by_offset = [staged.c[_OFFSET].desc(), sa.literal_column(_PLACE[self.conn.dialect.name]).desc()]
         last = self._first(staged, (*self.key, _TOPIC, _PARTITION), by_offset).subquery("by_offset")
         timestamp = [last.c[TIMESTAMP].is_(None), last.c[TIMESTAMP].desc()] if TIMESTAMP in self.names else []
         return self._first(last, self.key, [*timestamp, last.c[_TOPIC].desc(), last.c[_PARTITION].desc()])
@@ -210,13 +206,13 @@ class Upsert:
             if is_outage(error):
                 raise
             if not is_of_row(error):
-                raise self._refused_statement(error) from None
+                raise refused_statement(error, self.table) from None
             refused = error
         # Outside of the handler: an error that follows must not have the database's, which quotes the row, in its
         # context.
         if not self._refuse_records(self.temporary(newest)):
             # The database takes each row by itself.
-            raise self._refused_statement(refused)
+            raise refused_statement(refused, self.table)
         return None
 
     def _refuse_records(self, newest: sa.Table) -> bool:
@@ -253,5 +249,167 @@ class Upsert:
                 raise
             raise refused_row(error, self.table) from None
 
-    def _refused_statement(self, error: DBAPIError) -> TargetError:
-        return TargetError(f"Nothing was written into {self.table.fullname!r}: {refusal(error, self.table)}")
+
+@dataclass(frozen=True, slots=True)
+class MySqlUpsert(Upsert):
+    """The statements of one upsert on MySQL and MariaDB.
+
+    `ON DUPLICATE KEY UPDATE` takes any unique index for the key, and does not tell rows that it inserts from rows that
+    it leaves. So rows are replaced by one statement and inserted by another.
+
+    Temporary tables are created and dropped without an implicit COMMIT. They last until the session ends, which may be
+    in a pool.
+
+    :param temporaries: the names of those that are there
+    """
+
+    temporaries: list[str] = field(default_factory=list)
+
+    def temporary(self, query: sa.Select[Any]) -> sa.Table:
+        names = [column.name for column in query.selected_columns]
+        # Of an outer join, all columns may be null; they keep the types, character sets and collations of the target.
+        nothing = sa.select(sa.literal_column("1")).subquery("_kafka_nothing")
+        types = sa.select(*(self.table.columns[name] for name in names)).where(sa.false())
+        compiled = types.select_from(nothing.outerjoin(self.table, sa.false())).compile(dialect=self.conn.dialect)
+        table = _new_table(query)
+        self.temporaries.append(table.name)
+        # Of another engine, rows would stay where the transaction returns to a savepoint.
+        self.conn.exec_driver_sql(
+            f"CREATE TEMPORARY TABLE {table.name} ({_MYSQL_PLACE} BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY) ENGINE = "
+            f"InnoDB AS {compiled}"
+        )
+        self.conn.execute(table.insert().from_select(names, query))
+        return table
+
+    def drop(self, table: sa.Table) -> None:
+        # Without TEMPORARY, the statement would commit.
+        self.conn.exec_driver_sql(f"DROP TEMPORARY TABLE {table.name}")
+        self.temporaries.remove(table.name)
+
+    def clean_up(self) -> None:
+        if self.temporaries and not self.conn.invalidated:
+            # An error that is raised already is the one to raise; tables of a session that is lost are gone.
+            with suppress(DBAPIError):
+                self.conn.exec_driver_sql(f"DROP TEMPORARY TABLE IF EXISTS {', '.join(self.temporaries)}")
+            self.temporaries.clear()
+
+    def merge(self, newest: sa.Select[Any]) -> int:
+        rows = self.temporary(newest)
+        for is_last in (False, False, True):
+            try:
+                with savepoint(self.conn):
+                    count = self._replace_and_insert(rows)
+                break
+            except IntegrityError as error:
+                # Perhaps of a key that another transaction has inserted meanwhile: its row is there to be replaced now.
+                if is_last or error_number(error.orig) != _MYSQL_DUPLICATE:
+                    raise
+        self.drop(rows)
+        return count
+
+    def _replace_and_insert(self, rows: sa.Table) -> int:
+        """Write rows, those of known keys and those of new ones; fail where another transaction has just inserted one
+        of the latter.
+        """
+        old, new = self.table.columns, rows.columns
+        same = sa.and_(*(old[name] == new[name] for name in self.key))
+        # Locked: a row that is to be replaced stays until it is.
+        known = self.temporary(sa.select(*(new[name] for name in self.key)).join(self.table, same).with_for_update())
+        replaced = self.table.update().values({old[name]: new[name] for name in self.written})
+        count = self.conn.execute(replaced.where(same, self.is_not_older(old, new))).rowcount
+        is_known = known.select().where(*(known.c[name] == new[name] for name in self.key)).exists()
+        inserted = self.conn.execute(
+            self.table.insert().from_select(self.names, sa.select(*self.of(rows)).where(~is_known)),
+            execution_options={"preserve_rowcount": True},
+        )
+        self.drop(known)
+        return int(count) + int(inserted.rowcount)
+
+
+def _new_table(query: sa.Select[Any]) -> sa.Table:
+    """Return a table for the result of a query, by a name that no table has: temporary ones are found before others."""
+    columns = (sa.Column(column.name, column.type) for column in query.selected_columns)
+    return sa.Table(f"_upsert_{token_hex(8)}", sa.MetaData(), *columns)
+
+
+def check_key(dialect: Dialect, key: Sequence[str], columns: pa.Schema | None) -> None:
+    """Check that a key identifies rows, and that the rows say which of them is the newest.
+
+    :param columns: the columns of the rows, or None where a transform decides them
+    :raises ConfigurationError: the database is of another kind, or the key is no tuple of columns of the rows
+    :raises TargetError: the transform drops the columns that say which row is newer
+    """
+    if dialect.name not in ("postgresql", "sqlite") and not is_mysql(dialect):
+        raise ConfigurationError(
+            "upsert_key works on PostgreSQL, SQLite, MySQL and MariaDB, and the sink's connection leads to "
+            f"{dialect.name}. Append the rows, without upsert_key, and choose the newest of each key in a view"
+        )
+    check_key_names(key, columns)
+
+
+def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
+    """Check that rows of a table can be replaced by key.
+
+    :raises TargetError: it lacks the columns that say which row is newer, or the key is not unique in it, or the user
+        may not; names the statement that helps
+    """
+    if unknown := [name for name in key if name not in table.columns]:
+        raise TargetError(
+            f"Table {table.fullname!r} has no column {quoted_names(unknown)}, which upsert_key names: add it"
+        )
+    if lacking := [name for name in RECORD if name not in table.columns]:
+        raise TargetError(
+            f"Table {table.fullname!r} has no column {quoted_names(lacking)}: whether a row of it is newer than one "
+            "with the same key could not be known. "
+            f"{'; '.join(add_column(table, ORIGIN_COLUMNS.field(name), conn.dialect) for name in lacking)}; or append, "
+            "without upsert_key"
+        )
+    if not _is_unique(conn, table, key):
+        index = sa.Index(f"{table.name}_key", *(table.columns[name] for name in key), unique=True)
+        statement = CreateIndex(index).compile(dialect=without_placeholders(conn.dialect))
+        raise TargetError(
+            f"Table {table.fullname!r} has no primary key and no unique index of exactly the columns of upsert_key, "
+            f"{quoted_names(key)}: {statement}"
+        )
+    check_rights(conn, table, ("SELECT", "UPDATE"), "{lacking} in table {table!r}, as upsert_key needs")
+    if (right := _lacking_right(conn)) is not None:
+        url = conn.engine.url
+        raise TargetError(
+            f"User {url.username!r} may not make temporary tables in database {url.database!r}, as upsert_key needs; "
+            f"GRANT {right} TO the user"
+        )
+
+
+def _lacking_right(conn: Connection) -> str | None:
+    """Return the right to create temporary tables, as GRANT names it; None where the user has it."""
+    database = without_placeholders(conn.dialect).identifier_preparer.quote(conn.engine.url.database or "")
+    if conn.dialect.name == "postgresql":
+        query = sa.select(sa.func.has_database_privilege(sa.func.current_database(), "TEMPORARY"))
+        return None if conn.scalar(query) else f"TEMPORARY ON DATABASE {database}"
+    if not is_mysql(conn.dialect):
+        return None
+    name = f"_upsert_{token_hex(8)}"
+    try:
+        conn.exec_driver_sql(f"CREATE TEMPORARY TABLE {name} (id INT) ENGINE = InnoDB")
+    except DBAPIError as error:
+        if error_number(error.orig) != _MYSQL_NO_RIGHT_TO_DATABASE:
+            raise
+        return f"CREATE TEMPORARY TABLES ON {database}.*"
+    conn.exec_driver_sql(f"DROP TEMPORARY TABLE {name}")
+    return None
+
+
+def _is_unique(conn: Connection, table: sa.Table, key: Sequence[str]) -> bool:
+    """Return whether the database accepts the key as a target of ON CONFLICT."""
+    inspector = sa.inspect(conn)
+    # SQLite's indexes of constraints are left out unless asked for.
+    indexes = inspector.get_indexes(table.name, table.schema, include_auto_indexes=True)
+    unique: list[list[str | None]] = [
+        inspector.get_pk_constraint(table.name, table.schema)["constrained_columns"],  # type: ignore[list-item]
+        *(
+            index["column_names"]
+            for index in indexes
+            if index["unique"] and not any(option.endswith("_where") for option in index.get("dialect_options", {}))
+        ),
+    ]
+    return any(sorted(names, key=str) == sorted(key) for names in unique)
