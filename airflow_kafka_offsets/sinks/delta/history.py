@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import deltalake
 
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.sinks.lake.table_format import Change, PublicationResult
+from airflow_kafka_offsets.sinks.lake.snapshot import Change, PublicationResult
 
 # What DESCRIBE HISTORY shows.
 _METADATA = "userMetadata"
