@@ -33,13 +33,7 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.delta.columns import arrow_columns, delta_schema, measured, skipping_columns, unusable
-from airflow_kafka_offsets.sinks.delta.history import (
-    commit_metadata,
-    history,
-    last_published,
-    published_by,
-    refuse_restored,
-)
+from airflow_kafka_offsets.sinks.delta.history import commit_metadata, last_published, publications, refuse_restored
 from airflow_kafka_offsets.sinks.lake.columns import (
     check_parameters,
     check_partitions,
@@ -114,8 +108,8 @@ class DeltaSnapshot(Snapshot):
         return None if found is None else (found.series, found.batch_id)
 
     def result(self, series: str, number: int) -> PublicationResult | None:
-        found = map(published_by, history(self.table))
-        return next((each.result for each in found if each and (each.series, each.batch_id) == (series, number)), None)
+        found = (each for each in publications(self.table) if (each.series, each.batch_id) == (series, number))
+        return next((each.result for each in found), None)
 
     @cached_property
     def _actions(self) -> pa.Table:

@@ -77,12 +77,6 @@ class PositionsCatalog(SqlCatalog):
         )
 
 
-def has_catalog(conn: Connection) -> bool:
-    """Return whether a database has the tables of a catalog."""
-    names = [table.name for table in SqlCatalogBaseTable.metadata.tables.values()]
-    return all(sa.inspect(conn).has_table(name) for name in names)
-
-
 @lru_cache(maxsize=16)
 def open_catalog(name: str, *pairs: tuple[str, str]) -> Catalog:
     """Return a catalog by its properties; the same one for the same of them.
@@ -212,7 +206,7 @@ class ConnectedIcebergTable(LakeTable):
         return None if table is None else IcebergSnapshot(sink.name, table, load, is_external=sink.commits_externally)
 
     def _load_over(self, conn: Connection, *, lock: bool) -> Table | None:
-        if not has_catalog(conn):
+        if not all(sa.inspect(conn).has_table(name) for name in SqlCatalogBaseTable.metadata.tables):
             return None
         catalog = PositionsCatalog(self.sink.catalog_name, conn, **self.properties)
         if lock:
@@ -233,21 +227,18 @@ class ConnectedIcebergTable(LakeTable):
         )
 
     def create(self, columns: pa.Schema) -> IcebergSnapshot:
-        if self.sink.commits_externally:
-            self._create_externally(columns)
-        else:
+        if not self.sink.commits_externally:
             self._create_here(columns)
+        else:
+            try:
+                create_table(self._catalog(), self.sink, columns)
+            except IntegrityError:
+                # The catalog is a database, in which another process created the namespace at the same moment.
+                create_table(self._catalog(), self.sink, columns)
         snapshot = self.snapshot()
         if snapshot is None:
             raise TargetError(f"{self.sink.name} disappeared; nothing was written")
         return snapshot
-
-    def _create_externally(self, columns: pa.Schema) -> None:
-        try:
-            create_table(self._catalog(), self.sink, columns)
-        except IntegrityError:
-            # The catalog is a database, in which another process created the namespace at the same moment.
-            create_table(self._catalog(), self.sink, columns)
 
     def _create_here(self, columns: pa.Schema) -> None:
         sink = self.sink
