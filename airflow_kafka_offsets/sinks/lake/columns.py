@@ -26,7 +26,7 @@ def match(
     name: str, table: pa.Schema, required: Collection[str], columns: pa.Schema, *, may_grow: bool = False
 ) -> None:
     """Check that rows fit a table by their types. The tasks that write its files refuse single values
-    (`writers.fitting`).
+    (`writers.table_rows`).
 
     :param name: of the table, for the message
     :param required: the columns of the table that may not be null
