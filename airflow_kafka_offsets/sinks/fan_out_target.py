@@ -25,8 +25,7 @@ from airflow_kafka_offsets.sinks.target_rows import (
     RowCount,
     TargetRows,
 )
-from airflow_kafka_offsets.staging.branches import columns_of
-from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
+from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns, columns_of
 from airflow_kafka_offsets.writers.row_writer import ArrowWriter
 
 if TYPE_CHECKING:

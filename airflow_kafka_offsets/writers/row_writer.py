@@ -20,9 +20,9 @@ from typing import Any, ClassVar, Protocol, cast
 import pyarrow as pa
 
 from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
-from airflow_kafka_offsets.staging.branches import split
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
+from airflow_kafka_offsets.staging.rows import split
 from airflow_kafka_offsets.writers.table_rows import RefusedRows
 
 WRITERS = {

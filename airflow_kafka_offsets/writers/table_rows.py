@@ -21,8 +21,7 @@ from airflow_kafka_offsets.formats.years import OUT_OF_YEARS, out_of_years
 from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
-from airflow_kafka_offsets.staging.refused import REASON, Record, null_key
-from airflow_kafka_offsets.staging.rows import are_of, record_of
+from airflow_kafka_offsets.staging.rows import REASON, Record, are_of, null_key, record_of
 
 
 class _UnfitError(Exception):

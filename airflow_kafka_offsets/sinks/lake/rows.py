@@ -22,7 +22,7 @@ from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, TOPIC
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.sinks.lake.removal import all_of
 from airflow_kafka_offsets.sinks.lake.snapshot import RowSource
-from airflow_kafka_offsets.sinks.row_detail import PLACE, RowDetail
+from airflow_kafka_offsets.sinks.row_origin import PLACE, RowDetail
 from airflow_kafka_offsets.sinks.target_rows import Batches, Detail, DuplicatedOffsets, RowCount, TargetRows
 
 _ROWS_AT_ONCE = 2_000_000

@@ -26,7 +26,7 @@ from airflow_kafka_offsets.sinks.delta import format as delta_format
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.sinks.parquet.table import ParquetTarget
 from airflow_kafka_offsets.sinks.sink import Sink
-from airflow_kafka_offsets.staging.refused import Record
+from airflow_kafka_offsets.staging.rows import Record
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 from tests.support import fixtures
 from tests.support.clients import Kafka, produce
