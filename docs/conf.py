@@ -22,7 +22,7 @@ from airflow_kafka_offsets import (
     Pipeline,
 )
 from airflow_kafka_offsets.operators.shared_docs import complete_docs
-from airflow_kafka_offsets.sinks.lake.directory_sink import DirectorySink
+from airflow_kafka_offsets.sinks.lake.sink import DirectorySink
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"]

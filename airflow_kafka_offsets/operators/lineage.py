@@ -27,7 +27,7 @@ from openlineage.client.facet_v2 import (
 
 from airflow_kafka_offsets.hooks.connections import kafka_config, open_database, sink_connections
 from airflow_kafka_offsets.operators.assets import topic_uris
-from airflow_kafka_offsets.sinks.lake.fields import fields_of
+from airflow_kafka_offsets.sinks.lake.sink import fields_of
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.sinks.table import Dataset
 

@@ -24,7 +24,7 @@ from airflow_kafka_offsets.sinks.target_rows import (
     TargetRows,
 )
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns, columns_of
-from airflow_kafka_offsets.writers.fan_out_writer import FanOutWriter
+from airflow_kafka_offsets.writers.row_writer import ArrowWriter
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -64,9 +64,9 @@ class FanOutTable(Table):
         for table in self.tables:
             table.refuse_unknown_rows(conn, batches, output)
 
-    def writer(self, columns: pa.Schema | None, output: Output) -> FanOutWriter:
+    def writer(self, columns: pa.Schema | None, output: Output) -> ArrowWriter:
         """Return the writer of files for each branch."""
-        return FanOutWriter()
+        return ArrowWriter(is_fan_out=True)
 
     @contextmanager
     def publish(self, conn: Connection, output: Output) -> Iterator[FanOutTarget]:

@@ -227,7 +227,7 @@ class Table(ABC):
         :param columns: of the rows, or None where a transform decides them
         :raises ConfigurationError: the tasks write final files, and would have to know the columns
         """
-        from airflow_kafka_offsets.writers.arrow_writer import ArrowWriter
+        from airflow_kafka_offsets.writers.row_writer import ArrowWriter
 
         return ArrowWriter()
 

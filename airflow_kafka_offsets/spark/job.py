@@ -19,8 +19,7 @@ from airflow_kafka_offsets.staging.rows import TargetColumns, schema_of, schema_
 from airflow_kafka_offsets.transforms import transform as transforms
 from airflow_kafka_offsets.transforms.transform import BatchTransform, DataFrameTransform, Transform
 from airflow_kafka_offsets.writers import row_writer as writers
-from airflow_kafka_offsets.writers.arrow_writer import ArrowWriter
-from airflow_kafka_offsets.writers.row_writer import RowWriter
+from airflow_kafka_offsets.writers.row_writer import ArrowWriter, RowWriter
 
 
 @dataclass(frozen=True)

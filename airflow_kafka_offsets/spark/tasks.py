@@ -24,8 +24,8 @@ from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.transforms.columns import check_columns
 from airflow_kafka_offsets.transforms.transform import BatchFunction
-from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 from airflow_kafka_offsets.writers.row_writer import STORAGE
+from airflow_kafka_offsets.writers.table_rows import RefusedRows
 
 _RESULT = pa.schema(
     [

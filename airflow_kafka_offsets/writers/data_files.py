@@ -156,7 +156,7 @@ def _written(
 
         def flush(partition: _Partition) -> Iterator[DataFile]:
             yield from partition.flush(stack)
-            open_ones = [each for each in partitions.values() if each.is_open]
+            open_ones = [each for each in partitions.values() if each.open_file is not None]
             if len(open_ones) > _OPEN_FILES:
                 yield from max(open_ones, key=lambda each: each.written).close()
 
@@ -189,12 +189,8 @@ class _Partition:
     open_file: _OpenFile | None = None
 
     @property
-    def is_open(self) -> bool:
-        return self.open_file is not None
-
-    @property
     def written(self) -> int:
-        return self.open_file.sink.tell() if self.open_file is not None else 0
+        return 0 if self.open_file is None else self.open_file.sink.tell()
 
     def keep(self, rows: pa.RecordBatch) -> None:
         self.kept.append(rows)
@@ -262,10 +258,9 @@ class _Renamed:
 
 
 def _is_same_but_for_names(first: pa.Schema | pa.DataType, second: pa.Schema | pa.DataType) -> bool:
-    if isinstance(first, pa.Schema) != isinstance(second, pa.Schema):
-        return False
+    """Return whether two schemas, or two types, are the same but for the names and the metadata of fields."""
     if isinstance(first, pa.Schema):
-        first, second = pa.struct(list(first)), pa.struct(list(second))
+        return _is_same_but_for_names(pa.struct(list(first)), pa.struct(list(second)))
     if not first.num_fields:
         return bool(first == second)
     return (first.id, first.num_fields) == (second.id, second.num_fields) and all(

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import math
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -26,13 +27,32 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
-import pyarrow as pa
-
+from airflow_kafka_offsets.exceptions import StagedFileError
+from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.rows import schema_of
 from airflow_kafka_offsets.writers.data_files import FILE_BYTES, DataFile, FileLayout, PartitionTerm
-from airflow_kafka_offsets.writers.hive_paths import hive_path
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 from airflow_kafka_offsets.writers.statistics import ColumnStatistics
+
+# Hive's name of the directory whose rows have no value.
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+# What Hive and Spark escape in the names of directories; they take other characters as they are, and no bytes of UTF-8.
+_SPECIAL = {*map(chr, range(1, 32)), *"\"#%'*/:=?\\\x7f{[]^"}
+
+
+def hive_path(directory: str, partition: Mapping[str, str | None]) -> str:
+    """Return the path of a new file.
+
+    :param partition: the text of each partition column
+    """
+    parts = [f"{_escaped(name)}={_NULL if text is None else _escaped(text)}" for name, text in partition.items()]
+    return "/".join([directory, *parts, f"part-{uuid.uuid4().hex}.parquet"])
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"%{ord(character):02X}" if character in _SPECIAL else character for character in text)
+
 
 # Longer texts are cut, as other writers do.
 _TEXT_LENGTH = 32
@@ -45,7 +65,7 @@ _GREATEST = "\U0010ffff"
 
 @dataclass(frozen=True)
 class DeltaShape:
-    """What of a Delta table decides how its files are written; a `TableFormat`.
+    """What of a Delta table decides how its files are written; a `FileFormat`.
 
     :param uri: of the table
     :param columns: of the table, with those that the commit adds, as a text
@@ -63,8 +83,15 @@ class DeltaShape:
 
     @cached_property
     def layout(self) -> FileLayout:
-        """What the files are like."""
-        return delta_layout(schema_of(self.columns), self.partition_by, self.sort_by, self.file_bytes, self.measured)
+        """What the files are like. Partition columns are in the table's log, and not in the files."""
+        return FileLayout(
+            columns=schema_of(self.columns),
+            partition_by=[PartitionTerm(name, (name,)) for name in self.partition_by],
+            left_out=self.partition_by,
+            sort_by=[(name, "ascending") for name in self.sort_by],
+            file_bytes=self.file_bytes,
+            measured=self.measured,
+        )
 
     def files(self, storage: Mapping[str, Any]) -> ObjectFiles:
         """Return where files are written."""
@@ -79,24 +106,6 @@ class DeltaShape:
         return json.dumps({"layout": self.digest, "add": add_action(file)})
 
 
-def delta_layout(
-    columns: pa.Schema,
-    partition_by: Sequence[str],
-    sort_by: Sequence[str] = (),
-    file_bytes: int = FILE_BYTES,
-    measured: Sequence[str] | None = None,
-) -> FileLayout:
-    """Return what files are like whose partition columns are in the table's log, and not in the files."""
-    return FileLayout(
-        columns=columns,
-        partition_by=[PartitionTerm(name, (name,)) for name in partition_by],
-        left_out=partition_by,
-        sort_by=[(name, "ascending") for name in sort_by],
-        file_bytes=file_bytes,
-        measured=measured,
-    )
-
-
 def delta_path(directory: str, partition: Mapping[str, Any]) -> str:
     """Return the path of a new file, with Hive's directories, as Spark writes it: some readers take the values of
     partition columns from these. In the log it is URL-encoded, as `AddAction` does.
@@ -106,6 +115,19 @@ def delta_path(directory: str, partition: Mapping[str, Any]) -> str:
     path = hive_path(directory, {name: delta_value(value) for name, value in partition.items()})
     is_too_long = any(len(part.encode()) > _LONGEST_NAME for part in path.split("/"))
     return hive_path(directory, {}) if is_too_long else path
+
+
+def read_written(table: str, file: StagedFile) -> tuple[str, dict[str, Any]]:
+    """Return the digest with which a file was written, and the fields of the action that adds it.
+
+    :param table: its name, for messages
+    :raises StagedFileError: the manifest contradicts itself about the file
+    """
+    written = json.loads(file.data)
+    add: dict[str, Any] = written["add"]
+    if (add["path"], add["size"], json.loads(add["stats"])["numRecords"]) != (file.name, file.bytes, file.rows):
+        raise StagedFileError(f"The manifest contradicts itself about file {file.name} of table {table!r}")
+    return written["layout"], add
 
 
 def add_action(file: DataFile) -> dict[str, Any]:

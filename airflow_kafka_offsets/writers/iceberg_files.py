@@ -20,7 +20,7 @@ from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionSpec, partition_record_value
 from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table import TableProperties
-from pyiceberg.table.locations import LocationProvider, load_location_provider
+from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, FloatType, NestedField, StructType
 from pyiceberg.utils.properties import property_as_bool, property_as_int
@@ -67,7 +67,7 @@ class IcebergStorage:
 
 @dataclass(frozen=True)
 class TableShape:
-    """What of an Iceberg table decides how its files are written; a `TableFormat`.
+    """What of an Iceberg table decides how its files are written; a `FileFormat`.
 
     :param schema: as JSON
     :param spec: the partition spec, as JSON
@@ -135,10 +135,6 @@ class TableShape:
         )
 
     @cached_property
-    def _locations(self) -> LocationProvider:
-        return load_location_provider(self.location, dict(self.properties))
-
-    @cached_property
     def _metrics(self) -> dict[int, StatisticsCollector]:
         return compute_statistics_plan(self.iceberg_schema, dict(self.properties))
 
@@ -155,27 +151,21 @@ class TableShape:
             TableProperties.WRITE_OBJECT_STORE_PARTITIONED_PATHS_DEFAULT,
         )
         parts = [attempt, directories if is_in_path else "", f"{uuid.uuid4().hex}.parquet"]
-        return self._locations.new_data_location("/".join(filter(None, parts)))
+        locations = load_location_provider(self.location, dict(self.properties))
+        return locations.new_data_location("/".join(filter(None, parts)))
 
-    def entry(self, file: DataFile) -> IcebergFile:
-        """Return the entry of a file in a manifest."""
+    def to_json(self, file: DataFile) -> str:
+        """Return the entry of a file in a manifest as a text."""
         found: dict[str, dict[int, Any]] = {name: {} for name in (*_COUNTS, *_BOUNDS)}
         for column in file.columns:
             assert column.field_id is not None
-            metrics = self._metrics[column.field_id]
-            values = {"column_sizes": column.bytes, **_metrics_of(column, metrics)}
+            values = {"column_sizes": column.bytes, **_metrics_of(column, self._metrics[column.field_id])}
             for name, value in values.items():
                 if value is not None:
-                    found[name][column.field_id] = value
-        return self._data_file(
-            file.path, self._record(file.partition), file.bytes, file.rows, list(file.split_offsets), found
-        )
-
-    def to_json(self, file: DataFile) -> str:
-        """Return the entry of a file as a text."""
-        entry, values = self.entry(file), self._record(file.partition)
+                    found[name][column.field_id] = _text(value) if name in _BOUNDS else value
+        record = self._record(file.partition)
         partition = [
-            None if values[index] is None else _text(to_bytes(part.field_type, values[index]))  # type: ignore[arg-type]
+            None if record[index] is None else _text(to_bytes(part.field_type, record[index]))  # type: ignore[arg-type]
             for index, part in enumerate(self.partition_types)
         ]
         return json.dumps(
@@ -186,9 +176,8 @@ class TableShape:
                 "partition": partition,
                 "rows": file.rows,
                 "bytes": file.bytes,
-                "split_offsets": entry.split_offsets,
-                **{name: getattr(entry, name) for name in _COUNTS},
-                **{name: {key: _text(value) for key, value in getattr(entry, name).items()} for name in _BOUNDS},
+                "split_offsets": list(file.split_offsets),
+                **found,
             }
         )
 
@@ -201,43 +190,31 @@ class TableShape:
             None if value is None else from_bytes(part.field_type, base64.b64decode(value))  # type: ignore[arg-type]
             for part, value in zip(self.partition_types, plain["partition"], strict=True)
         ]
-        found: dict[str, dict[int, Any]] = {
-            **{name: {int(key): value for key, value in plain[name].items()} for name in _COUNTS},
-            **{name: {int(key): base64.b64decode(value) for key, value in plain[name].items()} for name in _BOUNDS},
+        counts: dict[str, Any] = {name: {int(key): value for key, value in plain[name].items()} for name in _COUNTS}
+        bounds: dict[str, Any] = {
+            name: {int(key): base64.b64decode(value) for key, value in plain[name].items()} for name in _BOUNDS
         }
-        return self._data_file(
-            plain["path"], Record(*partition), plain["bytes"], plain["rows"], plain["split_offsets"], found
-        )
-
-    def _record(self, partition: Mapping[str, Any]) -> Record:
-        spec, schema = self.partition_spec, self.iceberg_schema
-        return Record(*(partition_record_value(part, partition[part.name], schema) for part in spec.fields))
-
-    def _data_file(
-        self,
-        path: str,
-        partition: Record,
-        size: int,
-        rows: int,
-        split_offsets: Sequence[int],
-        found: Mapping[str, Any],
-    ) -> IcebergFile:
         file = IcebergFile.from_args(
             content=DataFileContent.DATA,
-            file_path=path,
+            file_path=plain["path"],
             file_format=FileFormat.PARQUET,
-            partition=partition,
-            file_size_in_bytes=size,
-            record_count=rows,
-            split_offsets=split_offsets,
+            partition=Record(*partition),
+            file_size_in_bytes=plain["bytes"],
+            record_count=plain["rows"],
+            split_offsets=plain["split_offsets"],
             sort_order_id=None,
             spec_id=self.partition_spec.spec_id,
             equality_ids=None,
             key_metadata=None,
-            **found,
+            **counts,
+            **bounds,
         )
         file.spec_id = self.partition_spec.spec_id
         return file
+
+    def _record(self, partition: Mapping[str, Any]) -> Record:
+        spec, schema = self.partition_spec, self.iceberg_schema
+        return Record(*(partition_record_value(part, partition[part.name], schema) for part in spec.fields))
 
 
 def table_of(text: str) -> str:
@@ -249,10 +226,11 @@ def _metrics_of(column: ColumnStatistics, metrics: StatisticsCollector) -> dict[
     """Return what an entry says of a column, as the table's properties want it."""
     if metrics.mode.type == MetricModeTypes.NONE:
         return {}
+    counts_nans = isinstance(metrics.iceberg_type, (FloatType, DoubleType))
     counts = {
         "value_counts": column.values,
         "null_value_counts": column.nulls,
-        "nan_value_counts": column.nans if _counts_nans(metrics) and not column.is_repeated else None,
+        "nan_value_counts": column.nans if counts_nans and not column.is_repeated else None,
     }
     if metrics.mode.type == MetricModeTypes.COUNTS or column.least is None:
         return counts
@@ -266,10 +244,6 @@ def _metrics_of(column: ColumnStatistics, metrics: StatisticsCollector) -> dict[
     except UnicodeEncodeError:  # the character after U+D7FF is a surrogate
         upper = None
     return {**counts, "lower_bounds": to_bytes(metrics.iceberg_type, lower), "upper_bounds": upper}
-
-
-def _counts_nans(metrics: StatisticsCollector) -> bool:
-    return isinstance(metrics.iceberg_type, (FloatType, DoubleType))
 
 
 def _names(fields: Sequence[NestedField], field_id: int) -> list[str]:

@@ -13,18 +13,17 @@ import pyarrow as pa
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.writers.data_files import DataFile, FileLayout, Files, write_data_files
-from airflow_kafka_offsets.writers.refused_rows import RefusedRows
-from airflow_kafka_offsets.writers.table_rows import table_rows
+from airflow_kafka_offsets.writers.table_rows import RefusedRows, table_rows
 
 FORMATS = {
     "delta": "airflow_kafka_offsets.writers.delta_files:DeltaShape",
     "iceberg": "airflow_kafka_offsets.writers.iceberg_files:TableShape",
     "parquet": "airflow_kafka_offsets.writers.delta_files:DeltaShape",
 }
-"""The `TableFormat` of each format, by its name."""
+"""The `FileFormat` of each format, by its name."""
 
 
-class TableFormat(Protocol):
+class FileFormat(Protocol):
     """What of a table decides how its files are written: a frozen dataclass whose fields JSON can hold."""
 
     @property
@@ -80,7 +79,7 @@ class LakeWriter:
         """Write rows; see `RowWriter.write`."""
         # Spark's driver, which also knows the writer, needs no library of the format.
         module, _, name = FORMATS[self.format].partition(":")
-        shape: TableFormat = getattr(import_module(module), name)(**self.shape)
+        shape: FileFormat = getattr(import_module(module), name)(**self.shape)
         fitting = table_rows(self.table, rows, shape.layout.columns, self.batch_id, refused, self.key)
         path = partial(shape.path, self.attempt)
         for file in write_data_files(shape.files(storage), fitting, shape.layout, path):

@@ -73,19 +73,15 @@ class ObjectFiles:
 
     def size(self, path: str) -> int | None:
         """Return the size of a file; None where there is none."""
-        import obstore
-
         try:
-            return obstore.head(self.store, path)["size"]
+            return self.store.head(path)["size"]
         except FileNotFoundError:
             return None
 
     def copy(self, path: str, to: str) -> None:
         """Copy a file, in an object store on the server. It appears whole; what has the name is replaced."""
-        import obstore
-
         if self._root is None:
-            obstore.copy(self.store, path, to)
+            self.store.copy(path, to)
             return
         # Not by the store: where the file was copied before, it leaves a temporary link behind.
         target = self._root / to
@@ -99,25 +95,22 @@ class ObjectFiles:
 
     def remove(self, path: str) -> None:
         """Remove a file, if it is there."""
-        import obstore
-
         with suppress(FileNotFoundError):
-            obstore.delete(self.store, path)
+            self.store.delete(path)
 
-    def directories(self) -> list[str]:
-        """Return the names of the directories on the first level."""
-        import obstore
+    def directories(self, prefix: str = "") -> list[str]:
+        """Return the paths of the directories in a directory.
 
-        return [path.rstrip("/") for path in obstore.list_with_delimiter(self.store)["common_prefixes"]]
+        :param prefix: its path
+        """
+        return [path.rstrip("/") for path in self.store.list_with_delimiter(prefix)["common_prefixes"]]
 
     def find(self, prefix: str) -> Iterator[FoundFile]:
         """Yield the files of a directory and of those below it, in the order of their paths.
 
         :param prefix: the path of the directory
         """
-        import obstore
-
-        found = [file for chunk in obstore.list(self.store, prefix) for file in chunk]
+        found = [file for chunk in self.store.list(prefix) for file in chunk]
         for file in sorted(found, key=lambda file: file["path"]):
             yield FoundFile(file["path"], file["size"], file["last_modified"].timestamp())
 
@@ -189,12 +182,13 @@ def _open(uri: str, options: Mapping[str, Any]) -> ObjectStore:
 
     if is_local(uri):
         return LocalStore(local_path(uri), mkdir=True)
-    plain = {name.lower(): value for name, value in options.items()}
-    client = {name: plain.pop(name) for name in list(plain) if name.removeprefix("aws_") in _CLIENT}
-    for name in list(plain):
-        if name.removeprefix("aws_") in _COMMITS:
-            del plain[name]
-    client = {name.removeprefix("aws_"): _as_bool(value) for name, value in client.items()}
+    plain, client = dict[str, Any](), dict[str, Any]()
+    for name, value in options.items():
+        bare = name.lower().removeprefix("aws_")
+        if bare in _CLIENT:
+            client[bare] = _as_bool(value)
+        elif bare not in _COMMITS:
+            plain[name.lower()] = value
     try:
         return from_url(uri, config=plain, client_options=client)  # type: ignore[call-overload, no-any-return]
     except BaseException as error:

@@ -1,4 +1,5 @@
-"""The protocol of row writers, and the table of the writers that exist.
+"""How Spark's tasks write the rows of a batch: the protocol of row writers, the table of those that exist, and the
+writer of Arrow files in the staging directory, for a sink that writes the rows on the worker.
 
 A sink chooses the writer of its batches on the worker. It travels in the job as plain data; each Spark task writes its
 rows with it.
@@ -9,20 +10,23 @@ To add a writer, write a module beside this one with a frozen dataclass that is 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from typing import Any, ClassVar, Protocol, cast
 
 import pyarrow as pa
 
+from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
-from airflow_kafka_offsets.writers.refused_rows import RefusedRows
+from airflow_kafka_offsets.staging.rows import split
+from airflow_kafka_offsets.writers.table_rows import RefusedRows
 
 WRITERS = {
-    "arrow": "airflow_kafka_offsets.writers.arrow_writer:ArrowWriter",
-    "fan_out": "airflow_kafka_offsets.writers.fan_out_writer:FanOutWriter",
+    "arrow": "airflow_kafka_offsets.writers.row_writer:ArrowWriter",
     "lake": "airflow_kafka_offsets.writers.lake_writer:LakeWriter",
 }
 """The class of each writer, by its kind."""
@@ -62,6 +66,46 @@ class RowWriter(Protocol):
         :return: the files, complete; none where there are no rows
         :raises KafkaOffsetsError: the rows cannot be written
         """
+
+
+@dataclass(frozen=True)
+class ArrowWriter:
+    """Write the rows of a Spark partition into an Arrow file for each schema: one, or one for each branch of a fan-out
+    that has rows.
+
+    :param is_fan_out: whether the rows are those of several targets, as `staging.branches` joins them
+    """
+
+    kind: ClassVar[str] = "arrow"
+
+    is_fan_out: bool = False
+
+    @property
+    def columns(self) -> None:
+        """Nothing: the files say their columns."""
+
+    def write(
+        self,
+        rows: Iterable[pa.RecordBatch],
+        staging: StagingDirectory,
+        storage: Mapping[str, Any],
+        refused: RefusedRows,
+    ) -> Iterator[StagedFile]:
+        """Write rows; see `RowWriter.write`."""
+        writers: dict[int | None, ArrowFileWriter] = {}
+        with ExitStack() as stack:
+            for batch in rows:
+                for branch, part in split(batch) if self.is_fan_out else [(None, batch)]:
+                    if not part.num_rows:
+                        continue
+                    if branch not in writers:
+                        # Each attempt has files of its own. The manifest does not name the files of failed and
+                        # superseded speculative attempts.
+                        name = f"part-{uuid.uuid4().hex}.arrow"
+                        writers[branch] = stack.enter_context(ArrowFileWriter(staging, name, part.schema))
+                    writers[branch].write(part)
+        for branch, writer in writers.items():
+            yield replace(writer.file, branch=branch)
 
 
 def to_plain(writer: RowWriter) -> dict[str, Any]:

@@ -19,6 +19,9 @@ _LONGEST_BOUND = 4096
 
 _FIELD_ID = b"PARQUET:field_id"
 
+_LONG = {pa.string(), pa.large_string(), pa.binary(), pa.large_binary()}
+"""The types of values that may be longer."""
+
 
 class ColumnStatistics(NamedTuple):
     """The values of a column, or of a nested field that has values of its own.
@@ -71,7 +74,7 @@ class Measurement:
                 self._null_lists[index] += values_at(rows, leaf.path).null_count
             elif pa.types.is_floating(leaf.type):
                 self._nans[index] += pc.sum(pc.is_nan(values_at(rows, leaf.path))).as_py() or 0
-            elif _may_be_long(leaf.type):
+            elif leaf.type in _LONG:
                 values = values_at(rows, leaf.path)
                 if (pc.max(pc.binary_length(values)).as_py() or 0) > _LONGEST_BOUND:
                     found = pc.min_max(values)
@@ -82,10 +85,9 @@ class Measurement:
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         columns = [self._column(index, [group.column(index) for group in groups]) for index in self._measured]
         offsets = []
-        for group in groups:
-            first = group.column(0)
-            begins = [first.data_page_offset, first.dictionary_page_offset if first.has_dictionary_page else None]
-            offsets.append(min(offset for offset in begins if offset is not None))
+        for first in (group.column(0) for group in groups):
+            begin = first.data_page_offset
+            offsets.append(min(begin, first.dictionary_page_offset) if first.has_dictionary_page else begin)
         return columns, sorted(offsets)
 
     def _column(self, index: int, chunks: Sequence[pq.ColumnChunkMetaData]) -> ColumnStatistics:
@@ -138,10 +140,3 @@ def _leaves(path: tuple[str, ...], column: pa.Field, *, is_repeated: bool) -> It
 
 def _joined(first: tuple[Any, Any] | None, second: tuple[Any, Any]) -> tuple[Any, Any]:
     return second if first is None else (min(first[0], second[0]), max(first[1], second[1]))
-
-
-def _may_be_long(kind: pa.DataType) -> bool:
-    return any(
-        is_kind(kind)
-        for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    )

@@ -1,18 +1,228 @@
-"""Rows in the form in which the files of a table hold them: its columns, its types, and the batch they are of."""
+"""Rows in the form in which the files of a table hold them: its columns, its types, and the batch they are of.
+
+A value is stored exactly, or its row is refused: its record becomes a dead letter, or fails the load.
+"""
 
 from __future__ import annotations
 
+import uuid
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_kafka_offsets.core.bisection import Failure, split_at_failures
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, RESERVED_PREFIX
-from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.staging.rows import null_key
-from airflow_kafka_offsets.writers.fitting import fit
-from airflow_kafka_offsets.writers.refused_rows import RefusedRows
+from airflow_kafka_offsets.exceptions import RecordError, TargetError
+from airflow_kafka_offsets.formats.years import OUT_OF_YEARS, out_of_years
+from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import StagedFile
+from airflow_kafka_offsets.staging.rows import REASON, Record, are_of, null_key, record_of
+
+
+class _UnfitError(Exception):
+    """Some of the values do not fit."""
+
+
+_INTEGERS = {pa.int8(), pa.int16(), pa.int32(), pa.int64()}
+
+
+def fit(
+    table: str, batch: pa.RecordBatch, columns: Sequence[pa.Field], refused: RefusedRows
+) -> tuple[pa.RecordBatch, list[pa.Array]]:
+    """Return the rows whose values all fit, and the values in the types of the columns.
+
+    :param table: its name, for messages
+    :param columns: some of the rows, as the table has them
+    :param refused: takes the other rows
+    :raises TargetError: values of this type do not fit into a column
+    :raises RecordError: a value is refused, and its record may not become a dead letter
+    """
+    while True:
+        arrays = []
+        for column in columns:
+            array, unfit, reason = _fit(table, batch.column(column.name), column)
+            if unfit:
+                break
+            arrays.append(array)
+        else:
+            return batch, arrays
+        batch = refused.take_out(batch, dict.fromkeys(unfit, f"column {column.name!r} of table {table!r}: {reason}"))
+
+
+def _fit(table: str, values: pa.Array, column: pa.Field) -> tuple[pa.Array, list[int], str]:
+    """Return the values in the type of a column; or which rows have a value that does not fit, and why."""
+    if not column.nullable and values.null_count:
+        return values, pc.indices_nonzero(values.is_null()).to_pylist(), f"it is NOT NULL, the {values.type} is null"
+    # Readers in Python, and the statistics of the file, have no such years.
+    if not pa.types.is_nested(values.type) and (late := out_of_years(values)):
+        return values, late, f"a value of type {values.type}: {OUT_OF_YEARS}"
+    if values.type == column.type:
+        return values, [], ""
+    # Arrow's messages quote values.
+    misfit = f"a value of type {values.type} does not fit into {column.type}"
+    array = _exact(values, column.type) if _is_castable(values, column.type) else None
+    if array is not None:
+        return array, [], ""
+    if not may_hold(column.type, values.type):
+        raise TargetError(f"Column {column.name!r} of table {table!r}: {misfit}")
+    return values, _unfit(values, column.type), misfit
+
+
+def _is_castable(values: pa.Array, kind: pa.DataType) -> bool:
+    """Return whether Arrow casts at all between two types."""
+    # Without its zone, an instant would be another one.
+    if pa.types.is_timestamp(values.type) and (values.type.tz is None) != (getattr(kind, "tz", None) is None):
+        return False
+    try:
+        values.slice(0, 0).cast(kind)
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _exact(values: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    """Return values in another type; None where one of them would change."""
+    try:
+        cast = values.cast(kind)
+        if keeps(kind, values.type):
+            return cast
+        # Arrow rounds some numbers silently.
+        back = cast.cast(values.type)
+    except pa.ArrowException:
+        return None
+    if pa.types.is_floating(values.type):  # NaN is unlike itself
+        is_same = bool(pc.all(pc.or_(pc.equal(back, values), pc.is_nan(values)), min_count=0).as_py())
+    else:
+        is_same = back.equals(values)
+    return cast if is_same else None
+
+
+def _unfit(values: pa.Array, kind: pa.DataType) -> list[int]:
+    """Return which of some values do not fit."""
+
+    def check(first: int, end: int) -> None:
+        if _exact(values.slice(first, end - first), kind) is None:
+            raise _UnfitError
+
+    found = split_at_failures(0, len(values), check, _UnfitError)
+    return [each.position for each in found if isinstance(each, Failure)]
+
+
+def may_hold(column: pa.DataType, rows: pa.DataType) -> bool:
+    """Return whether a column has values of a type exactly, though not every one: those that it has not are refused one
+    by one.
+    """
+    if keeps(column, rows) or (_is_integer(column) and _is_integer(rows)):
+        return True
+    return bool(pa.types.is_decimal(column) and pa.types.is_decimal(rows))
+
+
+def keeps(column: pa.DataType, rows: pa.DataType) -> bool:
+    """Return whether a column has every value of a type exactly."""
+    column, rows = _plain(column), _plain(rows)
+    if column == rows or pa.types.is_null(rows):
+        return True
+    return any(is_kind(column) and is_kind(rows) and keeps_all(column, rows) for is_kind, keeps_all in _KEEPS)
+
+
+def _is_integer(kind: pa.DataType) -> bool:
+    return kind in _INTEGERS
+
+
+def _keeps_decimals(column: pa.DataType, rows: pa.DataType) -> bool:
+    return bool(rows.scale == column.scale and rows.precision <= column.precision)
+
+
+def _keeps_instants(column: pa.DataType, rows: pa.DataType) -> bool:
+    return (column.tz is None) == (rows.tz is None) and column.unit in ("us", "ns") and rows.unit != "ns"
+
+
+def _keeps_fields(column: pa.DataType, rows: pa.DataType) -> bool:
+    pairs = zip(list(column), list(rows), strict=True)
+    return column.num_fields == rows.num_fields and all(
+        field.name == other.name and keeps(field.type, other.type) for field, other in pairs
+    )
+
+
+def _keeps_entries(column: pa.DataType, rows: pa.DataType) -> bool:
+    return keeps(column.key_type, rows.key_type) and keeps(column.item_type, rows.item_type)
+
+
+_KEEPS: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, pa.DataType], bool]]] = (
+    (_is_integer, lambda column, rows: rows.bit_width <= column.bit_width),
+    (pa.types.is_floating, lambda column, rows: rows.bit_width <= column.bit_width),
+    (pa.types.is_decimal, _keeps_decimals),
+    (pa.types.is_timestamp, _keeps_instants),
+    (pa.types.is_struct, _keeps_fields),
+    (pa.types.is_list, lambda column, rows: keeps(column.value_type, rows.value_type)),
+    (pa.types.is_map, _keeps_entries),
+)
+"""For each kind of types, whether a column has every value of another type of this kind exactly."""
+
+_SMALL = {
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+}
+"""The types with the same values and 32-bit offsets."""
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Return the type that has the same values, in the smaller of its two forms, and UTC by one name."""
+    if pa.types.is_large_list(kind):
+        return pa.list_(kind.value_field)
+    if pa.types.is_timestamp(kind) and kind.tz in ("+00:00", "Etc/UTC"):
+        return pa.timestamp(kind.unit, "UTC")
+    return _SMALL.get(kind, kind)
+
+
+class RefusedRows(ExitStack):
+    """Writes the refused rows of a task into a file, with the reasons. It is created with the first of them.
+
+    The file is complete when the context is left.
+
+    :param are_kept: whether their records may become dead letters; the first one is an error otherwise
+    :param why_not: why they may not although dead letters are asked for, as the end of a sentence
+    """
+
+    def __init__(self, staging: StagingDirectory, are_kept: bool = False, why_not: str = "") -> None:
+        super().__init__()
+        self._staging, self._are_kept, self._why_not = staging, are_kept, why_not
+        self._writer: ArrowFileWriter | None = None
+
+    @property
+    def file(self) -> StagedFile | None:
+        """The complete file, once the context is left; None if no row was refused."""
+        return None if self._writer is None else self._writer.file
+
+    def take_out(self, batch: pa.RecordBatch, reasons: Mapping[int, str]) -> pa.RecordBatch:
+        """Return the rows of a batch without refused ones, and without other rows of the same records.
+
+        :param reasons: by the index of the row
+        :raises RecordError: refused records may not become dead letters; names the first
+        :raises TargetError: the rows do not say which record they are of
+        """
+        records: dict[Record, str] = {}
+        for row in sorted(reasons):
+            records.setdefault(record_of(batch, row, reasons[row]), reasons[row])
+        if not self._are_kept:
+            record, reason = next(iter(records.items()))
+            raise RecordError(f"{reason}{self._why_not}", *record)
+        is_refused = are_of(batch, records)
+        rows = batch.filter(is_refused)
+        whys = [records[record_of(rows, row, "")] for row in range(rows.num_rows)]
+        rows = rows.append_column(pa.field(REASON, pa.string()), pa.array(whys, pa.string()))
+        if self._writer is None:
+            name = f"refused-{uuid.uuid4().hex}.arrow"
+            self._writer = self.enter_context(ArrowFileWriter(self._staging, name, rows.schema))
+        self._writer.write(rows)
+        return batch.filter(pc.invert(is_refused))
 
 
 def table_rows(
@@ -38,23 +248,33 @@ def table_rows(
         if not batch.num_rows:
             continue
         held = set(batch.schema.names)
-        unknown = [each for each in sorted(held.difference(columns.names)) if not _is_added(each)]
+        unknown = [each for each in sorted(held.difference(columns.names)) if not is_added(each)]
         if unknown:
             raise TargetError(f"Table {name!r} has no column {', '.join(map(repr, unknown))}")
         if missing := sorted(needed.difference(held, {BATCH_ID})):
             raise TargetError(f"Table {name!r} needs a value for {', '.join(map(repr, missing))}")
         of_rows = [column for column in columns if column.name in held and column.name != BATCH_ID]
         fitting, arrays = fit(name, _with_key(batch, key, refused) if key else batch, of_rows, refused)
-        if not fitting.num_rows:
-            continue
-        values = {column.name: each for column, each in zip(of_rows, arrays, strict=True)}
-        if BATCH_ID in columns.names:
-            values[BATCH_ID] = _repeated(batch_id, fitting.num_rows).cast(columns.field(BATCH_ID).type)
-        filled = [
-            values[column.name] if column.name in values else pa.nulls(fitting.num_rows, column.type)
-            for column in columns
-        ]
-        yield pa.RecordBatch.from_arrays(filled, schema=columns)
+        if fitting.num_rows:
+            names = [*(column.name for column in of_rows), BATCH_ID]
+            arrays.append(_repeated(batch_id, fitting.num_rows))
+            yield with_columns(pa.RecordBatch.from_arrays(arrays, names), columns)
+
+
+def with_columns(rows: pa.RecordBatch, columns: pa.Schema, values: Mapping[str, Any] | None = None) -> pa.RecordBatch:
+    """Return rows with all columns of a schema, in its types.
+
+    :param values: of the columns that they lack; null for others
+    """
+    known, arrays = values or {}, []
+    for column in columns:
+        if column.name in rows.schema.names:
+            arrays.append(rows.column(column.name).cast(column.type))
+        elif (value := known.get(column.name)) is None:
+            arrays.append(pa.nulls(rows.num_rows, column.type))
+        else:
+            arrays.append(pa.repeat(pa.scalar(value, column.type), rows.num_rows))
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
 def _with_key(batch: pa.RecordBatch, key: Sequence[str], refused: RefusedRows) -> pa.RecordBatch:
@@ -75,29 +295,28 @@ def _with_key(batch: pa.RecordBatch, key: Sequence[str], refused: RefusedRows) -
     return refused.take_out(batch, reasons) if reasons else batch
 
 
-def _is_added(column: str) -> bool:
-    return column.startswith(RESERVED_PREFIX) or column == BATCH_ID
+def is_added(name: str) -> bool:
+    """Return whether this package adds a column to rows."""
+    return name.startswith(RESERVED_PREFIX) or name == BATCH_ID
 
 
 def file_type(kind: pa.DataType) -> pa.DataType:
     """Return the type in which a file holds values: of the two forms that Arrow has of some, the one with 32-bit
     offsets.
     """
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
+    if pa.types.is_fixed_size_binary(kind):
         return pa.binary()
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", None if kind.tz is None else "UTC")
     if pa.types.is_decimal(kind):
         return pa.decimal128(kind.precision, kind.scale)
     if pa.types.is_struct(kind):
-        return pa.struct([_file_field(kind.field(index)) for index in range(kind.num_fields)])
+        return pa.struct([_file_field(field) for field in kind])
     if pa.types.is_map(kind):
         return pa.map_(file_type(kind.key_type), _file_field(kind.item_field))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(_file_field(kind.value_field))
-    return kind
+    return _SMALL.get(kind, kind)
 
 
 def file_columns(columns: pa.Schema) -> pa.Schema:

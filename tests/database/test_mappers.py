@@ -11,15 +11,16 @@ def test_an_iceberg_catalog_imports_no_models_of_airflow_and_leaves_them_usable(
     import sys
     import sqlalchemy as sa
     import airflow
-    from airflow_kafka_offsets.sinks.iceberg.catalogs import PositionsCatalog, create_catalog, open_catalog
+    from pyiceberg.catalog.sql import SqlCatalogBaseTable
+    from airflow_kafka_offsets.sinks.iceberg.format import PositionsCatalog, open_catalog
 
     with sa.create_engine("sqlite://").begin() as conn:
-        create_catalog(conn)
+        SqlCatalogBaseTable.metadata.create_all(conn)
         for _ in range(2):
             catalog = PositionsCatalog("default", conn)
             catalog.create_namespace_if_not_exists("shop")
         print(catalog.list_namespaces(), "airflow.models.dag_favorite" in sys.modules)
-    open_catalog("other", {"type": "sql", "uri": "sqlite://"})
+    open_catalog("other", ("type", "sql"), ("uri", "sqlite://"))
     print("airflow.models.dag_favorite" in sys.modules)
 
     from airflow.models.dag import DagModel

@@ -23,7 +23,7 @@ from airflow_kafka_offsets.operators.assets import topic_uris
 from airflow_kafka_offsets.operators.lineage import FACET, _load_facet, _topic, datasets_of
 from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
 from airflow_kafka_offsets.sinks.fan_out import as_sink
-from airflow_kafka_offsets.sinks.lake import names as lake_names
+from airflow_kafka_offsets.sinks.lake.sink import dataset_name
 from airflow_kafka_offsets.sinks.sql import connected_table
 from airflow_kafka_offsets.sinks.table import Dataset
 
@@ -64,7 +64,7 @@ def test_a_table_is_named_after_its_database(uri: str, expected: tuple[str, str]
     ],
 )
 def test_files_are_named_after_their_bucket_without_a_login(uri: str, expected: tuple[str, str]) -> None:
-    assert lake_names.dataset_name(uri) == expected
+    assert dataset_name(uri) == expected
 
 
 def test_the_first_bootstrap_server_names_the_cluster() -> None:
@@ -88,7 +88,7 @@ def test_each_of_several_targets_is_a_dataset_of_its_own_with_its_columns(tmp_pa
 
 def test_files_of_a_table_have_its_columns(tmp_path: Path) -> None:
     lake = DeltaTable(str(tmp_path), conn_id="warehouse")
-    lake.connect(sa.create_engine("sqlite://")).format.create(pa.schema([("id", pa.int64())]))
+    lake.connect(sa.create_engine("sqlite://")).create(pa.schema([("id", pa.int64())]))
 
     (table,) = datasets_of(lake, sa.create_engine("sqlite://"))
     assert table == Dataset("file", str(tmp_path), [("id", "int64"), *(table.fields or ())[1:]])

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.writers.arrow_writer import ArrowWriter
-from airflow_kafka_offsets.writers.refused_rows import RefusedRows
+from airflow_kafka_offsets.writers.row_writer import ArrowWriter
+from airflow_kafka_offsets.writers.table_rows import RefusedRows
 
 IMPORTED = "; import sys; print('pandas' in sys.modules)"
 

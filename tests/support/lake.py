@@ -23,7 +23,7 @@ from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
 from airflow_kafka_offsets.staging.rows import StagedRows
 from airflow_kafka_offsets.verification.verify import verify
-from airflow_kafka_offsets.writers.refused_rows import RefusedRows
+from airflow_kafka_offsets.writers.table_rows import RefusedRows
 from tests.support.loads import Loader, positions, rows
 
 RUN = TaskRun("run", "dag", "task", -1, 1)

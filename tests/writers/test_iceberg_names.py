@@ -18,7 +18,7 @@ from airflow_kafka_offsets.staging.rows import schema_text
 from airflow_kafka_offsets.writers.data_files import FileLayout, write_data_files
 from airflow_kafka_offsets.writers.iceberg_files import IcebergStorage
 from airflow_kafka_offsets.writers.lake_writer import LakeWriter
-from airflow_kafka_offsets.writers.refused_rows import RefusedRows
+from airflow_kafka_offsets.writers.table_rows import RefusedRows
 
 USER = pa.struct([("user-id", pa.string()), ("@type", pa.int64()), ("ok", pa.int64())])
 
@@ -83,7 +83,9 @@ def test_nested_fields_are_written_again(table: Table) -> None:
     with table.transaction() as transaction, transaction.update_snapshot().overwrite() as overwrite:
         for task in table.scan().plan_files():
             overwrite.delete_data_file(task.file)
-        overwrite.append_data_file(shape.entry(file))
+        entry = shape.from_json(shape.to_json(file))
+        assert entry is not None
+        overwrite.append_data_file(entry)
 
     assert table.scan().to_arrow().to_pylist() == ROWS[1:]
 

@@ -31,6 +31,8 @@ _OF_COLUMNS = {
     "delta.invariants": "has columns with invariants",
 }
 
+_ORIGIN = (BATCH_ID, *RECORD, TIMESTAMP)
+
 # As many columns have statistics unless a property says otherwise.
 _MEASURED = 32
 
@@ -75,7 +77,7 @@ def measured(configuration: Mapping[str, str], columns: pa.Schema) -> list[str]:
 
     :param configuration: the properties of the table
     """
-    origin = [name for name in (BATCH_ID, *RECORD, TIMESTAMP) if name in columns.names]
+    origin = [name for name in _ORIGIN if name in columns.names]
     if chosen := configuration.get("delta.dataSkippingStatsColumns"):
         wanted = {name.strip().strip("`").partition(".")[0] for name in chosen.split(",")}
         return [name for name in columns.names if name in wanted or name in origin]
@@ -90,7 +92,7 @@ def skipping_columns(columns: pa.Schema) -> str | None:
     """
     if sum(map(_leaves, columns)) <= _MEASURED:
         return None
-    origin = [column for column in columns if column.name in (BATCH_ID, *RECORD, TIMESTAMP)]
+    origin = [column for column in columns if column.name in _ORIGIN]
     chosen, rest = list(origin), _MEASURED - len(origin)
     for column in columns:
         rest -= _leaves(column)

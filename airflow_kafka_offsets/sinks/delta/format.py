@@ -1,46 +1,260 @@
-"""Tables of Delta Lake at a URI; a `TableFormat`."""
+"""A table of Delta Lake at a URI: a version of it, and one commit to it.
+
+delta-rs would rebase a commit onto those of others, and lose a removal there: a file that OPTIMIZE replaced meanwhile
+is "removed" without effect, and its rows stay. A commit here is for the next version of the table, or fails.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
-from deltalake.exceptions import DeltaError, TableNotFoundError
+import pyarrow.compute as pc
+from deltalake import CommitProperties, Transaction
+from deltalake.exceptions import (
+    CommitFailedError,
+    DeltaError,
+    DeltaProtocolError,
+    SchemaMismatchError,
+    TableNotFoundError,
+)
+from deltalake.schema import Field
+from deltalake.transaction import AddAction, RemoveAction
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.sinks.delta.columns import delta_schema, skipping_columns
-from airflow_kafka_offsets.sinks.delta.snapshot import DeltaSnapshot
-from airflow_kafka_offsets.sinks.lake.creation import check_parameters, created_columns
-from airflow_kafka_offsets.sinks.lake.directory_sink import DirectorySink
-from airflow_kafka_offsets.sinks.lake.fields import fields_of
-from airflow_kafka_offsets.sinks.lake.names import dataset_name
-from airflow_kafka_offsets.sinks.lake.table_format import Snapshot
+from airflow_kafka_offsets.core.origin import BATCH_ID
+from airflow_kafka_offsets.exceptions import StagedFileError, TargetError
+from airflow_kafka_offsets.sinks.delta.columns import arrow_columns, delta_schema, measured, skipping_columns, unusable
+from airflow_kafka_offsets.sinks.delta.history import commit_metadata, last_published, publications, refuse_restored
+from airflow_kafka_offsets.sinks.lake.columns import (
+    check_parameters,
+    check_partitions,
+    created_columns,
+    lacking,
+)
+from airflow_kafka_offsets.sinks.lake.left_files import left_below, remove_left
+from airflow_kafka_offsets.sinks.lake.sink import DirectorySink, dataset_name, fields_of
+from airflow_kafka_offsets.sinks.lake.snapshot import (
+    Bounds,
+    Change,
+    LakeFile,
+    PublicationResult,
+    Snapshot,
+    UnknownOutcomeError,
+    read_parquet,
+)
+from airflow_kafka_offsets.sinks.lake.table import LakeTable
 from airflow_kafka_offsets.sinks.table import Dataset
+from airflow_kafka_offsets.staging.manifest import StagedFile
+from airflow_kafka_offsets.staging.rows import schema_text
+from airflow_kafka_offsets.writers.delta_files import DeltaShape, delta_value, read_written
+from airflow_kafka_offsets.writers.lake_writer import FileFormat
 from airflow_kafka_offsets.writers.object_files import ObjectFiles, is_local, local_path
+from airflow_kafka_offsets.writers.table_rows import file_columns, is_added
+
+if TYPE_CHECKING:
+    from airflow_kafka_offsets.sinks.delta.table import DeltaTable
+
+
+class DeltaSnapshot(Snapshot):
+    """A table in one version; see `Snapshot`."""
+
+    storage: ObjectFiles
+
+    def __init__(self, sink: DirectorySink, table: deltalake.DeltaTable, files: ObjectFiles) -> None:
+        self.sink, self.name, self.table, self.storage = sink, sink.name, table, files
+        self.columns = arrow_columns(table.schema())
+        self.required = [column.name for column in self.columns if not column.nullable]
+        self.partition_by: list[str] = list(table.metadata().partition_columns)
+        self.configuration = dict(table.metadata().configuration)
+
+    @property
+    def version(self) -> int:
+        return self.table.version()
+
+    def refresh(self) -> DeltaSnapshot:
+        self.table.update_incremental()
+        return DeltaSnapshot(self.sink, self.table, self.storage)
+
+    def check(self) -> None:
+        if reasons := unusable(self.table):
+            raise TargetError(
+                f"Table {self.name!r} cannot be written to: {'; '.join(reasons)}. Drop the feature, or load into "
+                "another table"
+            )
+        check_partitions(self.name, self.columns, self.partition_by, self.sink.partition_by)
+
+    def check_history(self, group_id: str, last_rewind: datetime | None) -> None:
+        refuse_restored(self.name, self.table, group_id, last_rewind)
+
+    def check_removal(self) -> None:
+        if self.configuration.get("delta.appendOnly", "false").lower() == "true":
+            raise TargetError(f"Rows of table {self.name!r} cannot be removed: it has delta.appendOnly=true")
+
+    def last_number(self, series: str) -> int:
+        number = self.table.transaction_version(series)
+        return -1 if number is None else number
+
+    def last_series(self, group_id: str) -> tuple[str, int] | None:
+        found = last_published(self.table, group_id)
+        return None if found is None else (found.series, found.batch_id)
+
+    def result(self, series: str, number: int) -> PublicationResult | None:
+        found = (each for each in publications(self.table) if (each.series, each.batch_id) == (series, number))
+        return next((each.result for each in found), None)
+
+    @cached_property
+    def _actions(self) -> pa.Table:
+        return pa.table(self.table.get_add_actions())
+
+    def files(self, any_of: Sequence[Bounds] = ({},)) -> list[LakeFile]:
+        actions, chosen = self._actions, pa.repeat(pa.scalar(False), self._actions.num_rows)
+        for bounds in any_of:
+            chosen = pc.or_(chosen, self._within(actions, bounds))
+        found = actions.filter(chosen)
+        partitions = found["partition"].to_pylist() if "partition" in found.schema.names else [{}] * found.num_rows
+        least, greatest = (_inner(found, side, BATCH_ID) for side in ("min", "max"))
+        batches: list[Any] = [None] * found.num_rows
+        if least is not None and greatest is not None:
+            pairs = zip(least.to_pylist(), greatest.to_pylist(), strict=True)
+            batches = [None if None in pair else pair for pair in pairs]
+        rows = zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), partitions, batches, strict=True)
+        return [LakeFile(path, (_below(path), size, partition or {}), batch) for path, size, partition, batch in rows]
+
+    def _within(self, actions: pa.Table, bounds: Bounds) -> pa.ChunkedArray:
+        chosen = pa.repeat(pa.scalar(True), actions.num_rows)
+        for name, (lowest, highest) in bounds.items():
+            sides = ("partition", "partition") if name in self.partition_by else ("min", "max")
+            least, greatest = (_inner(actions, side, name) for side in sides)
+            if least is not None and greatest is not None:
+                is_below = pc.greater(least, pa.scalar(highest))
+                is_above = pc.less(greatest, pa.scalar(lowest))
+                chosen = pc.and_not(chosen, pc.fill_null(pc.or_(is_below, is_above), False))
+        return chosen
+
+    def read(self, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        path, _, partition = file.native
+        schema = pa.schema([self.columns.field(name).with_nullable(True) for name in columns])
+        yield from read_parquet(self.storage, path, schema, partition)
+
+    def shape(self, rows: pa.Schema | None = None) -> DeltaShape:
+        new = [] if rows is None else lacking(self.columns, file_columns(rows))
+        columns = pa.schema([*self.columns, *(column.with_nullable(True) for column in new)])
+        names = {*(rows.names if rows is not None else columns.names), BATCH_ID}
+        types = [
+            (column.name, str(column.type)) for column in columns if column.name in names or not is_added(column.name)
+        ]
+        digest = hashlib.sha256(repr((sorted(types), self.partition_by)).encode()).hexdigest()
+        return DeltaShape(
+            self.sink.uri,
+            schema_text(columns),
+            tuple(self.partition_by),
+            tuple(self.sink.sort_by),
+            tuple(measured(self.configuration, columns)),
+            self.sink.file_bytes,
+            digest,
+        )
+
+    def entry(self, file: StagedFile, shape: FileFormat) -> tuple[AddAction, LakeFile]:
+        layout, add = read_written(self.name, file)
+        if layout != cast("DeltaShape", shape).digest:
+            raise StagedFileError(
+                f"Table {self.name!r} has other columns or partitions than when the files of the batch were written"
+            )
+        return AddAction(**add), LakeFile(file.name, (file.name, file.bytes, add["partition_values"]))
+
+    def is_own(self, path: str, attempt: str) -> bool:
+        return path.startswith(f"{attempt}/") and ".." not in path.split("/")
+
+    def size(self, path: str) -> int | None:
+        return self.storage.size(path)
+
+    def commit(self, change: Change) -> bool:
+        new = [] if change.columns is None else lacking(self.columns, file_columns(change.columns))
+        try:
+            if new:
+                self._add_columns(new)
+                return False  # the table is another one by now
+            self.table.create_write_transaction(
+                [*change.adds, *map(remove_action, change.removes)],
+                mode="append",
+                schema=self.table.schema(),
+                partition_by=self.partition_by,
+                commit_properties=CommitProperties(
+                    max_commit_retries=0,
+                    app_transactions=[Transaction(change.output.series, change.number)],
+                    custom_metadata=commit_metadata(change),
+                ),
+            )
+        except CommitFailedError:
+            return False
+        except (DeltaProtocolError, SchemaMismatchError, ValueError, NotImplementedError) as error:
+            raise TargetError(f"Table {self.name!r} cannot be written to: {error}. Nothing was written") from error
+        except (DeltaError, OSError) as error:
+            raise UnknownOutcomeError(f"{type(error).__name__}: {error}") from error
+        return True
+
+    def _add_columns(self, columns: Sequence[pa.Field]) -> None:
+        """Add columns, in a commit of their own: if nothing follows it, they are there and null."""
+        nullable = pa.schema([column.with_nullable(True) for column in columns])
+        fields: list[Field] = list(delta_schema(nullable).fields)
+        self.table.alter.add_columns(fields, commit_properties=CommitProperties(max_commit_retries=0))
+
+    def remove_leftovers(self, batch_id: int, before: datetime) -> int:
+        left = left_below(self.storage, batch_id, before)
+        if left:
+            left.difference_update(_below(file.key) for file in self.files())
+        if left:
+            # VACUUM removes what no version names that the table's retention keeps.
+            left.intersection_update(self.table.vacuum(dry_run=True, full=True))
+        return remove_left(self.storage, left)
+
+
+def remove_action(file: LakeFile) -> RemoveAction:
+    """Return the action that removes a file from the log. It URL-encodes the path, as `AddAction` does."""
+    path, size, partition = file.native
+    values = {name: delta_value(value) for name, value in partition.items()}
+    return RemoveAction(path, True, int(time.time() * 1000), size, values)
+
+
+def _below(path: Any) -> str:
+    """Return the path of a file below the location of the table."""
+    if "://" in path:
+        raise TargetError(f"The table names the file {path!r}, which is outside its location, as a shallow clone does")
+    return unquote(path)
+
+
+def _inner(actions: pa.Table, side: str, name: str) -> pa.ChunkedArray | None:
+    if side not in actions.schema.names:
+        return None
+    kind = actions.schema.field(side).type
+    return pc.struct_field(actions[side], name) if kind.get_field_index(name) >= 0 else None
 
 
 @dataclass(frozen=True)
-class DeltaFormat:
-    """A Delta table; see `TableFormat`.
+class ConnectedDeltaTable(LakeTable):
+    """A Delta table; see `LakeTable`.
 
     :param sink: with the options of its object store
-    :param properties: of a table that is created
     """
 
     kind: ClassVar[str] = "delta"
 
-    sink: DirectorySink
-    properties: Mapping[str, str]
+    sink: DeltaTable
 
     @property
     def _location(self) -> str:
         return local_path(self.sink.uri) if is_local(self.sink.uri) else self.sink.uri
 
-    def check(self) -> pa.Schema | None:
+    def check_parameters(self) -> pa.Schema | None:
         return check_parameters(self.sink)
 
     def snapshot(self, conn: Connection | None = None, *, lock: bool = False) -> DeltaSnapshot | None:
@@ -53,7 +267,7 @@ class DeltaFormat:
 
     def create(self, columns: pa.Schema) -> DeltaSnapshot:
         sink, failure = self.sink, None
-        schema, properties = created_columns(sink, columns), dict(self.properties)
+        schema, properties = created_columns(sink, columns), dict(sink.properties)
         if "delta.dataSkippingNumIndexedCols" not in properties and (chosen := skipping_columns(schema)):
             properties.setdefault("delta.dataSkippingStatsColumns", chosen)
         try:
@@ -75,5 +289,6 @@ class DeltaFormat:
     def storage_options(self) -> Mapping[str, str]:
         return self.sink.storage
 
-    def dataset(self, snapshot: Snapshot | None) -> Dataset:
-        return Dataset(*dataset_name(self.sink.uri), None if snapshot is None else fields_of(snapshot.columns))
+    def datasets(self) -> list[Dataset]:
+        snapshot = self.snapshot()
+        return [Dataset(*dataset_name(self.sink.uri), None if snapshot is None else fields_of(snapshot.columns))]

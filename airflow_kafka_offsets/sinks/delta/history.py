@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import deltalake
 
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.sinks.lake.table_format import Change, PublicationResult
+from airflow_kafka_offsets.sinks.lake.snapshot import Change, PublicationResult
 
 # What DESCRIBE HISTORY shows.
 _METADATA = "userMetadata"
@@ -56,21 +56,21 @@ def history(table: deltalake.DeltaTable) -> Iterator[dict[str, Any]]:
         seen, limit = len(commits), limit * 8
 
 
-def published_by(entry: dict[str, Any]) -> Published | None:
-    """Return what a commit in the history of a table published; None where it is another program's."""
-    try:
-        plain = json.loads(entry[_METADATA])[_KEY]
-        result = PublicationResult(plain["rows"], tuple(map(tuple, plain["removed"])), tuple(plain["columns"]))
-        names = plain["series"], plain["batch"], plain["group"]
-        return Published(*names, result, entry["version"], entry.get("timestamp", 0))
-    except (KeyError, TypeError, ValueError):  # a text of another program's
-        return None
+def publications(table: deltalake.DeltaTable) -> Iterator[Published]:
+    """Yield the commits that published a batch, the last one first, as far as the log has them."""
+    for entry in history(table):
+        try:
+            plain = json.loads(entry[_METADATA])[_KEY]
+            result = PublicationResult(plain["rows"], tuple(map(tuple, plain["removed"])), tuple(plain["columns"]))
+            names = plain["series"], plain["batch"], plain["group"]
+        except (KeyError, TypeError, ValueError):  # a text of another program's
+            continue
+        yield Published(*names, result, entry["version"], entry.get("timestamp", 0))
 
 
 def last_published(table: deltalake.DeltaTable, group_id: str) -> Published | None:
     """Return the last commit that published a batch of a group; None where the log does not have it."""
-    found = map(published_by, history(table))
-    return next((each for each in found if each is not None and each.group_id == group_id), None)
+    return next((each for each in publications(table) if each.group_id == group_id), None)
 
 
 def refuse_restored(name: str, table: deltalake.DeltaTable, group_id: str, last_rewind: datetime | None) -> None:

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from airflow_kafka_offsets.sinks.lake.directory_sink import DirectorySink
-from airflow_kafka_offsets.sinks.lake.sink import LakeSink
+from airflow_kafka_offsets.sinks.lake.sink import DirectorySink, LakeSink
 from airflow_kafka_offsets.sinks.sink import Connections
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
-    from airflow_kafka_offsets.sinks.delta.format import DeltaFormat
+    from airflow_kafka_offsets.sinks.delta.format import ConnectedDeltaTable
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class DeltaTable(DirectorySink, LakeSink):
 
     properties: Mapping[str, str] = field(default_factory=dict, hash=False)
 
-    def table_format(self, engine: Engine, connections: Connections) -> DeltaFormat:
-        from airflow_kafka_offsets.sinks.delta.format import DeltaFormat
+    def connect(self, engine: Engine, connections: Connections | None = None) -> ConnectedDeltaTable:
+        from airflow_kafka_offsets.sinks.delta.format import ConnectedDeltaTable
 
-        return DeltaFormat(self.connected(connections), self.properties)
+        return ConnectedDeltaTable(self.connected(connections))

@@ -1,4 +1,4 @@
-"""Iceberg tables in a catalog; a `TableFormat`.
+"""An Iceberg table in its catalog: how both are opened, and created.
 
 The catalog is in the database of the positions, where it commits over the connection of their transaction, or any other
 one that pyiceberg knows.
@@ -15,31 +15,25 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import sqlalchemy as sa
-from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog, SqlCatalogBaseTable
+from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.database.errors import database_message, is_outage
+from airflow_kafka_offsets.database.mappers import configure_alone
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
+from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.formats.spark_ddl import parse_ddl
-from airflow_kafka_offsets.sinks.iceberg.catalogs import (
-    PositionsCatalog,
-    catalog_properties,
-    create_catalog,
-    find_table,
-    has_catalog,
-    open_catalog,
-    storage_of,
-)
-from airflow_kafka_offsets.sinks.iceberg.creation import ORIGIN, check_terms, create_table
+from airflow_kafka_offsets.sinks.iceberg.shapes import create_table, parsed_term
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
-from airflow_kafka_offsets.sinks.lake.names import dataset_name
+from airflow_kafka_offsets.sinks.lake.sink import dataset_name
 from airflow_kafka_offsets.sinks.lake.storage import pyiceberg_properties
-from airflow_kafka_offsets.sinks.lake.table_format import Snapshot
+from airflow_kafka_offsets.sinks.lake.table import LakeTable
 from airflow_kafka_offsets.sinks.sink import Connections
 from airflow_kafka_offsets.sinks.table import Dataset
 
@@ -47,9 +41,104 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 
 
+_STORAGE = ("s3.", "gcs.", "adls.", "hdfs.", "hf.", "client.", "py-io-impl")
+"""What the properties of a catalog begin with that concern files."""
+
+
+class PositionsCatalog(SqlCatalog):
+    """A SQL catalog over the connection of a transaction: what it commits, the transaction commits.
+
+    SQLAlchemy's sessions, which the superclass opens, take part in a transaction that their connection is in, and leave
+    its COMMIT to its owner.
+    """
+
+    def __init__(self, name: str, conn: Connection, **properties: str) -> None:
+        # Not the superclass, which would make an engine of a URL, and create tables.
+        MetastoreCatalog.__init__(self, name, **properties)
+        configure_alone(SqlCatalogBaseTable.registry)
+        self.engine = conn  # type: ignore[assignment]
+        columns = {column["name"] for column in sa.inspect(conn).get_columns(IcebergTables.__tablename__)}
+        self._schema_version = "v1" if IcebergTables.iceberg_type.key in columns else "v0"
+
+    def lock(self, identifier: str) -> None:
+        """Wait for other writers of a table, and let them wait until the end of the transaction: then they see what it
+        committed.
+        """
+        *namespace, name = self.identifier_to_tuple(identifier)
+        row = IcebergTables.__table__.c
+        self.engine.execute(  # type: ignore[attr-defined]
+            sa.select(row.metadata_location)
+            .where(
+                row.catalog_name == self.name,
+                row.table_namespace == self.namespace_to_string(tuple(namespace)),
+                row.table_name == name,
+            )
+            .with_for_update()
+        )
+
+
+@lru_cache(maxsize=16)
+def open_catalog(name: str, *pairs: tuple[str, str]) -> Catalog:
+    """Return a catalog by its properties; the same one for the same of them.
+
+    :param pairs: names and values of properties
+    :raises ConfigurationError: pyiceberg knows no such catalog
+    :raises TargetError: it cannot be reached
+    """
+    configure_alone(SqlCatalogBaseTable.registry)
+    properties = dict(pairs)
+    try:
+        catalog = load_catalog(name, **properties)
+    except (ValueError, NotImplementedError, KeyError, ModuleNotFoundError) as error:
+        raise ConfigurationError(f"pyiceberg cannot open catalog {name!r}: {_text(error, properties)}") from None
+    except Exception as error:
+        raise TargetError(f"Catalog {name!r} cannot be reached: {_text(error, properties)}") from None
+    if isinstance(catalog, SqlCatalog):
+        # A task asks its catalog a few times in an hour.
+        pooled = catalog.engine
+        catalog.engine = sa.create_engine(pooled.url, poolclass=sa.NullPool, hide_parameters=True)
+        pooled.dispose()
+    return catalog
+
+
+def find_table(catalog: Catalog, identifier: str) -> Table | None:
+    """Return a table; None where the catalog has none."""
+    try:
+        return catalog.load_table(identifier)
+    except NoSuchTableError:
+        return None
+
+
+def catalog_properties(conn_id: str, connections: Connections) -> dict[str, Any]:
+    """Return the properties of a catalog from a connection: its extra, and `uri` and `credential` from other fields.
+
+    :raises ConfigurationError: the connection is not known
+    """
+    if conn_id not in connections:
+        raise ConfigurationError(f"Connection {conn_id!r} is not known here: pass what it holds in connections=")
+    connection = connections[conn_id]
+    properties = dict(connection.get("extra") or {})
+    host, login = connection.get("host"), connection.get("login")
+    if host:
+        uri = host if "://" in host else f"{connection.get('schema') or 'https'}://{host}"
+        properties.setdefault("uri", f"{uri}:{connection['port']}" if connection.get("port") else uri)
+    if login:
+        properties.setdefault("credential", f"{login}:{connection.get('password') or ''}")
+    return properties
+
+
+def _text(error: Exception, properties: Mapping[str, str]) -> str:
+    """Return the message of an error without what the properties hold."""
+    text = f"{type(error).__name__}: {error}"
+    for value in sorted(properties.values(), key=len, reverse=True):
+        if len(value) > 2:
+            text = text.replace(value, "…")
+    return text
+
+
 @dataclass(frozen=True)
-class IcebergFormat:
-    """An Iceberg table; see `TableFormat`.
+class ConnectedIcebergTable(LakeTable):
+    """An Iceberg table; see `LakeTable`.
 
     :param engine: of the database of the positions
     :param properties: of the catalog and its files; hold secrets
@@ -62,7 +151,7 @@ class IcebergFormat:
     properties: Mapping[str, Any]
 
     @classmethod
-    def of(cls, sink: IcebergTable, engine: Engine, connections: Connections) -> IcebergFormat:
+    def of(cls, sink: IcebergTable, engine: Engine, connections: Connections) -> ConnectedIcebergTable:
         """Return the table with what its connections hold."""
         properties: dict[str, Any] = {"warehouse": sink.warehouse} if sink.warehouse else {}
         if isinstance(sink.catalog, Mapping):
@@ -76,7 +165,7 @@ class IcebergFormat:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.sink!r})"
 
-    def check(self) -> pa.Schema | None:
+    def check_parameters(self) -> pa.Schema | None:
         sink = self.sink
         identifier = sink.identifier
         if not isinstance(identifier, str) or not all(identifier.split(".")) or "." not in identifier:
@@ -87,18 +176,24 @@ class IcebergFormat:
             value = getattr(sink, what)
             if isinstance(value, str) or not all(isinstance(term, str) for term in value):
                 raise ConfigurationError(f"{what} must be several texts, such as ('day(created)',); got {value!r}")
-        check_terms(sink.partition_by)
+        for term in sink.partition_by:
+            parsed_term(term)
         if sink.commits_externally:
-            catalog = self._catalog()
-            if isinstance(catalog, SqlCatalog) and _is_same_file(catalog.engine, self.engine):
-                raise ConfigurationError(
-                    f"The catalog of {sink.name} is in the SQLite file of the positions, which takes one writer at a "
-                    "time: leave catalog= out, for one commit of both"
-                )
+            self._refuse_same_file()
         if sink.columns is None:
             return None
         declared = parse_ddl(sink.columns, binary=True)
-        return pa.schema([*declared, *(each for each in ORIGIN if each.name not in declared.names)])
+        return pa.schema([*declared, *(each for each in ORIGIN_COLUMNS if each.name not in declared.names)])
+
+    def _refuse_same_file(self) -> None:
+        catalog = self._catalog()
+        engines = [catalog.engine, self.engine] if isinstance(catalog, SqlCatalog) else []
+        files = [Path(each.url.database or "").absolute() for each in engines if each.dialect.name == "sqlite"]
+        if len(files) == 2 and files[0] == files[1]:
+            raise ConfigurationError(
+                f"The catalog of {self.sink.name} is in the SQLite file of the positions, which takes one writer at a "
+                "time: leave catalog= out, for one commit of both"
+            )
 
     def snapshot(self, conn: Connection | None = None, *, lock: bool = False) -> IcebergSnapshot | None:
         if self.sink.commits_externally:
@@ -111,7 +206,7 @@ class IcebergFormat:
         return None if table is None else IcebergSnapshot(sink.name, table, load, is_external=sink.commits_externally)
 
     def _load_over(self, conn: Connection, *, lock: bool) -> Table | None:
-        if not has_catalog(conn):
+        if not all(sa.inspect(conn).has_table(name) for name in SqlCatalogBaseTable.metadata.tables):
             return None
         catalog = PositionsCatalog(self.sink.catalog_name, conn, **self.properties)
         if lock:
@@ -127,25 +222,23 @@ class IcebergFormat:
         raise TargetError(f"{self.sink.name} cannot be read: {reason}. Nothing was written")
 
     def _catalog(self) -> Catalog:
-        properties = tuple(sorted((name, str(value)) for name, value in self.properties.items()))
-        return _opened_catalog(self.sink.catalog_name, properties)
+        return open_catalog(
+            self.sink.catalog_name, *sorted((name, str(each)) for name, each in self.properties.items())
+        )
 
     def create(self, columns: pa.Schema) -> IcebergSnapshot:
-        if self.sink.commits_externally:
-            self._create_externally(columns)
-        else:
+        if not self.sink.commits_externally:
             self._create_here(columns)
+        else:
+            try:
+                create_table(self._catalog(), self.sink, columns)
+            except IntegrityError:
+                # The catalog is a database, in which another process created the namespace at the same moment.
+                create_table(self._catalog(), self.sink, columns)
         snapshot = self.snapshot()
         if snapshot is None:
             raise TargetError(f"{self.sink.name} disappeared; nothing was written")
         return snapshot
-
-    def _create_externally(self, columns: pa.Schema) -> None:
-        try:
-            create_table(self._catalog(), self.sink, columns)
-        except IntegrityError:
-            # The catalog is a database, in which another process created the namespace at the same moment.
-            create_table(self._catalog(), self.sink, columns)
 
     def _create_here(self, columns: pa.Schema) -> None:
         sink = self.sink
@@ -156,7 +249,7 @@ class IcebergFormat:
             )
 
         def work(conn: Connection) -> None:
-            create_catalog(conn)
+            SqlCatalogBaseTable.metadata.create_all(conn)
             create_table(PositionsCatalog(sink.catalog_name, conn, **self.properties), sink, columns)
 
         try:
@@ -170,22 +263,13 @@ class IcebergFormat:
     def storage_options(self) -> dict[str, Any]:
         # A catalog may lend credentials for the table.
         table = self._load() if self.sink.commits_externally else None
-        return storage_of(self.properties if table is None else table.io.properties)
+        properties = self.properties if table is None else table.io.properties
+        return {name: str(value) for name, value in properties.items() if name.startswith(_STORAGE)}
 
-    def dataset(self, snapshot: Snapshot | None) -> Dataset | None:
-        if not isinstance(snapshot, IcebergSnapshot):
-            return None
+    def datasets(self) -> list[Dataset]:
+        snapshot = self.snapshot()
+        if snapshot is None:
+            return []
         fields = [(field.name, str(field.field_type)) for field in snapshot.table.schema().fields]
         symlink = (f"iceberg://{self.sink.catalog_name}", str(self.sink.identifier))
-        return Dataset(*dataset_name(snapshot.table.location()), fields, symlink)
-
-
-def _is_same_file(one: Engine, other: Engine) -> bool:
-    """Return whether two engines are of one SQLite file."""
-    paths = [str(Path(each.url.database or "").absolute()) for each in (one, other) if each.dialect.name == "sqlite"]
-    return len(paths) == 2 and paths[0] == paths[1]
-
-
-@lru_cache(maxsize=16)
-def _opened_catalog(name: str, properties: tuple[tuple[str, str], ...]) -> Catalog:
-    return open_catalog(name, dict(properties))
+        return [Dataset(*dataset_name(snapshot.table.location()), fields, symlink)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from functools import lru_cache
 
 from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.table import Table
+from pyiceberg.table import StaticTable, Table
 
 from airflow_kafka_offsets.sinks.lake.left_files import is_attempt
 
@@ -23,54 +23,39 @@ def remove_leftovers(table: Table, batch_id: int, before: datetime) -> int:
         return 0
     scheme, host, root = io.parse_location(f"{table.location().rstrip('/')}/data", table.io.properties)
     filesystem = io.fs_by_scheme(scheme, host)
+    left = set(left_files(filesystem, root, batch_id, before))
     # Of most batches there are none, and what snapshots name is looked up for those that are there.
-    if not any(left_files(filesystem, root, batch_id, (), before)):
-        return 0
-    left = list(left_files(filesystem, root, batch_id, _named(_Metadata(table)), before))
-    for path in left:
+    if left:
+        left -= _named(table.metadata_location, tuple(table.io.properties.items()))
+    for path in sorted(left):
         filesystem.delete_file(path)
     return len(left)
 
 
-def left_files(
-    filesystem: fs.FileSystem, root: str, batch_id: int, named: Collection[str], before: datetime
-) -> Iterator[str]:
-    """Yield the paths of files that attempts to stage a batch left.
+def left_files(filesystem: fs.FileSystem, root: str, batch_id: int, before: datetime) -> Iterator[str]:
+    """Yield the paths of files that attempts to stage a batch wrote.
 
     :param root: the directory with the directories of attempts
-    :param named: the paths of all files that a snapshot names
     :param before: only files that were last written before this
     """
     for directory in filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True)):
         if directory.type != fs.FileType.Directory or not is_attempt(directory.base_name, batch_id):
             continue
         for info in filesystem.get_file_info(fs.FileSelector(directory.path, recursive=True, allow_not_found=True)):
-            if info.type != fs.FileType.File or info.path in named:
-                continue
             # Stores that do not say when a file was written keep it.
-            if info.mtime is not None and info.mtime < before:
+            if info.type == fs.FileType.File and info.mtime is not None and info.mtime < before:
                 yield info.path
 
 
-class _Metadata:
-    """A table in one version of its metadata, which the location of these tells."""
-
-    def __init__(self, table: Table) -> None:
-        self.table = table
-
-    def __hash__(self) -> int:
-        return hash(self.table.metadata_location)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Metadata) and other.table.metadata_location == self.table.metadata_location
-
-
 @lru_cache(maxsize=1)
-def _named(version: _Metadata) -> frozenset[str]:
+def _named(metadata_location: str, properties: tuple[tuple[str, str], ...]) -> frozenset[str]:
     """Return the paths of the files that a snapshot names, whichever it is; a load asks for one batch after the
     other.
+
+    :param metadata_location: that of one version of the table
+    :param properties: of its storage
     """
-    table = version.table
+    table = StaticTable.from_metadata(metadata_location, dict(properties))
     manifests = {each.manifest_path: each for snapshot in table.snapshots() for each in snapshot.manifests(table.io)}
     return frozenset(
         PyArrowFileIO.parse_location(entry.data_file.file_path, table.io.properties)[2]

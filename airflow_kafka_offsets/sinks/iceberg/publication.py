@@ -9,14 +9,13 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from pyiceberg.table import Table
 
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.sinks.lake.table_format import Change, PublicationResult
+from airflow_kafka_offsets.sinks.lake.snapshot import PublicationResult
 from airflow_kafka_offsets.sinks.table import Output
 
 PREFIX = "kafka-offsets."
@@ -25,53 +24,26 @@ PREFIX = "kafka-offsets."
 _RANGES = 50
 
 
-@dataclass(frozen=True)
-class Publication:
+class Publication(NamedTuple):
     """The last publication of a series.
 
     :param batch: its number
-    :param rows: that were written
-    :param added: the columns that were added
-    :param removed: the rows that were removed, by batch and partition
     :param snapshot: the id of the snapshot; None where the table had none
     :param sequence: the number of the snapshot among all of the table
     """
 
     group: str
     batch: int
-    rows: int = 0
-    added: tuple[str, ...] = ()
-    removed: tuple[tuple[int, str, int, int], ...] = ()
+    result: PublicationResult = PublicationResult()
     snapshot: int | None = None
     sequence: int = 0
 
-    @classmethod
-    def of(cls, change: Change, snapshot: int | None, sequence: int) -> Publication:
-        """Return the publication that a change makes."""
-        result = change.result
-        group = change.output.group_id
-        return cls(group, change.number, result.rows, result.columns, result.removed, snapshot, sequence)
-
-    @property
-    def result(self) -> PublicationResult:
-        return PublicationResult(self.rows, self.removed, self.added)
-
     def to_json(self) -> str:
         """Return it as the value of a property."""
-        plain = asdict(self)
+        plain = {"group": self.group, "batch": self.batch, "rows": self.result.rows, "added": self.result.columns}
         # Thousands of batches may be replaced at once, and the metadata of the table is read by everybody.
-        plain["removed"] = base64.b64encode(zlib.compress(json.dumps(plain["removed"]).encode())).decode()
-        return json.dumps(plain)
-
-    @classmethod
-    def from_json(cls, text: str) -> Publication:
-        """Return the publication of a value that `to_json` wrote.
-
-        :raises ValueError: it was altered, or is of another version of this package; also KeyError, TypeError
-        """
-        plain = json.loads(text)
-        removed = json.loads(zlib.decompress(base64.b64decode(plain["removed"])))
-        return cls(**{**plain, "added": tuple(plain["added"]), "removed": tuple(map(tuple, removed))})
+        removed = base64.b64encode(zlib.compress(json.dumps(self.result.removed).encode())).decode()
+        return json.dumps({**plain, "removed": removed, "snapshot": self.snapshot, "sequence": self.sequence})
 
 
 def published(table: Table, series: str) -> Publication | None:
@@ -82,19 +54,17 @@ def published(table: Table, series: str) -> Publication | None:
 
 def last_published(table: Table, group_id: str) -> tuple[str, Publication] | None:
     """Return the last publication of a group that is in a snapshot, with the name of its property."""
-    ours = [(name, each) for name, each in _publications(table) if each.group == group_id and each.snapshot is not None]
+    found = [(name, _read(table, name, text)) for name, text in table.properties.items() if name.startswith(PREFIX)]
+    ours = [(name, each) for name, each in found if each.group == group_id and each.snapshot is not None]
     return max(ours, key=lambda found: found[1].sequence, default=None)
-
-
-def _publications(table: Table) -> Iterator[tuple[str, Publication]]:
-    for name, text in table.properties.items():
-        if name.startswith(PREFIX):
-            yield name, _read(table, name, text)
 
 
 def _read(table: Table, name: str, text: str) -> Publication:
     try:
-        return Publication.from_json(text)
+        plain = json.loads(text)
+        removed = json.loads(zlib.decompress(base64.b64decode(plain["removed"])))
+        result = PublicationResult(plain["rows"], tuple(map(tuple, removed)), tuple(plain["added"]))
+        return Publication(plain["group"], plain["batch"], result, plain["snapshot"], plain["sequence"])
     except (ValueError, KeyError, TypeError, zlib.error) as error:
         raise TargetError(
             f"Property {name!r} of Iceberg table {'.'.join(table.name())!r} cannot be read: {type(error).__name__}. It "

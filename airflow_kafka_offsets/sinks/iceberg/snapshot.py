@@ -1,13 +1,14 @@
-"""An Iceberg table in one version, and one commit to it."""
+"""An Iceberg table in one version: which files may hold rows that are looked for, and one commit to it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import (
@@ -20,13 +21,15 @@ from pyiceberg.expressions import (
     Or,
 )
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, AssertTableUUID
-from pyiceberg.types import LongType, PrimitiveType
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import NestedField
 
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagedFileError, TargetError
-from airflow_kafka_offsets.sinks.iceberg.key_pruning import KeyPruning
 from airflow_kafka_offsets.sinks.iceberg.left_files import remove_leftovers
 from airflow_kafka_offsets.sinks.iceberg.private import commit_once, read_file
 from airflow_kafka_offsets.sinks.iceberg.publication import (
@@ -38,8 +41,8 @@ from airflow_kafka_offsets.sinks.iceberg.publication import (
     summary,
 )
 from airflow_kafka_offsets.sinks.iceberg.shapes import add_columns, arrow_columns, shape_of
-from airflow_kafka_offsets.sinks.lake.key_index import KeyIndex
-from airflow_kafka_offsets.sinks.lake.table_format import (
+from airflow_kafka_offsets.sinks.lake.newest import KeyIndex, is_ordered
+from airflow_kafka_offsets.sinks.lake.snapshot import (
     Bounds,
     Change,
     LakeFile,
@@ -49,10 +52,66 @@ from airflow_kafka_offsets.sinks.lake.table_format import (
 )
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.writers.iceberg_files import IcebergStorage, TableShape, table_of
-from airflow_kafka_offsets.writers.lake_writer import TableFormat as FileFormat
+from airflow_kafka_offsets.writers.lake_writer import FileFormat
 
 # pyiceberg writes manifests of these versions of the format.
 _WRITABLE_VERSIONS = (1, 2)
+
+
+class KeyPruning:
+    """Which files may hold a key, by what the table knows of each: bounds of its columns, and its partition.
+
+    A condition of pyiceberg knows the span of many keys; this looks whether any of them is within the bounds of a file.
+    """
+
+    def __init__(self, table: Table, index: KeyIndex) -> None:
+        self.index, schema = index, table.schema()
+        columns = dict(zip(index.names, index.values, strict=True))
+        self._ordered = [
+            (schema.find_field(name), _comparable(values))
+            for name, values in columns.items()
+            if is_ordered(values.type)
+        ]
+        self._buckets = {spec_id: list(_buckets(schema, spec, columns)) for spec_id, spec in table.specs().items()}
+
+    def may_hold(self, file: DataFile) -> bool:
+        """Return whether a file may hold one of the keys."""
+        for position, buckets in self._buckets.get(file.spec_id, ()):
+            if file.partition[position] not in buckets:
+                return False
+        return all(_is_within(_bounds(file, field), values) for field, values in self._ordered)
+
+
+def _is_within(bounds: tuple[Any, Any] | None, values: pa.Array) -> bool:
+    """Return whether one of some values is within bounds, or these are not known."""
+    if bounds is None:
+        return True
+    low, high = (pa.scalar(end, values.type) for end in bounds)
+    is_within = pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high))
+    return bool(pc.any(is_within).as_py())
+
+
+def _bounds(file: DataFile, field: NestedField) -> tuple[Any, Any] | None:
+    """Return the bounds of a column in a file; None where the table does not know them."""
+    ends = [(each or {}).get(field.field_id) for each in (file.lower_bounds, file.upper_bounds)]
+    least, greatest = (None if end is None else from_bytes(field.field_type, end) for end in ends)  # type: ignore[arg-type]
+    return None if least is None or greatest is None else (least, greatest)
+
+
+def _comparable(values: pa.Array) -> pa.Array:
+    """Return values as Iceberg has them in bounds: dates and times are numbers there."""
+    if pa.types.is_date32(values.type):
+        return values.cast(pa.int32())
+    return values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values
+
+
+def _buckets(schema: Schema, spec: PartitionSpec, columns: Mapping[str, pa.Array]) -> Iterator[tuple[int, set[int]]]:
+    """Yield the positions of the fields of a partition that are buckets of keys, with the buckets of some keys."""
+    for position, part in enumerate(spec.fields):
+        values = columns.get(schema.find_column_name(part.source_id) or "")
+        if values is not None and isinstance(part.transform, BucketTransform):
+            buckets = part.transform.pyarrow_transform(schema.find_field(part.source_id).field_type)(values)
+            yield position, set(pc.unique(buckets).to_pylist())
 
 
 class IcebergSnapshot(Snapshot):
@@ -64,8 +123,9 @@ class IcebergSnapshot(Snapshot):
 
     def __init__(self, name: str, table: Table, reload: Callable[[], Table | None], *, is_external: bool) -> None:
         self.name, self.table, self._reload, self._is_external = name, table, reload, is_external
-        self.columns = arrow_columns(table.schema())
+        self.columns, self.storage = arrow_columns(table.schema()), IcebergStorage(table.io)
         self.required = [field.name for field in table.schema().fields if field.required]
+        self._batch_id = table.schema().find_field(BATCH_ID) if BATCH_ID in self.columns.names else None
 
     @property
     def version(self) -> str:
@@ -86,9 +146,6 @@ class IcebergSnapshot(Snapshot):
 
     def check_history(self, group_id: str, last_rewind: datetime | None) -> None:
         refuse_rollback(self.table, group_id)
-
-    def check_removal(self) -> None:
-        """Rows may be removed from any table."""
 
     def last_number(self, series: str) -> int:
         last = published(self.table, series)
@@ -115,30 +172,14 @@ class IcebergSnapshot(Snapshot):
     def _lake_file(self, task: FileScanTask) -> LakeFile:
         # The deletes of other engines change the rows of a file.
         key = task.file.file_path, *sorted(each.file_path for each in task.delete_files)
-        return LakeFile(key, task, self._batches(task.file))
-
-    def _batches(self, file: DataFile) -> tuple[int, int] | None:
-        if self._batch_column is None:
-            return None
-        field_id, kind = self._batch_column
-        least, greatest = ((each or {}).get(field_id) for each in (file.lower_bounds, file.upper_bounds))
-        if least is None or greatest is None:
-            return None
-        return int(from_bytes(kind, least)), int(from_bytes(kind, greatest))
-
-    @cached_property
-    def _batch_column(self) -> tuple[int, PrimitiveType] | None:
-        if BATCH_ID not in self.columns.names:
-            return None
-        field = self.table.schema().find_field(BATCH_ID)
-        return field.field_id, field.field_type if isinstance(field.field_type, PrimitiveType) else LongType()
+        return LakeFile(key, task, None if self._batch_id is None else _bounds(task.file, self._batch_id))
 
     def may_hold(self, file: LakeFile, keys: KeyIndex) -> bool:
-        if self._pruning is None or self._pruning[0] is not keys:
-            self._pruning = keys, KeyPruning(self.table, keys)
-        return self._pruning[1].may_hold(file.native.file)
+        if self._pruning is None or self._pruning.index is not keys:
+            self._pruning = KeyPruning(self.table, keys)
+        return self._pruning.may_hold(file.native.file)
 
-    _pruning: tuple[KeyIndex, KeyPruning] | None = None
+    _pruning: KeyPruning | None = None
 
     def read(self, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         schema = self.table.schema().select(*columns)
@@ -177,9 +218,6 @@ class IcebergSnapshot(Snapshot):
     def size(self, path: str) -> int | None:
         found = self.table.io.new_input(path)
         return len(found) if found.exists() else None
-
-    def storage(self) -> IcebergStorage:
-        return IcebergStorage(self.table.io)
 
     def commit(self, change: Change) -> bool:
         transaction = self.table.transaction()
@@ -224,7 +262,8 @@ class IcebergSnapshot(Snapshot):
         after = transaction.table_metadata
         current = after.current_snapshot_id
         # The first version of the format does not number snapshots.
-        publication = Publication.of(change, current, getattr(after, "last_sequence_number", 0))
+        sequence = getattr(after, "last_sequence_number", 0)
+        publication = Publication(change.output.group_id, change.number, change.result, current, sequence)
         series = change.output.series or change.output.group_id
         transaction.set_properties({PREFIX + series: publication.to_json()})
 

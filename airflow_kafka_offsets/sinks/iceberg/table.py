@@ -13,7 +13,7 @@ from airflow_kafka_offsets.sinks.sink import Connections
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
-    from airflow_kafka_offsets.sinks.iceberg.format import IcebergFormat
+    from airflow_kafka_offsets.sinks.iceberg.format import ConnectedIcebergTable
 
 Properties = Mapping[str, Any]
 
@@ -107,7 +107,7 @@ class IcebergTable(LakeSink):
     def uris(self, engine: Engine) -> list[str]:
         return [f"iceberg://{quote(self.catalog_name, safe='')}/{quote(self.identifier, safe='.').replace('.', '/')}"]
 
-    def table_format(self, engine: Engine, connections: Connections) -> IcebergFormat:
-        from airflow_kafka_offsets.sinks.iceberg.format import IcebergFormat
+    def connect(self, engine: Engine, connections: Connections | None = None) -> ConnectedIcebergTable:
+        from airflow_kafka_offsets.sinks.iceberg.format import ConnectedIcebergTable
 
-        return IcebergFormat.of(self, engine, connections)
+        return ConnectedIcebergTable.of(self, engine, connections or {})

@@ -1,14 +1,51 @@
-"""Which files below the location of a table are of attempts to stage a batch, and are named by no snapshot."""
+"""The files of attempts to stage a batch: proved before a commit adds them, and removed where none did."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
-from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.core.text import first_few, shortened
+from airflow_kafka_offsets.exceptions import StagedFileError
+from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 
 _RANDOM_DIGITS = 32
+
+# An object store answers a request in tens of milliseconds, and many at once just as quickly.
+_LOOKS_AT_ONCE = 32
+
+
+def prove_files(
+    table: str,
+    files: Sequence[StagedFile],
+    attempt: str,
+    is_own: Callable[[str, str], bool],
+    size: Callable[[str], int | None],
+) -> None:
+    """Check that files are those of an attempt, and there with the sizes that they were written with.
+
+    :param table: its name, for messages
+    :param is_own: returns whether a path is that of a file which an attempt may write
+    :param size: returns the size of a file; None where there is none
+    :raises StagedFileError: one is not
+    """
+    if foreign := [file.name for file in files if not attempt or not is_own(file.name, attempt)]:
+        raise StagedFileError(
+            f"The manifest of attempt {attempt!r} names files of table {table!r} that are not its own: "
+            f"{first_few(foreign, most=3)}"
+        )
+
+    def fault(file: StagedFile) -> str | None:
+        found = size(file.name)
+        if found is None:
+            return f"{file.name} is missing"
+        return None if found == file.bytes else f"{file.name} has {found:,} bytes, and was written with {file.bytes:,}"
+
+    with ThreadPoolExecutor(_LOOKS_AT_ONCE, thread_name_prefix="lake-files") as pool:
+        if faults := list(filter(None, pool.map(fault, files))):
+            raise StagedFileError(f"Files of table {table!r}: {first_few(faults, most=3)}")
 
 
 def is_attempt(name: str, batch_id: int) -> bool:
@@ -17,28 +54,27 @@ def is_attempt(name: str, batch_id: int) -> bool:
     return prefix == f"batch-{batch_id}-" and set(random) <= set("0123456789abcdef") and len(random) == _RANDOM_DIGITS
 
 
-def left_below(files: ObjectFiles, batch_id: int, before: datetime) -> set[str]:
+def left_below(files: ObjectFiles, batch_id: int, before: datetime | None = None, directory: str = "") -> set[str]:
     """Return the paths of the files that attempts to stage a batch wrote.
 
     :param before: only files that were last written before this
+    :param directory: with the directories of attempts
     """
-    attempts = [name for name in files.directories() if is_attempt(name, batch_id)]
-    found = (file for name in attempts for file in files.find(name))
-    return {file.path for file in found if file.modified < before.timestamp()}
+    attempts = [path for path in files.directories(directory) if is_attempt(path.rpartition("/")[2], batch_id)]
+    found = (file for path in attempts for file in files.find(path))
+    return {file.path for file in found if before is None or file.modified < before.timestamp()}
 
 
-def remove_left(files: ObjectFiles, paths: set[str], named: Callable[[set[str]], set[str]]) -> int:
+def remove_left(files: ObjectFiles, paths: set[str]) -> int:
     """Remove files; return how many.
 
-    :param named: returns which of some files a version of the table names: these stay
     :raises OSError: the storage does not answer
     """
     from obstore.exceptions import BaseError
 
     try:
-        left = sorted(paths - named(paths)) if paths else []
-        for path in left:
+        for path in sorted(paths):
             files.remove(path)
     except BaseError as error:  # such as a user who may write files, and not delete them
         raise OSError(f"{type(error).__name__}: {shortened(str(error))}") from None
-    return len(left)
+    return len(paths)

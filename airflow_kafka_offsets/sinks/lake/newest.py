@@ -10,14 +10,66 @@ What is in memory are the keys of the batch, and some numbers for each; the file
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.origin import OFFSET, PARTITION, RECORD, TIMESTAMP, TOPIC
-from airflow_kafka_offsets.sinks.lake.key_index import KeyIndex
-from airflow_kafka_offsets.sinks.lake.table_format import LakeFile, Snapshot
+from airflow_kafka_offsets.sinks.lake.snapshot import LakeFile, RowSource
+
+
+class KeyIndex:
+    """The keys of a batch.
+
+    :param keys: each of them once
+    """
+
+    def __init__(self, keys: pa.Table) -> None:
+        self.names: list[str] = keys.column_names
+        self.values = [pc.unique(keys.column(name)) for name in self.names]
+        self._steps: list[pa.Array] = []
+        codes = self._of_column(keys, 0)
+        for number in range(1, len(self.names)):
+            joined = self._joined(codes, keys, number)
+            self._steps.append(pc.unique(joined))
+            codes = pc.index_in(joined, value_set=self._steps[-1])
+        self.count = keys.num_rows
+
+    def numbers(self, rows: pa.Table) -> pa.ChunkedArray:
+        """Return the number of the key of each row; null where the batch has no such key."""
+        codes = self._of_column(rows, 0)
+        for number, step in enumerate(self._steps, start=1):
+            codes = pc.index_in(self._joined(codes, rows, number), value_set=step, skip_nulls=True)
+        return codes
+
+    def _of_column(self, rows: pa.Table, number: int) -> pa.ChunkedArray:
+        return pc.index_in(rows.column(self.names[number]), value_set=self.values[number], skip_nulls=True)
+
+    def _joined(self, codes: pa.ChunkedArray, rows: pa.Table, number: int) -> pa.ChunkedArray:
+        """Return one number for a key so far and the value of one more column. Both numbers are those of rows, and
+        small.
+        """
+        shifted = pc.multiply(codes.cast(pa.int64()), len(self.values[number]))
+        return pc.add(shifted, self._of_column(rows, number).cast(pa.int64()))
+
+    def bounds(self) -> dict[str, tuple[Any, Any]]:
+        """Return the least and the greatest value of each column whose values have an order in all statistics."""
+        ends = {name: pc.min_max(values) for name, values in zip(self.names, self.values, strict=True)}
+        return {
+            name: (found["min"].as_py(), found["max"].as_py())
+            for name, found in ends.items()
+            if is_ordered(found["min"].type)
+        }
+
+
+_ORDERED = {pa.int32(), pa.int64(), pa.date32(), pa.string(), pa.large_string()}
+
+
+def is_ordered(kind: pa.DataType) -> bool:
+    """Return whether Arrow and the statistics of files order the values of a type alike."""
+    return kind in _ORDERED or (pa.types.is_timestamp(kind) and kind.unit == "us")
+
 
 _ROWS_AT_ONCE = 1 << 20
 
@@ -30,17 +82,6 @@ _LONG_AGO = pa.scalar(-(1 << 63), pa.int64())
 _KEY, _LOG, _AT, _FILE, _ROW = "key", "log", "at", "file", "row"
 
 
-class Replaced(NamedTuple):
-    """What the newest rows of a batch do to some rows of the table.
-
-    :param rows: the positions of those that go
-    :param outdated: the keys, by number, of which one of them is newer than the row of the batch
-    """
-
-    rows: pa.Array
-    outdated: pa.Array
-
-
 class NewestRows:
     """The newest row of each key in the files of a batch.
 
@@ -48,19 +89,15 @@ class NewestRows:
     :ivar files: the files, in order
     """
 
-    def __init__(self, table: Snapshot, files: Sequence[LakeFile], key: Sequence[str]) -> None:
+    def __init__(self, table: RowSource, files: Sequence[LakeFile], key: Sequence[str]) -> None:
         self.files = tuple(files)
         self._table, self._key = table, list(key)
-        keys, topics = pa.table({}), pa.chunked_array([], pa.large_string())
+        keys, topics = list[pa.Table](), set[str]()
         for _, rows in self._read([*self._key, TOPIC]):
-            found = rows.select(self._key)
-            keys = _distinct(pa.concat_tables([keys, found]) if keys.num_columns else found)
-            topics = pc.unique(
-                pa.chunked_array([*topics.chunks, *rows.column(TOPIC).chunks], rows.schema.field(TOPIC).type)
-            )
-            topics = pa.chunked_array([topics])
-        self._topics = topics.combine_chunks().take(pc.sort_indices(topics))
-        self.index = KeyIndex(keys)
+            keys = [_distinct(pa.concat_tables([*keys, rows.select(self._key)]))]
+            topics.update(pc.unique(rows.column(TOPIC)).to_pylist())
+        self._topics = pa.array(sorted(topics), pa.large_string())
+        self.index = KeyIndex(*keys)
         self._rows = self._newest()
 
     def __len__(self) -> int:
@@ -76,33 +113,34 @@ class NewestRows:
     def _newest(self) -> pa.Table:
         """Return where the newest row of each key is, in the order of the keys' numbers."""
         timestamp = [TIMESTAMP] if TIMESTAMP in self._table.columns.names else []
-        found: pa.Table | None = None
+        found = list[pa.Table]()
         seen = [0] * len(self.files)
         for number, rows in self._read([*self._key, *RECORD, *timestamp]):
             count = rows.num_rows
+            instants = rows.column(TIMESTAMP).cast(pa.int64()) if timestamp else pa.nulls(count, pa.int64())
             places = pa.table(
                 {
                     _KEY: self.index.numbers(rows),
                     _LOG: self._logs(rows),
                     OFFSET: rows.column(OFFSET).cast(pa.int64()),
-                    _AT: _instants(rows.column(TIMESTAMP)) if timestamp else pa.repeat(_LONG_AGO, count),
+                    _AT: pc.fill_null(instants, _LONG_AGO),
                     _FILE: pa.repeat(pa.scalar(number, pa.int32()), count),
                     _ROW: positions(seen[number], count),
                 }
             )
             seen[number] += count
             # Rows of one record, as a transform may make, have the same offset: of these the last one.
-            found = _last(places if found is None else pa.concat_tables([found, places]), [_KEY, _LOG], [OFFSET])
-        assert found is not None
-        return _last(found, [_KEY], [_AT, _LOG]).sort_by(_KEY).combine_chunks()
+            found = [_last(pa.concat_tables([*found, places]), [_KEY, _LOG], [OFFSET])]
+        return _last(found[0], [_KEY], [_AT, _LOG]).sort_by(_KEY).combine_chunks()
 
     def _logs(self, rows: pa.Table) -> pa.ChunkedArray:
         """Return the log of each row as a number; null where no row of the batch is of its topic."""
-        topics = pc.index_in(rows.column(TOPIC).cast(self._topics.type), value_set=self._topics, skip_nulls=True)
+        topics = pc.index_in(rows.column(TOPIC).cast(pa.large_string()), value_set=self._topics, skip_nulls=True)
         return pc.add(pc.multiply(topics.cast(pa.int64()), _LOG_SHIFT), rows.column(PARTITION).cast(pa.int64()))
 
-    def replaced(self, rows: pa.Table, places: pa.Array) -> Replaced:
-        """Return which rows of the table are replaced, and by which rows of the batch are not.
+    def replaced(self, rows: pa.Table, places: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Return the positions of the rows of the table that are replaced; and the keys, by number, of which one of the
+        rows is newer than that of the batch.
 
         :param rows: with the columns of the key, and those that name the record
         :param places: the positions of the rows in their file
@@ -114,7 +152,7 @@ class NewestRows:
         is_later = pc.greater(rows.column(OFFSET).cast(pa.int64()), self._rows.column(OFFSET).take(numbers))
         # The age of a row that does not say where it is from is not known.
         is_newer = pc.fill_null(pc.and_kleene(is_same_log, is_later), False).combine_chunks()
-        return Replaced(places.filter(pc.invert(is_newer)), pc.unique(numbers.filter(is_newer)))
+        return places.filter(pc.invert(is_newer)), pc.unique(numbers.filter(is_newer))
 
     def kept(self, number: int, outdated: pa.Array) -> pa.Array:
         """Return the positions of the rows of a file that stay.
@@ -133,7 +171,7 @@ def positions(first: int, count: int) -> pa.Array:
     return pc.add(pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count)), first - 1)
 
 
-def portions(table: Snapshot, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.Table]:
+def portions(table: RowSource, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield the rows of a file, many at once: looking keys up costs the less for a row, the more there are."""
     held: list[pa.RecordBatch] = []
     for rows in table.read(file, columns):
@@ -143,10 +181,6 @@ def portions(table: Snapshot, file: LakeFile, columns: Sequence[str]) -> Iterato
             held = []
     if held:
         yield pa.Table.from_batches(held)
-
-
-def _instants(timestamps: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.fill_null(timestamps.cast(pa.int64()), _LONG_AGO)
 
 
 def _distinct(rows: pa.Table) -> pa.Table:

@@ -1,50 +1,162 @@
-"""The rows that a commit removes from a lake table: files without other rows are dropped, and the rows that stay of all
-others are written again.
+"""The rows that a commit removes from a table of files: those of replaced offsets, of a batch, or those that newer ones
+of the same keys replace. Which they are is decided in Arrow, since no query joins them with the state tables.
+
+Files without other rows are dropped, and the rows that stay of all others are written again.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import NamedTuple, Protocol
+from functools import partial, reduce
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.offsets import Span
-from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
+from airflow_kafka_offsets.core.instants import TimeSpan
+from airflow_kafka_offsets.core.offsets import Span, TopicPartition
+from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, RECORD, TIMESTAMP, TOPIC
+from airflow_kafka_offsets.core.text import count
+from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.lake.newest import NewestRows, portions, positions
-from airflow_kafka_offsets.sinks.lake.replaced import Key, ReplacedRows, count_rows
-from airflow_kafka_offsets.sinks.lake.table_format import Bounds, LakeFile, Snapshot
+from airflow_kafka_offsets.sinks.lake.snapshot import Bounds, LakeFile, RowSource, Snapshot
 from airflow_kafka_offsets.sinks.table import Output
+from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.writers.data_files import write_data_files
-from airflow_kafka_offsets.writers.lake_writer import TableFormat as FileFormat
+from airflow_kafka_offsets.writers.lake_writer import FileFormat
+from airflow_kafka_offsets.writers.table_rows import with_columns
+
+_KEYS = (BATCH_ID, TOPIC, PARTITION)
+
+Key = tuple[int, str, int]
+"""A batch, a topic and a partition."""
 
 
-class RowFilter(Protocol):
-    """Which rows are removed; `ReplacedRows` is one."""
+class ReplacedRows(NamedTuple):
+    """The offsets of earlier batches whose rows are removed.
+
+    :param target: the name of the table, for messages
+    :param ranges: by batch and partition
+    :param span: of time, if only the rows of records within it are removed
+    """
+
+    target: str
+    ranges: Mapping[Key, list[Span]]
+    span: TimeSpan | None = None
+
+    @classmethod
+    def read(cls, conn: Connection, target: str, replaced: ReplacedOffsets) -> ReplacedRows:
+        """Return offsets as plain numbers.
+
+        :param conn: of the database with the state tables
+        """
+        ranges: dict[Key, list[Span]] = defaultdict(list)
+        for row in conn.execute(replaced.ranges):
+            ranges[row.batch_id, row.topic, row.partition].append((row.start_offset, row.end_offset))
+        return cls(target, dict(ranges), replaced.span)
 
     @property
-    def batch_ids(self) -> Sequence[int]:
-        """The batches that wrote some of them, in order."""
+    def batch_ids(self) -> list[int]:
+        """The batches that wrote some of the rows, in order."""
+        return sorted({batch_id for batch_id, _, _ in self.ranges})
 
     @property
     def columns(self) -> list[str]:
         """The columns that are read."""
+        return [BATCH_ID, *RECORD, *([TIMESTAMP] if self.span is not None else [])]
+
+    def check_columns(self, table: pa.Schema) -> None:
+        """Check that the table says which rows are of these offsets.
+
+        :raises ConfigurationError: a column is missing
+        """
+        if missing := [name for name in self.columns if name not in table.names]:
+            raise ConfigurationError(
+                f"Table {self.target!r} has no column {', '.join(missing)}: which of its rows are of the offsets that "
+                "are to be replaced is not known. Nothing was changed; delete the rows yourself and rewind without "
+                "replacing, or load into a new table."
+            )
+
+    def counted(self, rows: pa.Table) -> Counter[Key]:
+        """Return how many rows there are of each batch and partition."""
+        return count_rows(rows)
 
     def mask(self, rows: pa.RecordBatch | pa.Table) -> pa.ChunkedArray | pa.Array:
-        """Return for each row whether it is removed."""
+        """Return for each row whether it is removed.
+
+        :param rows: at least the columns of `columns`
+        :raises ConfigurationError: a row of these batches does not say where it is from, or of which time
+        """
+        self._refuse_silent(rows)
+        found = pc.is_in(rows.column(BATCH_ID), value_set=pa.array([], rows.column(BATCH_ID).type))
+        for key in count_rows(rows):
+            for start, end in self.ranges.get(key, ()):
+                offset = rows.column(OFFSET)
+                of_key = [pc.equal(rows.column(name), value) for name, value in zip(_KEYS, key, strict=True)]
+                of_range = [pc.greater_equal(offset, start), pc.less(offset, end)]
+                found = pc.or_(found, all_of([*of_key, *of_range]))
+        return found if self.span is None else pc.and_(found, self._is_within(rows, found, self.span))
+
+    def _is_within(self, rows: pa.RecordBatch | pa.Table, found: pa.Array, span: TimeSpan) -> pa.Array:
+        timestamp = rows.column(TIMESTAMP)
+        silent = pc.sum(pc.and_(found, pc.is_null(timestamp))).as_py()
+        if silent:
+            raise ConfigurationError(
+                f"Table {self.target!r} holds {count(silent, 'row')} of the offsets that are read, without a "
+                f"{TIMESTAMP}: whether they are of the span that is to be replaced is not known. Nothing was changed; "
+                "replay a range of offsets, or without all_records."
+            )
+        is_within = pc.greater_equal(timestamp, pa.scalar(span.since, timestamp.type))
+        if span.until is not None:
+            is_within = pc.and_(is_within, pc.less(timestamp, pa.scalar(span.until, timestamp.type)))
+        return is_within
+
+    def _refuse_silent(self, rows: pa.RecordBatch | pa.Table) -> None:
+        batches = rows.column(BATCH_ID)
+        ours = pc.is_in(batches, value_set=pa.array(self.batch_ids, batches.type))
+        for name in RECORD:
+            silent = pc.and_(ours, pc.is_null(rows.column(name)))
+            if pc.any(silent).as_py():
+                batch_id = pc.min(batches.filter(silent)).as_py()
+                raise ConfigurationError(
+                    f"Table {self.target!r} holds rows of batch {batch_id} that do not say their topic, partition and "
+                    "offset: which of them are of the offsets that are to be replaced is not known. Nothing was "
+                    "changed; have the transform keep the columns _kafka_topic, _kafka_partition and _kafka_offset, "
+                    "and delete these rows yourself."
+                )
+
+
+def count_rows(rows: pa.RecordBatch | pa.Table) -> Counter[Key]:
+    """Return how many rows there are of each batch and partition."""
+    table = pa.table({name: rows.column(name) for name in _KEYS})
+    counts = table.group_by(list(_KEYS)).aggregate([([], "count_all")]).to_pylist()
+    return Counter({(row[BATCH_ID], row[TOPIC], row[PARTITION]): row["count_all"] for row in counts})
+
+
+def as_removed(removed: Iterable[tuple[int, str, int, int]]) -> list[Removed]:
+    """Return rows that are counted by batch, topic and partition in the form in which a target reports them."""
+    return [Removed(batch, TopicPartition(topic, partition), rows) for batch, topic, partition, rows in removed]
+
+
+def all_of(conditions: list[pa.Array]) -> pa.Array:
+    """Return where all conditions are true; where one of them is null, it is not."""
+    return pc.fill_null(reduce(pc.and_, conditions), False)
 
 
 @dataclass(frozen=True)
 class BatchRows:
-    """All rows of a batch, whose table does not say which records they are of."""
+    """All rows of a batch, whose table does not say which records they are of.
+
+    :param place: the topic and the partition as whose rows they are counted
+    """
 
     batch_id: int
+    place: tuple[str, int] = ("", 0)
 
     @property
     def batch_ids(self) -> list[int]:
@@ -54,8 +166,15 @@ class BatchRows:
     def columns(self) -> list[str]:
         return [BATCH_ID]
 
+    def counted(self, rows: pa.Table) -> Counter[Key]:
+        return +Counter({(self.batch_id, *self.place): rows.num_rows})
+
     def mask(self, rows: pa.RecordBatch | pa.Table) -> pa.ChunkedArray | pa.Array:
         return pc.fill_null(pc.equal(rows.column(BATCH_ID), self.batch_id), False)
+
+
+RowFilter = ReplacedRows | BatchRows
+"""Which rows are removed."""
 
 
 def of_output(snapshot: Snapshot, output: Output) -> RowFilter:
@@ -63,7 +182,7 @@ def of_output(snapshot: Snapshot, output: Output) -> RowFilter:
     have its number.
     """
     if not set(RECORD) <= set(snapshot.columns.names):
-        return BatchRows(output.batch_id)
+        return BatchRows(output.batch_id, output.ranges[0].topic_partition if output.ranges else ("", 0))
     ranges: dict[Key, list[Span]] = {}
     for read in output.ranges:
         ranges.setdefault((output.batch_id, read.topic, read.partition), []).append((read.start, read.end))
@@ -127,7 +246,7 @@ class Search:
     newest: NewestRows | None = None
     _found: dict[Hashable, _Found] = field(default_factory=dict)
 
-    def find(self, snapshot: Snapshot) -> Removal:
+    def find(self, snapshot: RowSource) -> Removal:
         """Return the files with rows that are removed.
 
         Where others remove files of the version meanwhile, this is about the table as it is now. A commit that goes on
@@ -141,11 +260,11 @@ class Search:
             snapshot.check_removal()
         return removal
 
-    def count(self, snapshot: Snapshot) -> int:
+    def count(self, snapshot: RowSource) -> int:
         """Return the number of the rows."""
         return self._find_again(snapshot).counts.total()
 
-    def _find_again(self, snapshot: Snapshot) -> Removal:
+    def _find_again(self, snapshot: RowSource) -> Removal:
         while True:
             try:
                 return self._find(snapshot)
@@ -155,7 +274,7 @@ class Search:
                     raise
                 snapshot = current
 
-    def _find(self, snapshot: Snapshot) -> Removal:
+    def _find(self, snapshot: RowSource) -> Removal:
         ids = self.rows.batch_ids if self.rows is not None and BATCH_ID in snapshot.columns.names else ()
         within: list[Bounds] = [{BATCH_ID: (ids[0], ids[-1])}] if ids else []
         if self.newest is not None:
@@ -178,7 +297,7 @@ class Search:
         removal.outdated = pc.unique(pa.chunked_array(outdated))
         return removal
 
-    def _look(self, snapshot: Snapshot, file: LakeFile) -> _Found:
+    def _look(self, snapshot: RowSource, file: LakeFile) -> _Found:
         wanted = [
             *(self.rows.columns if self.rows else ()),
             *((*RECORD, *self.newest.index.names) if self.newest else ()),
@@ -189,14 +308,14 @@ class Search:
             places = positions(seen, part.num_rows)
             seen += part.num_rows
             if self.rows is not None:
-                mask = _one_chunk(self.rows.mask(part))
-                counts += _counted(self.rows, part.filter(mask))
+                mask = self.rows.mask(part).combine_chunks()
+                counts += self.rows.counted(part.filter(mask))
                 removed.append(places.filter(mask))
                 part, places = part.filter(pc.invert(mask)), places.filter(pc.invert(mask))
             if self.newest is not None:
-                replaced = self.newest.replaced(part, places)
-                removed.append(replaced.rows)
-                outdated.append(replaced.outdated)
+                replaced, newer = self.newest.replaced(part, places)
+                removed.append(replaced)
+                outdated.append(newer)
         return _Found(seen, pa.concat_arrays(removed), counts, pc.unique(pa.concat_arrays(outdated)))
 
 
@@ -213,9 +332,9 @@ def rewrite(snapshot: Snapshot, shape: FileFormat, directory: str, kept: Sequenc
             for part in snapshot.read(file, snapshot.columns.names):
                 staying = part.filter(stay.slice(seen, part.num_rows))
                 seen += part.num_rows
-                yield _with_columns(staying, columns)
+                yield with_columns(staying, columns)
 
-    for file in write_data_files(snapshot.storage(), rows(), shape.layout, partial(shape.path, directory)):
+    for file in write_data_files(snapshot.storage, rows(), shape.layout, partial(shape.path, directory)):
         yield StagedFile(file.path, file.rows, file.bytes, "", shape.to_json(file))
 
 
@@ -227,29 +346,9 @@ def without(rows: int, removed: pa.Array) -> pa.Array:
     return pc.invert(pc.is_in(positions(0, rows), value_set=removed))
 
 
-def _with_columns(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    arrays = [
-        rows.column(column.name).cast(column.type)
-        if column.name in rows.schema.names
-        else pa.nulls(len(rows), column.type)
-        for column in columns
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=columns)
-
-
-def _counted(goes: RowFilter, rows: pa.Table) -> Counter[Key]:
-    if set(RECORD) <= set(rows.column_names):
-        return count_rows(rows)
-    return +Counter({(goes.batch_ids[0], "", 0): rows.num_rows})
-
-
 def _is_of_batches(file: LakeFile, ids: Sequence[int]) -> bool:
     """Return whether a file may hold rows of one of some batches, which are in order."""
     if file.batches is None or not ids:
         return bool(ids)
     first = bisect_left(ids, file.batches[0])
     return first < len(ids) and ids[first] <= file.batches[1]
-
-
-def _one_chunk(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

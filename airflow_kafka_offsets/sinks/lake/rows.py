@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,28 +20,14 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, TOPIC
 from airflow_kafka_offsets.database.transactions import stream
-from airflow_kafka_offsets.sinks.lake.replaced import all_of
+from airflow_kafka_offsets.sinks.lake.removal import all_of
+from airflow_kafka_offsets.sinks.lake.snapshot import RowSource
 from airflow_kafka_offsets.sinks.row_origin import PLACE, RowDetail
 from airflow_kafka_offsets.sinks.target_rows import Batches, Detail, DuplicatedOffsets, RowCount, TargetRows
 
 _ROWS_AT_ONCE = 2_000_000
 
 _LETTERS_AT_ONCE = 100_000
-
-
-class RowSource(Protocol):
-    """A table of files in one snapshot.
-
-    :ivar columns: of the table
-    """
-
-    @property
-    def columns(self) -> pa.Schema: ...
-
-    def scan(
-        self, columns: Sequence[str], batches: tuple[int, int] | None = None, within: Slice | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield rows; see `Snapshot.scan`."""
 
 
 class LakeRows(NamedTuple):

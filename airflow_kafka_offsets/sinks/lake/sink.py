@@ -1,17 +1,17 @@
-"""What the sinks of lake tables share. DAG files import it: heavy modules are imported where they are used."""
+"""What the sinks of tables of files share, and their names in other programs: the URI of an asset in Airflow, the
+dataset and its fields in OpenLineage.
+
+DAG files import it: heavy modules are imported where they are used.
+"""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+from urllib.parse import quote, unquote, urlsplit
 
 from airflow_kafka_offsets.sinks.sink import Connections, Sink
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Engine
-
-    from airflow_kafka_offsets.sinks.lake.table import LakeTable
-    from airflow_kafka_offsets.sinks.lake.table_format import TableFormat
 
 
 class LakeSink(Sink):
@@ -28,11 +28,99 @@ class LakeSink(Sink):
         """The columns by which rows are replaced; without them all rows are appended."""
         return ()
 
-    def connect(self, engine: Engine, connections: Connections | None = None) -> LakeTable:
-        from airflow_kafka_offsets.sinks.lake.table import LakeTable
 
-        return LakeTable(self, self.table_format(engine, connections or {}))
+@dataclass(frozen=True)
+class DirectorySink(Sink):
+    """A sink whose files are below a URI.
 
-    @abstractmethod
-    def table_format(self, engine: Engine, connections: Connections) -> TableFormat:
-        """Return the table by its format; see `Sink.connect`."""
+    All parameters are templated.
+
+    :param uri: an absolute path that all machines share, or a URI such as `s3://bucket/path`
+    :param conn_id: the Airflow connection of the database that holds the positions
+    :param storage_conn_id: the Airflow connection of the object store, of type `aws`, `wasb`, `google_cloud_platform`
+        or `generic`; without one, the environment of the worker and of Spark's executors says how to log in
+    :param partition_by: columns of a table that is created
+    :param columns: of a table that is created, in Spark's DDL; for a DataFrame transform, whose columns are not known
+        before it runs. Those that say where a row came from are added
+    :param sort_by: columns by which the rows of a file are in order
+    :param file_bytes: the size at which a data file is complete; of a sorted one, in memory
+    :param storage: what the connection of the object store holds
+    """
+
+    scheme: ClassVar[str]
+    template_fields: ClassVar[tuple[str, ...]] = (
+        "uri",
+        "conn_id",
+        "storage_conn_id",
+        "partition_by",
+        "columns",
+        "sort_by",
+        "file_bytes",
+    )
+
+    uri: str
+    conn_id: str | None = None
+    storage_conn_id: str | None = None
+    partition_by: Sequence[str] = ()
+    columns: str | None = None
+    sort_by: Sequence[str] = ()
+    file_bytes: int = 128 << 20
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        return self.scheme + (self.uri if "://" in self.uri else f"file://{self.uri}").rstrip("/")
+
+    @property
+    def commits_externally(self) -> bool:
+        return True
+
+    @property
+    def writes_files(self) -> bool:
+        return True
+
+    @property
+    def conn_ids(self) -> tuple[str, ...]:
+        return () if self.storage_conn_id is None else (self.storage_conn_id,)
+
+    def uris(self, engine: Any) -> list[str]:
+        return [asset_uri(self.uri)]
+
+    def connected(self, connections: Connections | None) -> Self:
+        """Return the sink with the options of its object store."""
+        from airflow_kafka_offsets.sinks.lake.storage import object_store_options
+
+        if self.storage_conn_id is None:
+            return self
+        return replace(self, storage=object_store_options(self.storage_conn_id, connections or {}))
+
+
+_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+
+
+def asset_uri(uri: str) -> str:
+    """Return the URI of a directory of files, as Airflow's assets have it.
+
+    :param uri: of the table, or an absolute path
+    """
+    scheme, _, place = uri.rpartition("://")
+    return f"{_SCHEMES.get(scheme, scheme)}://{place}" if scheme else f"file://{quote(place)}"
+
+
+def dataset_name(uri: str) -> tuple[str, str]:
+    """Return the namespace and the name of a directory: `file` and a path, or the bucket and the key."""
+    parts = urlsplit(uri)
+    scheme = _SCHEMES.get(parts.scheme, parts.scheme)
+    if scheme in ("", "file"):
+        return "file", unquote(parts.path).rstrip("/") or "/"
+    user, _, server = parts.netloc.rpartition("@")
+    # The container of an Azure account is where other URIs have a login, of which nothing is shown.
+    is_container = scheme.startswith(("abfs", "wasb")) and ":" not in user
+    namespace = f"{scheme}://{parts.netloc if is_container else server}"
+    path = parts.path.rstrip("/")
+    return namespace, path if scheme == "hdfs" else path.lstrip("/") or "/"
+
+
+def fields_of(columns: Iterable[Any]) -> list[tuple[str, str]]:
+    """Return the names and the types of columns."""
+    return [(column.name, str(column.type)) for column in columns]

@@ -25,29 +25,21 @@ _AWS = {
     "aws_secret_access_key": "aws_secret_access_key",
 }
 
-_AZURE = {
-    "tenant_id": "azure_storage_tenant_id",
-    "sas_token": "azure_storage_sas_token",
-    "account_key": "azure_storage_account_key",
-    "account_name": "azure_storage_account_name",
-}
+_AZURE = {name: f"azure_storage_{name}" for name in ("tenant_id", "sas_token", "account_key", "account_name")}
 
 _GOOGLE = {"key_path": "google_service_account", "keyfile_dict": "google_service_account_key"}
 
-# The same options by pyiceberg's names.
-_PYICEBERG = {
-    "aws_access_key_id": "s3.access-key-id",
-    "aws_secret_access_key": "s3.secret-access-key",
-    "aws_session_token": "s3.session-token",
-    "aws_region": "s3.region",
-    "aws_endpoint": "s3.endpoint",
-    "azure_storage_account_name": "adls.account-name",
-    "azure_storage_account_key": "adls.account-key",
-    "azure_storage_sas_token": "adls.sas-token",
-    "azure_storage_tenant_id": "adls.tenant-id",
-    "azure_storage_client_id": "adls.client-id",
-    "azure_storage_client_secret": "adls.client-secret",
+_OF_BOTH = {
+    ("aws_", "s3."): ("access_key_id", "secret_access_key", "session_token", "region", "endpoint"),
+    ("azure_storage_", "adls."): (*_AZURE, "client_id", "client_secret"),
 }
+
+_PYICEBERG = {
+    prefix + name: other_prefix + name.replace("_", "-")
+    for (prefix, other_prefix), names in _OF_BOTH.items()
+    for name in names
+}
+"""The same options by pyiceberg's names."""
 
 _OBJECT_STORE = {name: option for option, name in _PYICEBERG.items()}
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -17,11 +18,10 @@ from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.sinks.lake.columns import match, required_columns
 from airflow_kafka_offsets.sinks.lake.rows import LakeRows
-from airflow_kafka_offsets.sinks.lake.table_format import Snapshot, TableFormat
+from airflow_kafka_offsets.sinks.lake.snapshot import Snapshot
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.sinks.row_origin import check_key_names
 from airflow_kafka_offsets.sinks.table import (
-    Dataset,
     NotPublished,
     Output,
     PublicationState,
@@ -39,23 +39,48 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LakeTable(Table):
-    """A lake table; see `Table`.
+    """A lake table; see `Table`. A format has a class that inherits from it.
 
-    :param format: what the table is, and where
+    :ivar kind: of the writer of its files; see `writers.lake_writer.FORMATS`
     """
 
+    kind: ClassVar[str]
+
     sink: LakeSink
-    format: TableFormat
+
+    @abstractmethod
+    def check_parameters(self) -> pa.Schema | None:
+        """Check the parameters of the sink.
+
+        :return: the declared columns of a table that is created
+        :raises ConfigurationError: one is wrong
+        """
+
+    @abstractmethod
+    def snapshot(self, conn: Connection | None = None, *, lock: bool = False) -> Snapshot | None:
+        """Return the table as it is now; None where there is none.
+
+        :param conn: of the transaction that commits to it, where it does not commit externally
+        :param lock: whether other writers wait for the end of the transaction
+        """
+
+    @abstractmethod
+    def create(self, columns: pa.Schema) -> Snapshot:
+        """Create the table, unless another process does at the same moment.
+
+        :param columns: of the rows, or as they were declared
+        :raises TargetError: it cannot be created
+        """
 
     def prepare(self, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
-        declared = self.format.check()
+        declared = self.check_parameters()
         if self.sink.upsert_key:
             check_key_names(self.sink.upsert_key, columns)
-        snapshot, wanted = self.format.snapshot(), columns if declared is None else declared
+        snapshot, wanted = self.snapshot(), columns if declared is None else declared
         if snapshot is None and wanted is None:
             return TargetColumns(self.sink.name, None)
         if snapshot is None:
-            snapshot = self.format.create(wanted)
+            snapshot = self.create(wanted)
         snapshot.check()
         names = snapshot.columns.names
         if self.sink.commits_externally and BATCH_ID not in names:
@@ -75,7 +100,7 @@ class LakeTable(Table):
         :raises OlderLedgerError: the state tables do not know it
         :raises TargetError: the table was set back
         """
-        snapshot = self._over(conn)
+        snapshot = self.snapshot(conn)
         if snapshot is None:
             return
         of_group = batches.c.consumer_group == output.group_id
@@ -104,7 +129,7 @@ class LakeTable(Table):
         )
 
     def writer(self, columns: pa.Schema | None, output: Output) -> LakeWriter:
-        snapshot = self.format.snapshot()
+        snapshot = self.snapshot()
         if snapshot is None:
             kind = type(self.sink).__name__
             raise ConfigurationError(
@@ -115,7 +140,7 @@ class LakeTable(Table):
             columns = pa.schema([each for each in snapshot.columns if each.name != BATCH_ID])
         shape: Any = snapshot.shape(columns)
         return LakeWriter(
-            self.format.kind,
+            self.kind,
             self.sink.name,
             schema_text(columns),
             asdict(shape),
@@ -124,18 +149,15 @@ class LakeTable(Table):
             self.sink.upsert_key,
         )
 
-    def storage_options(self) -> Mapping[str, Any]:
-        return self.format.storage_options()
-
     @contextmanager
     def publish(self, conn: Connection, output: Output) -> Iterator[LakeTarget]:
-        target = self._target(self._over(conn, lock=True), output)
+        target = self._target(self.snapshot(conn, lock=True), output)
         target.open(conn)
         yield target
         target.commit()
 
     def state(self, output: Output) -> PublicationState:
-        snapshot = self.format.snapshot()
+        snapshot = self.snapshot()
         number = -1 if snapshot is None else snapshot.last_number(output.series)
         if snapshot is None or number < output.batch_id:
             return NotPublished()
@@ -145,20 +167,14 @@ class LakeTable(Table):
         return Published(0 if result is None else result.rows)
 
     def retire(self, output: Output) -> list[Removed]:
-        return self._target(self.format.snapshot(), output).retire()
+        return self._target(self.snapshot(), output).retire()
 
     def rows(self, conn: Connection) -> LakeRows:
-        return LakeRows(conn, self.sink.name, self._over(conn), self.sink.replaces_rows)
+        return LakeRows(conn, self.sink.name, self.snapshot(conn), self.sink.replaces_rows)
 
     def remove_leftovers(self, batch_id: int, before: datetime) -> int:
-        snapshot = self.format.snapshot()
+        snapshot = self.snapshot()
         return 0 if snapshot is None else snapshot.remove_leftovers(batch_id, before)
-
-    def datasets(self) -> list[Dataset]:
-        return [*filter(None, [self.format.dataset(self.format.snapshot())])]
-
-    def _over(self, conn: Connection, *, lock: bool = False) -> Snapshot | None:
-        return self.format.snapshot(None if self.sink.commits_externally else conn, lock=lock)
 
     def _target(self, snapshot: Snapshot | None, output: Output) -> LakeTarget:
         return LakeTarget(self.sink.name, snapshot, output, self.sink.upsert_key)

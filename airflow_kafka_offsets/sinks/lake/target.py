@@ -7,8 +7,10 @@ batch is published meanwhile, and which rows are removed, may be different by no
 from __future__ import annotations
 
 import logging
+import random
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,23 +18,55 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseBusyError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.sinks.lake.columns import lacking, match_new
+from airflow_kafka_offsets.sinks.lake.left_files import prove_files
 from airflow_kafka_offsets.sinks.lake.newest import NewestRows
-from airflow_kafka_offsets.sinks.lake.races import attempts
-from airflow_kafka_offsets.sinks.lake.removal import BatchRows, KeptRows, Removal, Search, of_output, rewrite, without
-from airflow_kafka_offsets.sinks.lake.replaced import ReplacedRows
-from airflow_kafka_offsets.sinks.lake.staged import entries, prove_files
-from airflow_kafka_offsets.sinks.lake.table_format import Change, PublicationResult, Snapshot, UnknownOutcomeError
+from airflow_kafka_offsets.sinks.lake.removal import (
+    BatchRows,
+    KeptRows,
+    Removal,
+    ReplacedRows,
+    Search,
+    as_removed,
+    of_output,
+    rewrite,
+    without,
+)
+from airflow_kafka_offsets.sinks.lake.snapshot import Change, PublicationResult, Snapshot, UnknownOutcomeError
 from airflow_kafka_offsets.sinks.table import Output, Target
 from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.rows import StagedRows
-from airflow_kafka_offsets.writers.lake_writer import TableFormat as FileFormat
+from airflow_kafka_offsets.writers.lake_writer import FileFormat
 
 log = logging.getLogger(__name__)
+
+# Writers that commit without a pause leave the table free for a moment only: a long pause wins no race.
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 2.0
+
+PATIENCE_SECONDS = 600.0
+"""How long a commit is repeated."""
+
+
+def attempts(name: str) -> Iterator[int]:
+    """Yield the number of each attempt to commit, with a pause before each but the first.
+
+    :param name: of the table
+    :raises DatabaseBusyError: others committed first each time, for `PATIENCE_SECONDS`
+    """
+    end, number = time.monotonic() + PATIENCE_SECONDS, 0
+    while True:
+        yield number
+        number += 1
+        if time.monotonic() > end:
+            raise DatabaseBusyError(
+                f"Other writers committed to {name!r} before each of {number} attempts, for "
+                f"{PATIENCE_SECONDS:,.0f} seconds. Nothing of the batch was written; run the task again"
+            )
+        pause = min(_FIRST_PAUSE_SECONDS * 2 ** min(number, 10), _LONGEST_PAUSE_SECONDS)
+        time.sleep(random.uniform(0, pause))  # noqa: S311 - no secret
 
 
 class LakeTarget(Target):
@@ -48,7 +82,7 @@ class LakeTarget(Target):
         self.result = PublicationResult()
         self._is_published = self._is_counted = self._is_written = False
         self._columns: pa.Schema | None = None
-        self._rows: StagedRows | None = None
+        self._files: Sequence[StagedFile] = ()
         self._search, self._removal = Search(), Removal()
         self._rewritten: tuple[Any, list[StagedFile]] = (None, [])
         self._directory = output.attempt or f"batch-{output.batch_id}-{uuid.uuid4().hex}"
@@ -85,7 +119,7 @@ class LakeTarget(Target):
             rows.check_columns(self.snapshot.columns)
             self._search = Search(rows)
             self._plan(self.snapshot)
-        return as_removed(self.result)
+        return as_removed(self.result.removed)
 
     def write(self, rows: StagedRows) -> int:
         self._is_written = True
@@ -96,12 +130,11 @@ class LakeTarget(Target):
             if self._is_counted and not self.result.rows:
                 raise self._set_back(len(rows))
             return self.result.rows
-        prove_files(snapshot, rows.files, self.output.attempt)
-        self._rows = rows
-        added = entries(snapshot, snapshot.shape(self._columns), rows.files)
+        prove_files(self.name, rows.files, self.output.attempt, snapshot.is_own, snapshot.size)
+        self._files, shape = rows.files, snapshot.shape(self._columns)
+        added = [snapshot.entry(file, shape)[1] for file in rows.files]
         if self._key:
-            newest = NewestRows(snapshot, [file for _, file in added], self._key)
-            self._search = Search(self._search.rows, newest)
+            self._search = Search(self._search.rows, NewestRows(snapshot, added, self._key))
         self._plan(snapshot)
         return self.result.rows
 
@@ -122,7 +155,9 @@ class LakeTarget(Target):
             if self._commit(snapshot) or self._is_done(snapshot := snapshot.refresh()):
                 return
             snapshot.check_history(self.output.group_id, self._opened_at)
-            self._prove(snapshot)
+            # Others may have removed what no version of the table names.
+            prove_files(self.name, self._files, self.output.attempt, snapshot.is_own, snapshot.size)
+            prove_files(self.name, self._rewritten[1], self._directory, snapshot.is_own, snapshot.size)
             self._plan(snapshot)
             if self.result != expected:
                 raise DatabaseBusyError(
@@ -144,7 +179,7 @@ class LakeTarget(Target):
             if last >= output.batch_id and not self._removal.files:
                 return []
             if self._commit(snapshot, max(last, output.batch_id)):
-                return as_removed(self.result, output)
+                return as_removed(self.result.removed)
             snapshot = snapshot.refresh()
         return []
 
@@ -190,17 +225,11 @@ class LakeTarget(Target):
     def _plan(self, snapshot: Snapshot) -> None:
         """Find the rows that are removed, and count those of the batch that are written."""
         self._removal, newest = self._search.find(snapshot), self._search.newest
-        written = 0
-        if self._rows is not None:
-            written = len(self._rows) if newest is None else len(newest) - len(self._removal.outdated)
+        written = sum(file.rows for file in self._files)
+        if newest is not None:
+            written = len(newest) - len(self._removal.outdated)
         removed = tuple((*key, rows) for key, rows in sorted(self._removal.counts.items()))
         self.result = self.result._replace(rows=written, removed=removed)
-
-    def _prove(self, snapshot: Snapshot) -> None:
-        """Check that all new files are there. Others may have removed what no version of the table names."""
-        if self._rows is not None:
-            prove_files(snapshot, self._rows.files, self.output.attempt)
-        prove_files(snapshot, self._rewritten[1], self._directory)
 
     def _commit(self, snapshot: Snapshot, number: int | None = None) -> bool:
         """Make one attempt to commit; return whether the batch is published."""
@@ -227,24 +256,20 @@ class LakeTarget(Target):
         shape, result = snapshot.shape(self._columns), self.result
         if number is not None and number > output.batch_id:  # a later batch stays the last one of the series
             result = snapshot.result(output.series, number) or PublicationResult()
-        adds = [] if self._rows is None else entries(snapshot, shape, self._rows.files)
         number = output.batch_id if number is None else number
-        kept = self._kept(snapshot, shape, adds)
-        return Change(output, number, result, self._columns, list(kept), removal.files, removal.within)
+        kept = list(self._kept(snapshot, shape))
+        return Change(output, number, result, self._columns, kept, removal.files, removal.within)
 
-    def _kept(self, snapshot: Snapshot, shape: FileFormat, adds: list[Any]) -> Iterator[Any]:
+    def _kept(self, snapshot: Snapshot, shape: FileFormat) -> Iterator[Any]:
         """Yield the files of the batch whose rows all stay, and new ones with the rows that stay of all others."""
         mixed, newest = list(self._removal.mixed), self._search.newest
-        for number, (entry, added) in enumerate(adds):
-            if newest is None:
-                yield entry
-                continue
-            rows = self._rows.files[number].rows if self._rows is not None else 0
-            places = newest.kept(number, self._removal.outdated)
-            if len(places) == rows:
+        for number, file in enumerate(self._files):
+            entry, added = snapshot.entry(file, shape)
+            places = None if newest is None else newest.kept(number, self._removal.outdated)
+            if places is None or len(places) == file.rows:
                 yield entry
             elif len(places):
-                mixed.append(KeptRows(added, pc.invert(without(rows, places))))
+                mixed.append(KeptRows(added, pc.invert(without(file.rows, places))))
         # Where others committed to other files meanwhile, nothing is written once more.
         found = (shape, tuple((kept.file.key, kept.stay) for kept in mixed))
         if self._rewritten[0] != found:
@@ -266,18 +291,3 @@ class LakeTarget(Target):
                 "there"
             )
         return result is not None
-
-
-def as_removed(result: PublicationResult, output: Output | None = None) -> list[Removed]:
-    """Return what was removed, in the form in which a target reports it.
-
-    :param output: whose first partition stands for all where the table does not name partitions
-    """
-    return [
-        Removed(
-            batch,
-            TopicPartition(topic, partition) if topic or output is None else output.ranges[0].topic_partition,
-            rows,
-        )
-        for batch, topic, partition, rows in result.removed
-    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from airflow_kafka_offsets.sinks.lake.directory_sink import DirectorySink
+from airflow_kafka_offsets.sinks.lake.sink import DirectorySink
 from airflow_kafka_offsets.sinks.sink import Connections
 
 if TYPE_CHECKING:
@@ -41,4 +41,4 @@ class ParquetFiles(DirectorySink):
     def connect(self, engine: Engine, connections: Connections | None = None) -> ParquetTable:
         from airflow_kafka_offsets.sinks.parquet.table import ParquetTable
 
-        return ParquetTable(self.connected(connections or {}))
+        return ParquetTable(self.connected(connections))

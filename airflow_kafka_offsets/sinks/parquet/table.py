@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections import Counter
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,22 +17,19 @@ import pyarrow.parquet as pq
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.origin import BATCH_ID
-from airflow_kafka_offsets.core.text import first_few
-from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, StagedFileError, TargetError
+from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
-from airflow_kafka_offsets.sinks.lake.creation import check_parameters, created_columns
-from airflow_kafka_offsets.sinks.lake.fields import fields_of
-from airflow_kafka_offsets.sinks.lake.left_files import is_attempt, remove_left
-from airflow_kafka_offsets.sinks.lake.names import dataset_name
-from airflow_kafka_offsets.sinks.lake.replaced import Key, ReplacedRows, as_removed, count_rows
+from airflow_kafka_offsets.sinks.lake.columns import check_parameters, created_columns
+from airflow_kafka_offsets.sinks.lake.left_files import left_below, prove_files, remove_left
+from airflow_kafka_offsets.sinks.lake.removal import ReplacedRows, Search, as_removed
 from airflow_kafka_offsets.sinks.lake.rows import LakeRows
+from airflow_kafka_offsets.sinks.lake.sink import dataset_name, fields_of
+from airflow_kafka_offsets.sinks.lake.snapshot import Bounds, LakeFile, RowSource, read_parquet
 from airflow_kafka_offsets.sinks.table import Dataset, Output, Table, Target
 from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
-from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns, schema_text
-from airflow_kafka_offsets.writers.delta_files import DeltaShape
+from airflow_kafka_offsets.writers.delta_files import DeltaShape, read_written
 from airflow_kafka_offsets.writers.lake_writer import LakeWriter
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 
@@ -113,8 +109,7 @@ class ParquetTable(Table):
     def retire(self, output: Output) -> list[Removed]:
         paths = [path for path, number in self.published().items() if number == output.batch_id]
         rows = sum(self.opened(path).metadata.num_rows for path in paths)
-        staged = (file.path for file in self.files.find(_STAGING))
-        for path in (*filter(lambda path: is_attempt(path.split("/")[1], output.batch_id), staged), *paths):
+        for path in (*left_below(self.files, output.batch_id, directory=_STAGING), *paths):
             self.files.remove(path)
         return [Removed(output.batch_id, output.ranges[0].topic_partition, rows)] if rows else []
 
@@ -122,9 +117,7 @@ class ParquetTable(Table):
         return LakeRows(conn, self.sink.name, ParquetRows(self, self.published()))
 
     def remove_leftovers(self, batch_id: int, before: datetime) -> int:
-        found = (file for file in self.files.find(_STAGING) if is_attempt(file.path.split("/")[1], batch_id))
-        left = {file.path for file in found if file.modified < before.timestamp()}
-        return remove_left(self.files, left, lambda paths: set())
+        return remove_left(self.files, left_below(self.files, batch_id, before, _STAGING))
 
     def datasets(self) -> list[Dataset]:
         published = self.published()
@@ -150,45 +143,32 @@ class ParquetTarget(Target):
         return []  # each file has columns of its own
 
     def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
-        rows, counts = ReplacedRows.read(self._conn, self.table.sink.name, replaced), Counter[Key]()
-        published = self.table.published()
+        rows, published = ReplacedRows.read(self._conn, self.table.sink.name, replaced), self.table.published()
         files = {path: number for path, number in published.items() if number in rows.batch_ids}
         source = ParquetRows(self.table, published)
         if files:
             rows.check_columns(source.columns)
-        for path, number in files.items():
-            for batch in source.read(path, rows.columns):
-                gone = batch.filter(rows.mask(batch))
-                counts += count_rows(gone)
-                if gone.num_rows < batch.num_rows:
-                    raise TargetError(
-                        f"{self.table.sink.name!r} has other rows of batch {number}, too: only files of whole batches "
-                        "are removed. Nothing was changed; choose bounds that contain the batch"
-                    )
-        self._removed = list(files)
-        return as_removed(counts)
+        removal = Search(rows).find(source)
+        self._removed = [str(file.key) for file in removal.whole]
+        if others := files.keys() - set(self._removed):
+            raise TargetError(
+                f"{self.table.sink.name!r} has other rows of batch {min(map(files.__getitem__, others))}, too: only "
+                "files of whole batches are removed. Nothing was changed; choose bounds that contain the batch"
+            )
+        return as_removed((*key, count) for key, count in removal.counts.items())
 
     def write(self, rows: StagedRows) -> int:
         """Check the staged files; see `Target.write`."""
         root, files = f"{_STAGING}/{self._output.attempt}/", sorted(rows.files, key=lambda file: file.name)
-        if faults := [fault for fault in (self._fault(root, file) for file in files) if fault]:
-            raise StagedFileError(f"Files of {self.table.sink.name!r}: {first_few(faults, most=3)}")
+        for file in files:
+            read_written(self.table.sink.name, file)
+        prove_files(self.table.sink.name, files, self._output.attempt, _is_own, self.table.files.size)
         self._copies = {}
         for number, file in enumerate(files):
             directory = file.name.removeprefix(root).rpartition("/")[0]
             name = f"{self._stem}-{number}.parquet"
             self._copies[file.name] = f"{directory}/{name}" if directory else name
         return sum(file.rows for file in files)
-
-    def _fault(self, root: str, file: StagedFile) -> str | None:
-        add, size = json.loads(file.data)["add"], self.table.files.size(file.name)
-        if not self._output.attempt or not file.name.startswith(root) or ".." in file.name.split("/"):
-            return f"{file.name} is not a file of attempt {self._output.attempt!r}"
-        if (add["path"], add["size"], json.loads(add["stats"])["numRecords"]) != (file.name, file.bytes, file.rows):
-            return f"the manifest contradicts itself about {file.name}"
-        if size is None:
-            return f"{file.name} is missing"
-        return None if size == file.bytes else f"{file.name} has {size:,} bytes, and was written with {file.bytes:,}"
 
     def commit(self) -> None:
         """Copy the staged files to their names, and remove those that they replace."""
@@ -202,15 +182,18 @@ class ParquetTarget(Target):
             self.table.files.remove(path)
 
 
-class ParquetRows:
-    """The rows of published files, as far as they say where they are from; a `RowSource`."""
+class ParquetRows(RowSource):
+    """The rows of published files, as far as they say where they are from.
+
+    :param published: the batch of each file, by its path
+    """
 
     def __init__(self, table: ParquetTable, published: Mapping[str, int]) -> None:
         self._table, self._published = table, published
+        self.columns = self._columns()
 
-    @cached_property
-    def columns(self) -> pa.Schema:
-        """Those of the file of the last batch; where there are no files, those that each file has."""
+    def _columns(self) -> pa.Schema:
+        """Return those of the file of the last batch; where there are no files, those that each file has."""
         last = max(self._published, key=lambda path: self._published[path], default=None)
         origin = (*ORIGIN_COLUMNS, pa.field(BATCH_ID, pa.int64()))
         if last is None:
@@ -219,29 +202,26 @@ class ParquetRows:
         types = {field.name: field.type for field in origin}
         return pa.schema([*stored, *(pa.field(name, types.get(name, pa.string())) for name in known)])
 
-    def scan(
-        self, columns: Sequence[str], batches: tuple[int, int] | None = None, within: Slice | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield rows; more of them than asked for."""
-        for path, number in self._published.items():
-            if batches is None or batches[0] <= number <= batches[1]:
-                yield from self.read(path, columns)
+    def files(self, any_of: Sequence[Bounds] = ({},)) -> list[LakeFile]:
+        spans = [bounds.get(BATCH_ID, (0, sys.maxsize)) for bounds in any_of]
+        return [
+            LakeFile(path, _partition(path), (number, number))
+            for path, number in self._published.items()
+            if any(first <= number <= last for first, last in spans)
+        ]
 
-    def read(self, path: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a file; columns that it lacks are null."""
-        schema, known = pa.schema([self.columns.field(name) for name in columns]), _partition(path)
-        with self._table.opened(path) as parquet:
-            held = [name for name in columns if name in parquet.schema_arrow.names]
-            for batch in parquet.iter_batches(columns=held or parquet.schema_arrow.names[:1]):
-                arrays = [
-                    batch.column(field.name).cast(field.type)
-                    if field.name in held
-                    else pa.repeat(pa.scalar(known.get(field.name)).cast(field.type), batch.num_rows)
-                    for field in schema
-                ]
-                yield pa.RecordBatch.from_arrays(
-                    arrays, schema=pa.schema([each.with_nullable(True) for each in schema])
-                )
+    def read(self, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        schema = pa.schema([self.columns.field(name).with_nullable(True) for name in columns])
+        partition = {
+            name: pa.scalar(text).cast(schema.field(name).type).as_py()
+            for name, text in file.native.items()
+            if name in columns
+        }
+        yield from read_parquet(self._table.files, str(file.key), schema, partition)
+
+
+def _is_own(path: str, attempt: str) -> bool:
+    return path.startswith(f"{_STAGING}/{attempt}/") and ".." not in path.split("/")
 
 
 def _partition(path: str) -> dict[str, str | None]:

@@ -12,9 +12,9 @@ import pytest
 
 from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseBusyError, StagedFileError, TargetError
-from airflow_kafka_offsets.sinks.delta.snapshot import DeltaSnapshot
-from airflow_kafka_offsets.sinks.lake import races
-from airflow_kafka_offsets.sinks.lake.table_format import UnknownOutcomeError
+from airflow_kafka_offsets.sinks.delta.format import DeltaSnapshot
+from airflow_kafka_offsets.sinks.lake import target as lake_target
+from airflow_kafka_offsets.sinks.lake.snapshot import UnknownOutcomeError
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from tests.support.clients import produce
 from tests.support.lake import NEXT, LakeGroup
@@ -189,7 +189,7 @@ def test_a_group_whose_table_others_fill_all_the_time_gives_up(
     group: LakeGroup, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group.load(limits=Limits(max_records=3))
-    monkeypatch.setattr(races, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(lake_target, "PATIENCE_SECONDS", 0.0)
     produce(group.loader.kafka, group.topic, names(6, 2))
     with monkeypatch.context() as patch:
         before_commits(patch, lambda: append(uri), times=3)

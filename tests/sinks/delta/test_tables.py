@@ -16,10 +16,10 @@ import pytest
 from airflow_kafka_offsets import DeltaTable
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.delta.columns import skipping_columns
-from airflow_kafka_offsets.sinks.delta.snapshot import remove_action
+from airflow_kafka_offsets.sinks.delta.format import remove_action
 from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.writers.refused_rows import RefusedRows
+from airflow_kafka_offsets.writers.table_rows import RefusedRows
 from tests.support.lake import publish_rows
 
 NO_ENGINE: Any = None
@@ -58,7 +58,7 @@ def test_values_are_read_back_as_they_were(uri: str, tmp_path: Path, partition_b
     assert list(table.metadata().partition_columns) == list(partition_by)
     found = pa.table(table.to_pyarrow_table()).select(ROWS.schema.names).to_pylist()
     assert sorted(map(repr, found)) == sorted(map(repr, ROWS.to_pylist()))
-    snapshot = DeltaTable(uri).connect(NO_ENGINE).format.snapshot()
+    snapshot = DeltaTable(uri).connect(NO_ENGINE).snapshot()
     assert snapshot is not None
     own = [row for rows in snapshot.scan(ROWS.schema.names) for row in rows.to_pylist()]
     assert sorted(map(repr, own)) == sorted(map(repr, ROWS.to_pylist()))
@@ -79,7 +79,7 @@ def test_partition_values_are_names_of_directories(uri: str, tmp_path: Path, tex
     table = deltalake.DeltaTable(uri)
     (action,) = pa.table(table.get_add_actions()).to_pylist()
     assert (unquote(action["path"]), pa.table(table.to_pyarrow_table()).num_rows) == (path, 2)
-    snapshot = DeltaTable(uri).connect(NO_ENGINE).format.snapshot()
+    snapshot = DeltaTable(uri).connect(NO_ENGINE).snapshot()
     assert snapshot is not None
     table.create_write_transaction(
         [remove_action(file) for file in snapshot.files()], mode="append", schema=table.schema(), partition_by=["text"]
@@ -143,7 +143,7 @@ def test_files_are_split_by_size_and_sorted(uri: str, tmp_path: Path) -> None:
     rows = pa.RecordBatch.from_pydict({"id": list(range(2000, 0, -1)), "text": ["x" * 50] * 2000})
     publish_rows(DeltaTable(uri, sort_by=("id",), file_bytes=20_000), rows.slice(0, 1000), tmp_path)
 
-    snapshot = DeltaTable(uri).connect(NO_ENGINE).format.snapshot()
+    snapshot = DeltaTable(uri).connect(NO_ENGINE).snapshot()
     assert snapshot is not None
     for file in snapshot.files():
         ids = [number for part in snapshot.read(file, ["id"]) for number in part.column(0).to_pylist()]
@@ -223,7 +223,7 @@ def test_batches_may_have_small_numbers(uri: str, tmp_path: Path) -> None:
     deltalake.DeltaTable.create(uri, deltalake.Schema.from_arrow(columns))
     publish_rows(DeltaTable(uri), pa.RecordBatch.from_pydict({"id": [1]}), tmp_path, 7)
 
-    snapshot = DeltaTable(uri).connect(NO_ENGINE).format.snapshot()
+    snapshot = DeltaTable(uri).connect(NO_ENGINE).snapshot()
 
     assert snapshot is not None
     assert [rows["_batch_id"].to_pylist() for rows in snapshot.scan(["_batch_id"], (7, 7))] == [[7]]

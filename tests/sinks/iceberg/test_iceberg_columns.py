@@ -19,7 +19,7 @@ from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
 from airflow_kafka_offsets.staging.rows import StagedRows
-from airflow_kafka_offsets.writers.refused_rows import RefusedRows
+from airflow_kafka_offsets.writers.table_rows import RefusedRows
 from tests.support.iceberg import IcebergGroup, open_table, scanned
 
 NOWHERE = StagingDirectory("/nowhere")

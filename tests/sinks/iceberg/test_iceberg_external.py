@@ -27,7 +27,7 @@ from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
-from airflow_kafka_offsets.sinks.lake import races
+from airflow_kafka_offsets.sinks.lake import target as lake_target
 from airflow_kafka_offsets.sinks.table import Output, Published
 from tests.sinks.iceberg.conftest import REST
 from tests.support.clients import Kafka, produce
@@ -51,7 +51,7 @@ def where(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(races, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(lake_target, "_FIRST_PAUSE_SECONDS", 0.0)
 
 
 def wrap_commit(monkeypatch: pytest.MonkeyPatch, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

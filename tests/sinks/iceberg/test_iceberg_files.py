@@ -18,15 +18,14 @@ from pyiceberg.table import Table
 
 from airflow_kafka_offsets import IcebergTable
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
-from airflow_kafka_offsets.sinks.iceberg.creation import create_table
-from airflow_kafka_offsets.sinks.iceberg.shapes import shape_of
+from airflow_kafka_offsets.sinks.iceberg.shapes import create_table, shape_of
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.rows import schema_text
 from airflow_kafka_offsets.writers import data_files
 from airflow_kafka_offsets.writers.lake_writer import LakeWriter
-from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 from airflow_kafka_offsets.writers.row_writer import from_plain, to_plain
+from airflow_kafka_offsets.writers.table_rows import RefusedRows
 
 START = datetime(2026, 1, 30, 22, tzinfo=UTC)
 

@@ -15,12 +15,12 @@ import sqlalchemy as sa
 from airflow_kafka_offsets import Limits, Staging
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, StagingError, TargetError
 from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.sinks.iceberg.creation import ORIGIN
+from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.verification.verify import verify
-from airflow_kafka_offsets.writers.refused_rows import RefusedRows
+from airflow_kafka_offsets.writers.table_rows import RefusedRows
 from tests.support.clients import Kafka, produce
 from tests.support.iceberg import IcebergGroup, iceberg_sink
 from tests.support.loads import Loader, TopicFactory, rows
@@ -241,7 +241,7 @@ def test_a_key_that_identifies_nothing_is_refused_before_anything_is_read(
 
 def test_a_row_that_does_not_say_where_it_is_from_is_refused(tmp_path: Path) -> None:
     sink, engine = iceberg_sink("sql", tmp_path, upsert_key=("id",)), sa.create_engine("sqlite://")
-    columns = pa.schema([("id", pa.int64()), *ORIGIN])
+    columns = pa.schema([("id", pa.int64()), *ORIGIN_COLUMNS])
     rows = pa.RecordBatch.from_pylist([{"id": 1, "_kafka_topic": "orders", "_kafka_partition": 0}], columns)
     sink.connect(engine).prepare(columns)
     staging = StagingDirectory(str(tmp_path))

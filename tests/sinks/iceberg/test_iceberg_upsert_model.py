@@ -15,18 +15,18 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets.sinks.iceberg.creation import ORIGIN
+from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.sinks.lake import newest
 from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile
 from airflow_kafka_offsets.staging.rows import StagedRows
-from airflow_kafka_offsets.writers.refused_rows import RefusedRows
+from airflow_kafka_offsets.writers.table_rows import RefusedRows
 from tests.sinks.iceberg.test_iceberg_foreign_writers import compact
 from tests.support.iceberg import iceberg_sink, open_table, scanned
 
-COLUMNS = pa.schema([("id", pa.int64()), ("region", pa.string()), *ORIGIN])
+COLUMNS = pa.schema([("id", pa.int64()), ("region", pa.string()), *ORIGIN_COLUMNS])
 PARTITIONS, RECORDS = 2, 12
 
 

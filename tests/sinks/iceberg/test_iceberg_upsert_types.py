@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets.sinks.iceberg.creation import ORIGIN
+from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
 from airflow_kafka_offsets.staging.rows import StagedRows
-from airflow_kafka_offsets.writers.refused_rows import RefusedRows
+from airflow_kafka_offsets.writers.table_rows import RefusedRows
 from tests.support.iceberg import iceberg_sink, open_table, scanned
 
 LONG = "a text of which the bounds of a file have the beginning only, "
@@ -45,7 +45,7 @@ VALUES: dict[str, tuple[pa.DataType, Sequence[Any], tuple[str, ...]]] = {
 def publish(
     sink: IcebergTable, engine: sa.Engine, number: int, kind: pa.DataType, keys: Sequence[Any], at: Path
 ) -> int:
-    columns = pa.schema([("key", kind), *ORIGIN])
+    columns = pa.schema([("key", kind), *ORIGIN_COLUMNS])
     origin = {"_kafka_topic": "orders", "_kafka_partition": 0}
     rows = [{"key": key, "_kafka_offset": number * 10 + row, **origin} for row, key in enumerate(keys)]
     output, staging = Output(number, "loader", (), "series", f"batch-{number}-x"), StagingDirectory(str(at))

@@ -19,9 +19,9 @@ from pyiceberg.types import LongType
 
 from airflow_kafka_offsets import DeltaTable
 from airflow_kafka_offsets.exceptions import StagedFileError, TargetError
-from airflow_kafka_offsets.sinks.delta.snapshot import DeltaSnapshot
+from airflow_kafka_offsets.sinks.delta.format import DeltaSnapshot
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
-from airflow_kafka_offsets.sinks.lake import races
+from airflow_kafka_offsets.sinks.lake import target as lake_target
 from airflow_kafka_offsets.sinks.lake.table import LakeTable
 from airflow_kafka_offsets.sinks.table import NotPublished, Published
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -53,7 +53,7 @@ def connect(kind: str, directory: Path, **options: Any) -> LakeTable:
 
 def native(table: LakeTable) -> Any:
     """Return the table as its library has it."""
-    snapshot: Any = table.format.snapshot()
+    snapshot: Any = table.snapshot()
     return snapshot.table
 
 
@@ -145,7 +145,7 @@ def test_a_commit_without_an_operation_is_passed_over(table: LakeTable, tmp_path
     log = tmp_path / "lake/orders/_delta_log"
     Path(log, f"{native(table).version() + 1:020}.json").write_text(json.dumps({"commitInfo": {"engine": "foreign"}}))
 
-    snapshot = table.format.snapshot()
+    snapshot = table.snapshot()
 
     assert snapshot is not None
     snapshot.check_history("loader", None)
@@ -168,7 +168,7 @@ def test_a_restore_to_a_time_after_the_last_load_loses_nothing(
     path = tmp_path / f"lake/orders/_delta_log/{version + 2:020}.json"
     path.write_text(json.dumps({"commitInfo": entry}))
 
-    snapshot = table.format.snapshot()
+    snapshot = table.snapshot()
     assert snapshot is not None
     if is_after:
         snapshot.check_history("loader", None)
@@ -227,7 +227,7 @@ def test_a_writer_that_commits_without_a_pause_is_outlasted(
         return bool(commit(snapshot, change))
 
     monkeypatch.setattr(snapshots, "commit", overtake)
-    monkeypatch.setattr(races, "_LONGEST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(lake_target, "_LONGEST_PAUSE_SECONDS", 0.0)
 
     assert publish(table, of, rows) == ROWS
     assert table.state(of) == Published(ROWS)

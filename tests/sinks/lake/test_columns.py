@@ -7,7 +7,7 @@ import pytest
 
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.lake.columns import match
-from airflow_kafka_offsets.writers.fitting import keeps
+from airflow_kafka_offsets.writers.table_rows import keeps
 
 DECIMAL = pa.decimal128(10, 2)
 

@@ -22,7 +22,7 @@ from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import DoubleLoadError, OlderLedgerError, OpenBatchError
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
-from airflow_kafka_offsets.sinks.delta import snapshot as delta_snapshot
+from airflow_kafka_offsets.sinks.delta import format as delta_format
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.sinks.parquet.table import ParquetTarget
 from airflow_kafka_offsets.sinks.sink import Sink
@@ -224,7 +224,7 @@ def test_a_user_who_may_not_delete_files_goes_on_loading(
 
     group.load()
     produce(group.loader.kafka, group.topic, names(6, 2))
-    monkeypatch.setattr(delta_snapshot, "left_below", lambda *_: {"batch-1-x/part.parquet"})
+    monkeypatch.setattr(delta_format, "left_below", lambda *_: {"batch-1-x/part.parquet"})
     monkeypatch.setattr(deltalake.DeltaTable, "vacuum", lambda *_, **__: ["batch-1-x/part.parquet"])
     monkeypatch.setattr(ObjectFiles, "remove", refused)
 

@@ -13,9 +13,8 @@ import pytest
 from airflow_kafka_offsets.exceptions import RecordError, TargetError
 from airflow_kafka_offsets.staging.arrow_files import record_batches
 from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.writers import fitting
-from airflow_kafka_offsets.writers.fitting import fit
-from airflow_kafka_offsets.writers.refused_rows import RefusedRows
+from airflow_kafka_offsets.writers import table_rows as fitting
+from airflow_kafka_offsets.writers.table_rows import RefusedRows, fit
 
 INT, LONG, FLOAT, DOUBLE = pa.int32(), pa.int64(), pa.float32(), pa.float64()
 INSTANT = pa.timestamp("us", "UTC")

@@ -26,8 +26,8 @@ def put(root: Path, name: str, written: float = OLD) -> str:
     return str(path)
 
 
-def found(root: Path, *named: str) -> list[str]:
-    return sorted(left_files(fs.LocalFileSystem(), str(root), 7, named, WEEK_AGO))
+def found(root: Path) -> list[str]:
+    return sorted(left_files(fs.LocalFileSystem(), str(root), 7, WEEK_AGO))
 
 
 def test_files_of_all_attempts_are_found_whatever_the_partition(tmp_path: Path) -> None:
@@ -37,12 +37,6 @@ def test_files_of_all_attempts_are_found_whatever_the_partition(tmp_path: Path) 
         put(tmp_path, f"batch-7-{'0' * 32}/c.parquet"),
     ]
     assert found(tmp_path) == sorted(left)
-
-
-def test_a_file_that_a_snapshot_names_stays(tmp_path: Path) -> None:
-    named = put(tmp_path, f"{ATTEMPT}/a.parquet")
-    left = put(tmp_path, f"{ATTEMPT}/b.parquet")
-    assert found(tmp_path, named) == [left]
 
 
 def test_a_file_that_may_still_be_published_stays(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from airflow_kafka_offsets import DeltaTable, Limits, ParquetFiles
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.sinks.lake.directory_sink import DirectorySink
+from airflow_kafka_offsets.sinks.lake.sink import DirectorySink
 from airflow_kafka_offsets.sinks.lake.storage import object_store_options, pyiceberg_properties
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.sinks.parquet.table import ParquetTarget

@@ -16,8 +16,9 @@ from airflow_kafka_offsets.core.instants import TimeSpan, from_milliseconds
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.lake import rows as lake_rows
-from airflow_kafka_offsets.sinks.lake.replaced import ReplacedRows, as_removed, count_rows
+from airflow_kafka_offsets.sinks.lake.removal import ReplacedRows, as_removed, count_rows
 from airflow_kafka_offsets.sinks.lake.rows import LakeRows
+from airflow_kafka_offsets.sinks.lake.snapshot import Bounds, LakeFile, RowSource
 from airflow_kafka_offsets.sinks.sql.rows import SqlRows
 from airflow_kafka_offsets.sinks.target_rows import Batches, ReplacedOffsets, TargetRows
 
@@ -45,7 +46,7 @@ RANGES = st.lists(
 )
 
 
-class Files:
+class Files(RowSource):
     """Files of three rows each, read whole: the statistics never tell."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
@@ -54,10 +55,11 @@ class Files:
             [dict(zip(SCHEMA.names, (*row, from_milliseconds(row[3])), strict=True)) for row in rows], schema=SCHEMA
         )
 
-    def scan(
-        self, columns: Sequence[str], batches: tuple[int, int] | None = None, within: Slice | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        yield from self._table.select(list(columns)).to_batches(max_chunksize=3)
+    def files(self, any_of: Sequence[Bounds] = ({},)) -> list[LakeFile]:
+        return [LakeFile(first, first) for first in range(0, len(self._table), 3)]
+
+    def read(self, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        yield from self._table.select(list(columns)).slice(file.native, 3).to_batches()
 
     def without(self, mask: pa.Array) -> list[Row]:
         kept = self._table.filter(pa.compute.invert(mask)).select(SCHEMA.names[:4])
@@ -154,8 +156,10 @@ def test_rows_are_removed_alike(
         plain = ReplacedRows.read(conn, "target", replaced)
         mask = plain.mask(files.table)
 
+        counts = count_rows(files.table.filter(mask))
+
         assert plain.batch_ids == ids
-        assert sorted(as_removed(count_rows(files.table.filter(mask)))) == sorted(wanted)
+        assert sorted(as_removed((*key, rows) for key, rows in counts.items())) == sorted(wanted)
         left = conn.execute(sa.select(*list(table.columns)[:4])).all()
         assert sorted(files.without(mask), key=repr) == sorted(map(tuple, left), key=repr)
 

@@ -10,7 +10,7 @@ from pyarrow import fs
 from pyiceberg.io import load_file_io
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.sinks.iceberg.format import IcebergFormat
+from airflow_kafka_offsets.sinks.iceberg.format import ConnectedIcebergTable
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.sinks.lake.storage import object_store_options
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
@@ -83,7 +83,7 @@ def test_files_of_iceberg_in_tasks_of_spark(
     sink = IcebergTable("shop.orders", catalog, storage_conn_id="storage", warehouse=f"{scheme}://lake/warehouse")
     engine: Any = None
     table = sink.connect(engine, {"storage": {"conn_type": "generic", "extra": extra}})
-    monkeypatch.setattr(IcebergFormat, "_load", lambda self: None)
+    monkeypatch.setattr(ConnectedIcebergTable, "_load", lambda self: None)
 
     location = f"{scheme}://lake/warehouse/shop/orders"
     io = load_file_io(dict(table.storage_options()), location)

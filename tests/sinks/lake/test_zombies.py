@@ -13,18 +13,17 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import DeltaTable
+from airflow_kafka_offsets import DeltaTable, IcebergTable
 from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.exceptions import DatabaseBusyError, KafkaOffsetsError
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
-from airflow_kafka_offsets.sinks.delta.snapshot import DeltaSnapshot
-from airflow_kafka_offsets.sinks.lake.sink import LakeSink
+from airflow_kafka_offsets.sinks.delta.format import DeltaSnapshot
 from airflow_kafka_offsets.sinks.lake.table import LakeTable
 from airflow_kafka_offsets.sinks.table import Output, Published
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
 from airflow_kafka_offsets.staging.rows import StagedRows
-from airflow_kafka_offsets.writers.refused_rows import RefusedRows
+from airflow_kafka_offsets.writers.table_rows import RefusedRows
 from tests.support.iceberg import iceberg_sink
 
 COLUMNS = pa.schema([("id", pa.int64()), *ORIGIN_COLUMNS])
@@ -36,7 +35,7 @@ NO_DATABASE: Any = None
 @pytest.fixture(params=["delta", "iceberg"])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LakeTable]:
     engine = sa.create_engine("sqlite://")
-    sink: LakeSink = DeltaTable(f"{tmp_path}/lake/orders")
+    sink: DeltaTable | IcebergTable = DeltaTable(f"{tmp_path}/lake/orders")
     yield (iceberg_sink("sql", tmp_path) if request.param == "iceberg" else sink).connect(engine)
     engine.dispose()
 
@@ -95,7 +94,7 @@ def race(table: LakeTable, batch_id: int, staging: Path, *, retires: bool) -> No
 
 
 def offsets(table: LakeTable) -> list[int]:
-    snapshot = table.format.snapshot()
+    snapshot = table.snapshot()
     assert snapshot is not None
     return sorted(offset for rows in snapshot.scan(["_kafka_offset"]) for offset in rows.column(0).to_pylist())
 
@@ -126,7 +125,7 @@ def test_first_commit_of_two_open_attempts_counts(table: LakeTable, tmp_path: Pa
         target.write(rows[second])
         publish(table, first, rows[first])
 
-    snapshot = table.format.snapshot()
+    snapshot = table.snapshot()
     assert snapshot is not None
     assert [first.attempt in str(file.key) for file in snapshot.files()] == [True]
 

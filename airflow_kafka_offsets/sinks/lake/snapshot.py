@@ -1,7 +1,7 @@
-"""What a lake table needs of its format: a table in one version, and one attempt to commit to it.
+"""A lake table in one version: its files, their rows, and one attempt to commit to it.
 
-`LakeTable` decides what is committed, and what happens when others commit at the same time. A format knows how its
-metadata is read and written.
+`LakeTable` decides what is committed, and what happens when others commit at the same time. A format implements
+`Snapshot`: it knows how its metadata is read and written.
 """
 
 from __future__ import annotations
@@ -9,17 +9,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import pyarrow as pa
-from sqlalchemy.engine import Connection
+import pyarrow.parquet as pq
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, TOPIC
-from airflow_kafka_offsets.sinks.lake.key_index import KeyIndex
-from airflow_kafka_offsets.sinks.table import Dataset, Output
+from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.manifest import StagedFile
-from airflow_kafka_offsets.writers.lake_writer import TableFormat as FileFormat
+from airflow_kafka_offsets.writers.data_files import Files
+from airflow_kafka_offsets.writers.lake_writer import FileFormat
+from airflow_kafka_offsets.writers.object_files import ObjectFiles
+from airflow_kafka_offsets.writers.table_rows import with_columns
+
+if TYPE_CHECKING:
+    from airflow_kafka_offsets.sinks.lake.newest import KeyIndex
 
 Bounds = Mapping[str, tuple[Any, Any]]
 """By column, the lowest and the highest value of the rows that are looked for."""
@@ -75,62 +80,31 @@ class UnknownOutcomeError(Exception):
     """A commit was sent, and there is no answer that says whether it was made."""
 
 
-class Snapshot(ABC):
-    """A table in one version.
+class RowSource(ABC):
+    """The files of a table in one version, and the rows in them.
 
     :ivar columns: with the types of Arrow that files have
-    :ivar required: the columns that may not be null
     """
 
-    name: str
     columns: pa.Schema
-    required: Sequence[str]
 
     @property
-    @abstractmethod
     def version(self) -> Hashable:
         """What names this version."""
+        return None
 
-    @abstractmethod
     def refresh(self) -> Self:
         """Return the table as it is now.
 
         :raises TargetError: it disappeared, or does not answer
         """
+        return self
 
-    @abstractmethod
-    def check(self) -> None:
-        """Check that this package can write to the table.
-
-        :raises TargetError: it cannot
-        """
-
-    @abstractmethod
-    def check_history(self, group_id: str, last_rewind: datetime | None) -> None:
-        """Check that the table was not set back behind the last publication of a group.
-
-        :param last_rewind: when the group was rewound last; what was set back before is known
-        :raises TargetError: rows of the group may be gone
-        """
-
-    @abstractmethod
-    def check_removal(self) -> None:
+    def check_removal(self) -> None:  # noqa: B027
         """Check that rows may be removed.
 
         :raises TargetError: they may not
         """
-
-    @abstractmethod
-    def last_number(self, series: str) -> int:
-        """Return the number of the last publication of a series; -1 where there is none."""
-
-    @abstractmethod
-    def last_series(self, group_id: str) -> tuple[str, int] | None:
-        """Return series and number of the last publication of a group, as far as the table knows it."""
-
-    @abstractmethod
-    def result(self, series: str, number: int) -> PublicationResult | None:
-        """Return the result of the last publication of a series; None where the table does not know it any more."""
 
     @abstractmethod
     def files(self, any_of: Sequence[Bounds] = ({},)) -> Sequence[LakeFile]:
@@ -149,6 +123,63 @@ class Snapshot(ABC):
 
         :raises FileNotFoundError: others removed it
         """
+
+    def scan(
+        self, columns: Sequence[str], batches: tuple[int, int] | None = None, within: Slice | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield rows; more of them than asked for, where the statistics of the files do not tell.
+
+        :param columns: that are read
+        :param batches: the lowest and the highest batch whose rows are read
+        :param within: whose offsets are read
+        """
+        bounds: dict[str, tuple[Any, Any]] = {}
+        if batches is not None:
+            bounds[BATCH_ID] = batches
+        if within is not None:
+            bounds |= {TOPIC: (within.topic,) * 2, PARTITION: (within.partition,) * 2}
+            bounds[OFFSET] = (within.start, within.end - 1)
+        for file in self.files([bounds]):
+            yield from self.read(file, columns)
+
+
+class Snapshot(RowSource):
+    """A table in one version.
+
+    :ivar required: the columns that may not be null
+    :ivar storage: where the commit writes files
+    """
+
+    name: str
+    required: Sequence[str]
+    storage: Files
+
+    @abstractmethod
+    def check(self) -> None:
+        """Check that this package can write to the table.
+
+        :raises TargetError: it cannot
+        """
+
+    @abstractmethod
+    def check_history(self, group_id: str, last_rewind: datetime | None) -> None:
+        """Check that the table was not set back behind the last publication of a group.
+
+        :param last_rewind: when the group was rewound last; what was set back before is known
+        :raises TargetError: rows of the group may be gone
+        """
+
+    @abstractmethod
+    def last_number(self, series: str) -> int:
+        """Return the number of the last publication of a series; -1 where there is none."""
+
+    @abstractmethod
+    def last_series(self, group_id: str) -> tuple[str, int] | None:
+        """Return series and number of the last publication of a group, as far as the table knows it."""
+
+    @abstractmethod
+    def result(self, series: str, number: int) -> PublicationResult | None:
+        """Return the result of the last publication of a series; None where the table does not know it any more."""
 
     @abstractmethod
     def shape(self, rows: pa.Schema | None = None) -> FileFormat:
@@ -173,10 +204,6 @@ class Snapshot(ABC):
         """Return the size of a file; None where there is none."""
 
     @abstractmethod
-    def storage(self) -> Any:
-        """Return where the commit writes files; a `Files`."""
-
-    @abstractmethod
     def commit(self, change: Change) -> bool:
         """Make one attempt to commit a change as the next version after this one.
 
@@ -189,56 +216,17 @@ class Snapshot(ABC):
     def remove_leftovers(self, batch_id: int, before: datetime) -> int:
         """Remove the files of attempts to stage a batch that no version names; see `Table.remove_leftovers`."""
 
-    def scan(
-        self, columns: Sequence[str], batches: tuple[int, int] | None = None, within: Slice | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield rows; more of them than asked for, where the statistics of the files do not tell.
 
-        :param columns: that are read
-        :param batches: the lowest and the highest batch whose rows are read
-        :param within: whose offsets are read
-        """
-        bounds: dict[str, tuple[Any, Any]] = {}
-        if batches is not None:
-            bounds[BATCH_ID] = batches
-        if within is not None:
-            bounds |= {TOPIC: (within.topic,) * 2, PARTITION: (within.partition,) * 2}
-            bounds[OFFSET] = (within.start, within.end - 1)
-        for file in self.files([bounds]):
-            yield from self.read(file, columns)
+def read_parquet(
+    files: ObjectFiles, path: str, columns: pa.Schema, partition: Mapping[str, Any]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a Parquet file in their order.
 
-
-class TableFormat(Protocol):
-    """A table of one format, at one place.
-
-    :ivar kind: of the writer of its files; see `writers.lake_writer.FORMATS`
+    :param columns: that are read; those that the file lacks are null
+    :param partition: the value of each column that the file does not hold
     """
-
-    kind: ClassVar[str]
-
-    def check(self) -> pa.Schema | None:
-        """Check the parameters of the sink.
-
-        :return: the declared columns of a table that is created
-        :raises ConfigurationError: one is wrong
-        """
-
-    def snapshot(self, conn: Connection | None = None, *, lock: bool = False) -> Snapshot | None:
-        """Return the table as it is now; None where there is none.
-
-        :param conn: of the transaction that commits to it, where it does not commit externally
-        :param lock: whether other writers wait for the end of the transaction
-        """
-
-    def create(self, columns: pa.Schema) -> Snapshot:
-        """Create the table, unless another process does at the same moment.
-
-        :param columns: of the rows, or as they were declared
-        :raises TargetError: it cannot be created
-        """
-
-    def storage_options(self) -> Mapping[str, Any]:
-        """Return what Spark's tasks need to reach its files."""
-
-    def dataset(self, snapshot: Snapshot | None) -> Dataset | None:
-        """Return the table as OpenLineage names it; None where there is no table, and its place is not known."""
+    with files.open(path) as opened, pq.ParquetFile(opened) as parquet:
+        held = [name for name in columns.names if name in parquet.schema_arrow.names and name not in partition]
+        # Without a column there are still rows.
+        for rows in parquet.iter_batches(columns=held or parquet.schema_arrow.names[:1]):
+            yield with_columns(rows.select(held), columns, partition)
