@@ -14,7 +14,7 @@ from airflow_kafka_offsets.database.errors import database_message, is_outage, s
 from airflow_kafka_offsets.database.mysql import check_transactional, is_mysql
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
-from airflow_kafka_offsets.ledger.migrations import upgrade_statements
+from airflow_kafka_offsets.ledger.migrations import OLDEST_VERSION, upgrade_statements
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Ledger, Tables, sql_text
 
 # In other databases each DDL statement is a transaction of its own.
@@ -161,7 +161,7 @@ def _create(conn: Connection, tables: Tables) -> bool:
 def stored_version(conn: Connection, tables: Tables) -> int | None:
     """Return the schema version of the state tables, which may be an earlier one; None where there are none.
 
-    :raises LedgerError: they are of a newer version than this package knows
+    :raises LedgerError: they are of a newer version than this package knows, or of one that it cannot upgrade
     """
     if not sa.inspect(conn).has_table(tables.schema_version.name, schema=tables.schema_version.schema):
         return None
@@ -170,6 +170,13 @@ def stored_version(conn: Connection, tables: Tables) -> int | None:
         raise LedgerError(
             f"The state tables have schema version {version}, this package works with {SCHEMA_VERSION}. "
             "Install the version of airflow-kafka-offsets that wrote them, or a newer one."
+        )
+    if version is not None and version < OLDEST_VERSION:
+        raise LedgerError(
+            f"The state tables have schema version {version}, of airflow-kafka-offsets before its first release, and "
+            f"only those from version {OLDEST_VERSION} on can be upgraded: note the positions in "
+            f"{tables.consumed_offsets.fullname!r}, create new state tables under another schema or prefix, and set "
+            "the positions there with 'airflow kafka-offsets rewind GROUP --from-file FILE --new-group'."
         )
     return version
 
