@@ -28,9 +28,9 @@ from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.hooks.connections import database_weakness, make_launcher
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.config import weaknesses
-from airflow_kafka_offsets.ledger.group_summaries import between_commits
 from airflow_kafka_offsets.ledger.group_table import tables_of_groups
-from airflow_kafka_offsets.ledger.rights import of_loads, of_moves
+from airflow_kafka_offsets.ledger.install import of_loads, of_moves
+from airflow_kafka_offsets.ledger.overview import between_commits
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 from airflow_kafka_offsets.sinks.target_names import existing_table
 

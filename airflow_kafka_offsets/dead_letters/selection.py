@@ -9,12 +9,16 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Engine
 
+from airflow_kafka_offsets.core.instants import format_instant
 from airflow_kafka_offsets.core.offsets import OffsetRange
-from airflow_kafka_offsets.database.transactions import stream
-from airflow_kafka_offsets.ledger.dead_letters import DROPPED, LETTERS_AT_ONCE
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.database.errors import translated_errors
+from airflow_kafka_offsets.database.transactions import database_now, stream, transact
+from airflow_kafka_offsets.ledger.batch_rows import current_user
+from airflow_kafka_offsets.ledger.dead_letters import DROPPED, EMPTY, LETTERS_AT_ONCE, may_be_published
+from airflow_kafka_offsets.ledger.groups import cluster_of, lock
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.staging.refused import Record
 
 TOO_LARGE = "size"
@@ -182,3 +186,101 @@ def read_dead_letters(
         query = query.where(columns.replayed_by == replayed_by)
     for row in stream(conn, query, LETTERS_AT_ONCE):
         yield DeadLetter(*row)
+
+
+def drop_dead_letters(
+    letters: DeadLetterFilter,
+    *,
+    engine: Engine,
+    tables: Tables | None = None,
+    who: str | None = None,
+    reason: str | None = None,
+) -> int:
+    """Delete keys, values, headers and errors of dead letters: they cannot be replayed any more.
+
+    :param letters: which ones
+    :param engine: the database of the positions
+    :param tables: where the state tables are; None is without a schema and a prefix
+    :param who: who does it; it is stored in their place, with the time; None is the user of this process
+    :param reason: why; it is stored with it
+    :return: how many there were
+    :raises ConfigurationError: there is no such group
+    """
+    ledger = Ledger(engine, tables or Tables.of())
+    stored = ledger.tables.dead_letters
+
+    def work(conn: Connection) -> int:
+        lock(conn, ledger.tables, letters.group_id)
+        decision = f"dropped by {who or current_user()} at {format_instant(database_now(conn))}"
+        error = f"{decision}: {reason}" if reason else decision
+        is_published = may_be_published(ledger.tables, letters.group_id)
+        kept = sa.and_(stored.c.error_class.is_distinct_from(DROPPED), sa.not_(is_published))
+        dropped = stored.update().where(letters.condition(ledger.tables), kept).values(**EMPTY, error=error)
+        return conn.execute(dropped).rowcount
+
+    with translated_errors(f"The dead letters of group {letters.group_id!r} were not dropped", "Try again."):
+        with ledger.connect() as conn:
+            cluster_of(conn, ledger.tables, letters.group_id)
+        return transact(engine, work)
+
+
+SHOWN_BYTES = 4_096
+"""How much of a key, a value, headers or an error is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """The beginning of bytes or text, and how long all of it is."""
+
+    beginning: bytes | str
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterExcerpt:
+    """A dead letter.
+
+    :param headers: JSON, as `letters.selection.DeadLetter` has it
+    """
+
+    batch_id: int
+    topic: str
+    partition: int
+    offset: int
+    timestamp: datetime | None
+    error_class: str | None
+    schema_id: int | None
+    error: Excerpt
+    key: Excerpt | None
+    value: Excerpt | None
+    headers: Excerpt | None
+
+
+def letters_page(
+    conn: Connection, tables: Tables, group_id: str, *, batch_id: int | None, offset: int, limit: int
+) -> list[DeadLetterExcerpt]:
+    """Return dead letters of a group, those of the latest batch first.
+
+    :param batch_id: of one batch; None is all
+    :param offset: how many are before the page
+    """
+    letters = tables.dead_letters.c
+    place = (letters.batch_id, letters.topic, letters.partition, letters.offset_value)
+    plain = (letters.record_timestamp, letters.error_class, letters.schema_id)
+    excerpts = (letters.error, letters.key, letters.value, letters.headers)
+    columns: list[sa.ColumnElement[Any]] = [*place, *plain]
+    for column in excerpts:
+        # The type says how the database's answer is read: as the column's own.
+        columns += [sa.func.substr(column, 1, SHOWN_BYTES, type_=column.type), sa.func.length(column)]
+    query = sa.select(*columns).where(letters.consumer_group == group_id)
+    if batch_id is not None:
+        query = query.where(letters.batch_id == batch_id)
+    query = query.order_by(letters.batch_id.desc(), *place[1:]).limit(limit).offset(offset)
+    rows = []
+    for row in conn.execute(query):
+        texts = [
+            None if row[index] is None else Excerpt(row[index], int(row[index + 1]))
+            for index in range(len(place) + len(plain), len(columns), 2)
+        ]
+        rows.append(DeadLetterExcerpt(*row[: len(place) + len(plain)], *texts))
+    return rows

@@ -25,11 +25,10 @@ from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.database.errors import database_message, is_lock_timeout, lacks_rights, translated_errors
 from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.exceptions import DatabaseBusyError, FencedError, GroupBusyError, LedgerError
-from airflow_kafka_offsets.ledger.batch_rows import Batch, TaskRun
+from airflow_kafka_offsets.ledger.batch_rows import Batch, TaskRun, open_prefetched_batch
 from airflow_kafka_offsets.ledger.dead_letters import insert_dead_letters
 from airflow_kafka_offsets.ledger.groups import OTHER_CLUSTER, group_row, insert_if_missing
 from airflow_kafka_offsets.ledger.positions import Reads, check_positions, positions_after, set_positions
-from airflow_kafka_offsets.ledger.prefetched import open_prefetched_batch
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
 if TYPE_CHECKING:

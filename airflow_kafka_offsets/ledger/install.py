@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Dialect
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from airflow_kafka_offsets.database.errors import database_message, is_outage, sqlstate
+from airflow_kafka_offsets.database.errors import database_message, is_outage, sqlstate, translated_errors
+from airflow_kafka_offsets.database.identifiers import without_placeholders
 from airflow_kafka_offsets.database.mysql import check_transactional, is_mysql
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
@@ -208,3 +210,69 @@ def check_installed(conn: Connection, tables: Tables) -> None:
             "nothing was ever loaded into it, or the state tables are in another schema or have another prefix. The "
             "first load creates them, or 'airflow kafka-offsets init'"
         )
+
+
+_ONLY_ROW = 1
+
+
+def installation_id(ledger: Ledger, conn: Connection | None = None) -> str:
+    """Return the name of these state tables, which no other ones have: it is made when it is first asked for."""
+    table = ledger.tables.installation
+    query = sa.select(table.c.installation_id)
+
+    def work(conn: Connection) -> str:
+        found = conn.scalar(query)
+        if found is None:
+            found = uuid.uuid4().hex
+            conn.execute(table.insert().values(number=_ONLY_ROW, installation_id=found))
+        return str(found)
+
+    if conn is not None:
+        return work(conn)
+    with translated_errors("The name of the state tables is not known"):
+        try:
+            return transact(ledger.engine, work)
+        except IntegrityError:  # by another process, at the same moment
+            return transact(ledger.engine, work)
+
+
+def of_loads(tables: Tables) -> Iterator[tuple[sa.Table, str]]:
+    """Yield each right that loads, replays that replace nothing, reports and `verify` need on a table."""
+    updated = (tables.consumer_groups, tables.consumed_offsets, tables.offset_batches, tables.offset_ranges)
+    for table in tables.metadata.sorted_tables:
+        yield table, "SELECT"
+        if table not in (tables.schema_version, tables.replaced_output):
+            yield table, "INSERT"
+        if table in updated:
+            yield table, "UPDATE"
+
+
+def of_moves(tables: Tables) -> Iterator[tuple[sa.Table, str]]:
+    """Yield each right that rewinds, and replays that replace rows, need besides those of loads."""
+    yield tables.replaced_output, "INSERT"
+    for table in (tables.consumer_groups, tables.consumed_offsets, tables.dead_letters):
+        yield table, "DELETE"
+    # Dead letters that are bad still when they are replayed, or that are dropped.
+    yield tables.dead_letters, "UPDATE"
+
+
+def grants(tables: Tables, dialect: Dialect, role: str, *, moves: bool) -> str:
+    """Return the statements that grant a role what it needs, and no more.
+
+    :param moves: also for rewinds, and replays that replace rows
+    """
+    preparer = without_placeholders(dialect).identifier_preparer
+    quoted, schema = preparer.quote(role), tables.metadata.schema
+    lines = []
+    if schema is not None and dialect.name == "postgresql":
+        lines.append(f"GRANT USAGE ON SCHEMA {preparer.quote(schema)} TO {quoted};")
+    by_table: dict[sa.Table, list[str]] = {}
+    for table, right in (*of_loads(tables), *(of_moves(tables) if moves else ())):
+        by_table.setdefault(table, []).append(right)
+    for table, rights in by_table.items():
+        lines.append(f"GRANT {', '.join(rights)} ON {preparer.format_table(table)} TO {quoted};")
+    if dialect.name == "postgresql":
+        batches = tables.offset_batches
+        sequence = sa.Sequence(f"{batches.name}_batch_id_seq", schema=schema)
+        lines.append(f"GRANT USAGE ON SEQUENCE {preparer.format_sequence(sequence)} TO {quoted};")
+    return "".join(f"{line}\n" for line in lines)

@@ -82,10 +82,7 @@ def replace_output(
 
 
 def _remove(
-    conn: Connection,
-    ranges: _Ranges,
-    span: TimeSpan | None,
-    remove: Remove,
+    conn: Connection, ranges: _Ranges, span: TimeSpan | None, remove: Remove
 ) -> Counter[tuple[int, TopicPartition]]:
     """Remove output of some ranges, and return how much of each batch and partition was removed."""
     ids = sorted({row.batch_id for row in conn.execute(ranges)})

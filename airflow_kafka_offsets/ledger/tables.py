@@ -193,9 +193,7 @@ class Tables:
         self.with_contents = sa.text("coalesce(error_class, '') NOT IN ('dropped', 'size')")
         self._partial_index("dead_letters_with_contents", self.with_contents, letters.consumer_group, letters.batch_id)
         self.schema_texts = self._table(
-            "schema_texts",
-            *_keys(digest=ExactString(64)),
-            *_required(type=ExactString(20), texts=ExactText),
+            "schema_texts", *_keys(digest=ExactString(64)), *_required(type=ExactString(20), texts=ExactText)
         )
         self.batch_schemas = self._table(
             "batch_schemas",

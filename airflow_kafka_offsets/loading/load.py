@@ -22,7 +22,7 @@ from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.batches import open_batch
 from airflow_kafka_offsets.ledger.claims import Claim, GroupClaim, claim_group, heartbeat
-from airflow_kafka_offsets.ledger.leftovers import remove_leftovers
+from airflow_kafka_offsets.ledger.publications import remove_leftovers
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.commit import stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit

@@ -19,8 +19,8 @@ from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
 from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.kafka.time_search import TimeSearch
+from airflow_kafka_offsets.ledger.batch_notes import schemas_of_group
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
-from airflow_kafka_offsets.ledger.batch_schemas import schemas_of_group
 from airflow_kafka_offsets.ledger.dead_letter_batches import settle_dead_letter_batches
 from airflow_kafka_offsets.ledger.group_table import loads_into
 from airflow_kafka_offsets.ledger.positions import stored_positions
@@ -46,7 +46,6 @@ from airflow_kafka_offsets.replaying.bounds import (
     resolve_bounds,
     taken_span,
 )
-from airflow_kafka_offsets.replaying.double_loads import refuse_double
 from airflow_kafka_offsets.replaying.replay_batches import (
     Replay,
     ReplayBatch,
@@ -55,6 +54,7 @@ from airflow_kafka_offsets.replaying.replay_batches import (
     batch_of,
     plan_again,
     record_replay,
+    refuse_double,
 )
 from airflow_kafka_offsets.spark.job import Launcher
 

@@ -16,16 +16,13 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets import DeadLetters, StateTables
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import transact
-from airflow_kafka_offsets.dead_letters.drop import drop_dead_letters
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
-from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, drop_dead_letters
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.schema_registry import SchemaRegistry
 from airflow_kafka_offsets.ledger.groups import wait_for_group
-from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.installation import installation_id
-from airflow_kafka_offsets.ledger.rights import grants, of_loads, of_moves
+from airflow_kafka_offsets.ledger.install import grants, initialize, installation_id, of_loads, of_moves
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.rewinding.execution import execute_rewind
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
