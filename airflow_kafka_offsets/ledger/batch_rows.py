@@ -22,6 +22,7 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.history import OPEN_STATES, PREFETCHED
 from airflow_kafka_offsets.core.instants import TimeSpan, from_milliseconds
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, TopicPartition
+from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.exceptions import BatchClosedError
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
@@ -137,15 +138,14 @@ def insert_batch(
     owner: TaskRun,
     kind: str,
     generation: int,
-    ranges: Sequence[OffsetRange],
-    gaps: Sequence[Gap] = (),
+    plan: Plan,
     replaced: Mapping[TopicPartition, tuple[int, int]] | None = None,
     span: TimeSpan | None = None,
     **values: Any,
 ) -> Batch:
     """Insert a batch with its ranges and gaps, and return it.
 
-    :param gaps: the offsets that it skips
+    :param plan: the ranges, and as gaps the offsets that it skips
     :param replaced: the offsets whose earlier output it replaces
     :param span: of time, if it takes and replaces only the records within it
     :param values: of the other columns
@@ -169,16 +169,16 @@ def insert_batch(
     assert key is not None  # every supported database returns the generated number
     of_batch = {"batch_id": int(key[0])}
     range_rows = []
-    for range_ in ranges:
+    for range_ in plan.ranges:
         start, end = (replaced or {}).get(range_.topic_partition, (None, None))
         of_range = of_batch | {"replaced_start_offset": start, "replaced_end_offset": end}
         range_rows.append(of_range | _as_columns(range_))
     if range_rows:
         conn.execute(tables.offset_ranges.insert(), range_rows)
-    if gaps:
-        conn.execute(tables.offset_gaps.insert(), [of_batch | _as_columns(gap) for gap in gaps])
+    if plan.gaps:
+        conn.execute(tables.offset_gaps.insert(), [of_batch | _as_columns(gap) for gap in plan.gaps])
     made = (values.get("target_table"), None, values.get("fingerprint"), span, False, kind)
-    return Batch(key[0], group_id, values["state"], tuple(ranges), tuple(gaps), *made)
+    return Batch(key[0], group_id, values["state"], plan.ranges, plan.gaps, *made)
 
 
 def update_batch(conn: Connection, tables: Tables, batch_id: int, **values: object) -> None:

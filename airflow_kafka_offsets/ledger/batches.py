@@ -128,7 +128,7 @@ def record_plan(
         if not plan.ranges:
             return None
         values: dict[str, Any] = {"state": PREFETCHED if prefetched else "planned", "planned_at": now} | asdict(recipe)
-        return insert_batch(conn, tables, group_id, owner, "load", generation, plan.ranges, plan.gaps, **values)
+        return insert_batch(conn, tables, group_id, owner, "load", generation, plan, **values)
 
     return claim.transact(write)
 
@@ -228,7 +228,7 @@ def store_first_positions(
     :param reason: for the history
     """
     values = {"state": "committed", "reason": reason, "planned_at": now, "committed_at": now} | asdict(recipe)
-    batch = insert_batch(conn, tables, group_id, owner, "initialize", generation, starts, **values)
+    batch = insert_batch(conn, tables, group_id, owner, "initialize", generation, Plan(tuple(starts)), **values)
     set_positions(conn, tables, group_id, batch.batch_id, positions_after(starts), now)
 
 

@@ -21,6 +21,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.history import DEAD_LETTERS, OPEN_STATES
 from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
+from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.exceptions import FencedError, LedgerError
@@ -213,7 +214,7 @@ def record_dead_letter_batch(
         values = asdict(recipe) | {"state": "planned", "epoch": 1, "planned_at": database_now(conn)}
         values |= {"scenario": f"dead letters of batch {source_id}", "who": who, "reason": reason}
         generation = stored_generation(conn, tables, group_id)
-        batch = insert_batch(conn, tables, group_id, owner, DEAD_LETTERS, generation, ranges, **values)
+        batch = insert_batch(conn, tables, group_id, owner, DEAD_LETTERS, generation, Plan(ranges), **values)
         replayed = letters.update().where(letters.c.batch_id == source_id).values(replayed_by=batch.batch_id)
         for some in _parts(records):
             conn.execute(replayed.where(_are_of(letters, some)))
@@ -319,7 +320,7 @@ def _finish(claim: DeadLetterClaim, publication: Publication) -> Replayed:
     return Replayed(claim.source_id, claim.records, rows, 0, batch_id)
 
 
-def _ranges(source: Batch, records: Sequence[Record]) -> list[OffsetRange]:
+def _ranges(source: Batch, records: Sequence[Record]) -> tuple[OffsetRange, ...]:
     """Return the range of each partition, from its first record to the last one."""
     topic_ids = {range_.topic_partition: range_.topic_id for range_ in source.ranges}
     ranges = []
@@ -327,7 +328,7 @@ def _ranges(source: Batch, records: Sequence[Record]) -> list[OffsetRange]:
         offsets = [record.offset for record in group]
         end = offsets[-1] + 1
         ranges.append(OffsetRange(*tp, offsets[0], end, end, topic_ids.get(tp), DEAD_LETTERS))
-    return ranges
+    return tuple(ranges)
 
 
 def _count(conn: Connection, tables: Tables, where: sa.ColumnElement[bool]) -> Counter[TopicPartition]:

@@ -203,7 +203,7 @@ def group_summaries(
     groups, batches = tables.consumer_groups, tables.offset_batches.c
     is_load = batches.kind == "load"
 
-    def of_group(table: sa.Table, selected: sa.ColumnElement[int], *conditions: Any) -> sa.Select[tuple[int]]:
+    def of_group(table: sa.Table, selected: sa.ColumnElement[int], *conditions: Any) -> sa.Select[int]:
         is_of_group = table.c.consumer_group == groups.c.group_id
         return sa.select(selected).select_from(table).where(is_of_group, *conditions).correlate(groups)
 
@@ -297,7 +297,7 @@ def history_points(conn: Connection, tables: Tables, group_id: str, limit: int) 
         .order_by(batches.batch_id.desc())
         .limit(limit)
     )
-    return [HistoryPoint(*point, skipped=int(offsets or 0)) for *point, offsets in conn.execute(query).all()[::-1]]
+    return [HistoryPoint(*row[:-1], int(row[-1] or 0)) for row in conn.execute(query).all()[::-1]]  # type: ignore[call-arg]
 
 
 MOST = 1_000

@@ -388,28 +388,12 @@ def _replay_batch(conn: Connection, ledger: Ledger, replay: Replay, row: Any) ->
 
 
 def _insert(conn: Connection, ledger: Ledger, replay: Replay, plan: Plan, generation: int) -> ReplayClaim:
-    values = {
-        "state": "planned",
-        "epoch": 1,
-        "planned_at": database_now(conn),
-        "scenario": replay.scenario,
-        "reason": replay.reason,
-        "who": replay.who,
-    } | asdict(replay.recipe)
+    values = {"state": "planned", "epoch": 1, "planned_at": database_now(conn), "scenario": replay.scenario}
+    values |= {"reason": replay.reason, "who": replay.who} | asdict(replay.recipe)
     # Only offsets that are read are replaced: rows of records that expired in Kafka stay.
     read = {range_.topic_partition: (range_.start, range_.end) for range_ in plan.ranges if len(range_)}
     replaced = read if replay.replace else None
-    batch = insert_batch(
-        conn,
-        ledger.tables,
-        replay.group_id,
-        replay.owner,
-        "replay",
-        generation,
-        plan.ranges,
-        plan.gaps,
-        replaced,
-        replay.span,
-        **values,
+    made = insert_batch(
+        conn, ledger.tables, replay.group_id, replay.owner, "replay", generation, plan, replaced, replay.span, **values
     )
-    return ReplayClaim(ledger, replay.group_id, 1, replay.owner, batch, replay)
+    return ReplayClaim(ledger, replay.group_id, 1, replay.owner, made, replay)

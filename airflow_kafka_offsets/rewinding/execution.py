@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.core.history import REWIND_KINDS
 from airflow_kafka_offsets.core.offsets import Gap, Position, Scope
+from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import database_now, transact
@@ -111,7 +113,13 @@ def execute_rewind(
             abandon_batch(group_id, abandon, engine=engine, tables=tables, who=rewind.author, reason=reason)
             log.info("Batch %d of group %r is abandoned", abandon, group_id)
         return RewindResult(None)
-    rewind.prepare()
+    if target is not None:
+        preview.refuse_replace()
+    if preview.generation is None:
+        create_missing(ledger)
+    if target is not None:
+        # Rows of dead letters whose replay was interrupted are in the history first.
+        settle_dead_letter_batches(ledger, target, group_id)
     try:
         with translated_errors(
             f"The positions of group {group_id!r} were not moved, and nothing was changed",
@@ -123,8 +131,8 @@ def execute_rewind(
             f"Whether the positions of group {group_id!r} were moved is not known. {unknown}. Look at the history of "
             "the group: the rewind is there as a whole, or not at all."
         ) from unknown
-    if rewind.target is not None:
-        run_pending_cleanups(ledger, rewind.target, group_id)
+    if target is not None:
+        run_pending_cleanups(ledger, target, group_id)
     moved = len(preview.changed)
     log.info(
         "Moved %s of group %r (%s), number %d in the history", count(moved, "position"), group_id, scenario, batch_id
@@ -154,16 +162,6 @@ class _Rewind:
         triggered_by = self.run.triggered_by
         return self.who if triggered_by is None else f"{self.who}, triggered by {triggered_by}"
 
-    def prepare(self) -> None:
-        """Check that the target can replace rows, and make what the transaction needs."""
-        if self.target is not None:
-            self.preview.refuse_replace()
-        if self.preview.generation is None:
-            create_missing(self.ledger)
-        if self.target is not None:
-            # Rows of dead letters whose replay was interrupted are in the history first.
-            settle_dead_letter_batches(self.ledger, self.target, self.preview.group_id)
-
     def execute(self, conn: Connection) -> int:
         """Move the positions, and return the id of the batch that records it."""
         tables, preview, group_id = self.ledger.tables, self.preview, self.preview.group_id
@@ -186,27 +184,18 @@ class _Rewind:
         tables, preview, group_id, target = self.ledger.tables, self.preview, self.preview.group_id, self.target
         now, generation = database_now(conn), (preview.generation or 0) + 1
         decision = f"moved forward by {self.author} ({preview.scenario})"
+        gaps = (
+            Gap(*move.topic_partition, *span, "passed over", decision) for move in self.moves for span in move.skipped
+        )
+        plan = Plan(tuple(move.as_range() for move in self.moves), tuple(gaps))
+        values: dict[str, Any] = {"state": "committed", "planned_at": now, "committed_at": now}
+        values |= {"scenario": preview.scenario, "reason": self.reason, "who": self.who}
+        replaced, name = {}, None
+        if target is not None:
+            name = target.sink.name
+            replaced = {move.topic_partition: move.reread for move in self.moves if move.reread}
         batch = insert_batch(
-            conn,
-            tables,
-            group_id,
-            self.run,
-            preview.kind,
-            generation,
-            [move.as_range() for move in self.moves],
-            [
-                Gap(*move.topic_partition, *span, "passed over", decision)
-                for move in self.moves
-                for span in move.skipped
-            ],
-            None if target is None else {move.topic_partition: move.reread for move in self.moves if move.reread},
-            target_table=None if target is None else target.sink.name,
-            state="committed",
-            planned_at=now,
-            committed_at=now,
-            scenario=preview.scenario,
-            reason=self.reason,
-            who=self.who,
+            conn, tables, group_id, self.run, preview.kind, generation, plan, replaced, target_table=name, **values
         )
         if target is not None:
             publication = Publication.of(self.ledger, target, batch, preview.kind, conn=conn)
@@ -233,14 +222,8 @@ class _Rewind:
         return self._executed(conn)
 
     def _executed(self, conn: Connection) -> int | None:
-        return _executed_by(
-            conn,
-            self.ledger.tables,
-            self.preview.group_id,
-            self.run,
-            self.preview.scenario,
-            self.target.sink if self.target is not None else None,
-        )
+        sink, preview = self.target.sink if self.target is not None else None, self.preview
+        return _executed_by(conn, self.ledger.tables, preview.group_id, self.run, preview.scenario, sink)
 
 
 def executed_by(
