@@ -1,4 +1,8 @@
-"""Which dead letters of a group are meant, and what is stored of them."""
+"""Which dead letters of a group are meant, and what is stored of them: counted, read, shown as a page, dropped.
+
+A dropped one loses what it holds, on purpose. That there was a record, and who decided it, stays: `verify` counts it as
+before.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +54,8 @@ class DeadLetterFilter:
         conditions = [letters.consumer_group == self.group_id]
         if self.batch_id is not None:
             conditions.append(letters.batch_id == self.batch_id)
-        if self.error_class is not None:
-            conditions.append(letters.error_class == self.error_class)
-        else:
-            conditions.append(letters.error_class.is_distinct_from(DROPPED))
+        is_meant = letters.error_class.is_distinct_from(DROPPED)
+        conditions.append(is_meant if self.error_class is None else letters.error_class == self.error_class)
         if self.schema_id is not None:
             conditions.append(letters.schema_id == self.schema_id)
         if self.committed_before is not None:
@@ -63,16 +65,13 @@ class DeadLetterFilter:
             )
             conditions.append(letters.batch_id.in_(older))
         if self.ranges:
-            conditions.append(
-                sa.or_(
-                    *(
-                        (letters.topic == range_.topic)
-                        & (letters.partition == range_.partition)
-                        & letters.offset_value.between(range_.start, range_.end - 1)
-                        for range_ in self.ranges
-                    )
-                )
+            within = (
+                (letters.topic == range_.topic)
+                & (letters.partition == range_.partition)
+                & letters.offset_value.between(range_.start, range_.end - 1)
+                for range_ in self.ranges
             )
+            conditions.append(sa.or_(*within))
         return sa.and_(*conditions)
 
 
@@ -171,16 +170,8 @@ def read_dead_letters(
     """
     columns = tables.dead_letters.c
     key = (columns.batch_id, columns.topic, columns.partition, columns.offset_value)
-    query = sa.select(
-        *key,
-        columns.key,
-        columns.value,
-        columns.headers,
-        columns.record_timestamp,
-        columns.error_class,
-        columns.error,
-        columns.schema_id,
-    )
+    contents = (columns.key, columns.value, columns.headers, columns.record_timestamp)
+    query = sa.select(*key, *contents, columns.error_class, columns.error, columns.schema_id)
     query = query.where(letters.condition(tables)).order_by(*key).limit(limit)
     if replayed_by is not None:
         query = query.where(columns.replayed_by == replayed_by)
@@ -240,7 +231,7 @@ class Excerpt:
 class DeadLetterExcerpt:
     """A dead letter.
 
-    :param headers: JSON, as `letters.selection.DeadLetter` has it
+    :param headers: JSON, as `DeadLetter` has it
     """
 
     batch_id: int

@@ -171,11 +171,7 @@ def abandon_locked(
         rows
     """
     batches, groups = tables.offset_batches, tables.consumer_groups
-    # A name that was given is a claim; these two are not.
-    user = conn.scalar(sa.select(database_user(conn)))
-    users = [current_user()] * (who != current_user()) + [f"database user {user}"] * (user is not None)
-    recorded = " ".join([f"abandoned by {who}", *([f"({', '.join(users)})"] if users else [])])
-    recorded += f": {reason}" if reason else ""
+    recorded = _abandoned_by(conn, who, reason)
     of_batch = (batches.c.batch_id == batch_id) & (batches.c.consumer_group == group_id)
     row = None
     if abs(batch_id) <= MAX_INT64:  # the range of the database's integers
@@ -208,6 +204,15 @@ def abandon_locked(
             .where(groups.c.group_id == group_id)
             .values(epoch=groups.c.epoch + 1, lease_owner=None, lease_expires_at=None)
         )
+
+
+def _abandoned_by(conn: Connection, who: str, reason: str | None) -> str:
+    """Return by whom a batch is abandoned, and why, for the history."""
+    # A name that was given is a claim; these two are not.
+    user = conn.scalar(sa.select(database_user(conn)))
+    users = [current_user()] * (who != current_user()) + [f"database user {user}"] * (user is not None)
+    known = f" ({', '.join(users)})" if users else ""
+    return f"abandoned by {who}{known}" + (f": {reason}" if reason else "")
 
 
 def store_first_positions(

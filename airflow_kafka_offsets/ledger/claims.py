@@ -68,9 +68,9 @@ class Claim(ABC):
     def begin_commit(self, conn: Connection, batch: Batch) -> None:
         """Lock the row, and check that the batch may be committed, before its rows are written."""
 
-    @abstractmethod
-    def finish_commit(self, conn: Connection, batch: Batch, reads: Reads, now: datetime) -> None:
-        """Write what belongs to the commit besides rows, after these were written and the batch was marked committed.
+    def finish_commit(self, conn: Connection, batch: Batch, reads: Reads, now: datetime) -> None:  # noqa: B027
+        """Write what belongs to the commit besides rows, after these were written and the batch was marked committed:
+        positions and a lease, or nothing.
 
         :param now: the time of the commit, by the database's clock
         """

@@ -103,20 +103,11 @@ def _rename_columns(conn: Connection, tables: Tables) -> Iterator[Statement]:
     yield batches.update().where(batches.c.kind == "start").values(kind="initialize")
     function_name = sa.func.replace(batches.c.target_table, "callable://", "function://")
     yield batches.update().where(batches.c.target_table.like("%callable://%")).values(target_table=function_name)
-    index = f"{tables.prefix}offset_batches_one_prefetched"
     is_prefetched = "kind = 'load' AND state IN ('prefetched')"
     if dialect.name in PARTIAL_INDEX_DIALECTS:
         for name, condition in partial.items():
-            yield TableStatement(
-                f"CREATE INDEX IF NOT EXISTS {{index}} ON {{}} (consumer_group) WHERE {condition}",
-                batches,
-                index=f"{tables.prefix}offset_batches_{name}",
-            )
-        yield TableStatement(
-            f"CREATE UNIQUE INDEX IF NOT EXISTS {{index}} ON {{}} (consumer_group) WHERE {is_prefetched}",
-            batches,
-            index=index,
-        )
+            yield _create_index(tables, "INDEX", name, condition)
+        yield _create_index(tables, "UNIQUE INDEX", "one_prefetched", is_prefetched)
     elif is_mysql(dialect) and "prefetched_load" not in _column_names(conn, batches):
         type_ = ExactString(NAME_LENGTH).compile(dialect=dialect)
         replaced = dialect.identifier_preparer.quote(f"{tables.prefix}offset_batches_one_ahead")
@@ -125,7 +116,7 @@ def _rename_columns(conn: Connection, tables: Tables) -> Iterator[Statement]:
             f"ADD prefetched_load {type_} GENERATED ALWAYS AS (CASE WHEN {is_prefetched} THEN "
             "consumer_group END) STORED, ADD UNIQUE KEY {index} (prefetched_load)",
             batches,
-            index=index,
+            index=f"{tables.prefix}offset_batches_one_prefetched",
         )
 
 
@@ -139,6 +130,12 @@ RENAMED_COLUMNS = {
     "offset_ranges": {"replaced_from": "replaced_start_offset", "replaced_to": "replaced_end_offset"},
 }
 """The columns that version 10 renames, by table."""
+
+
+def _create_index(tables: Tables, kind: str, name: str, condition: str) -> Statement:
+    """Return the statement that creates a partial index of the batches by group."""
+    text = f"CREATE {kind} IF NOT EXISTS {{index}} ON {{}} (consumer_group) WHERE {condition}"
+    return TableStatement(text, tables.offset_batches, index=f"{tables.prefix}offset_batches_{name}")
 
 
 def _drop_index(tables: Tables, name: str) -> Statement:

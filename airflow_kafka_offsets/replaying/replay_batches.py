@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 
 import sqlalchemy as sa
@@ -37,7 +36,7 @@ from airflow_kafka_offsets.ledger.batch_rows import (
 from airflow_kafka_offsets.ledger.claims import BatchClaim
 from airflow_kafka_offsets.ledger.group_table import group_table, loads_into
 from airflow_kafka_offsets.ledger.groups import lock, lock_group
-from airflow_kafka_offsets.ledger.positions import Reads, stored_positions
+from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.publications import may_have_replaced
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.loading.context import LoadResult
@@ -220,9 +219,6 @@ class ReplayClaim(BatchClaim):
             lock(conn, tables, self.group_id)
         self.lock(conn)
         refuse_double(conn, tables, self.replay, batch.ranges)
-
-    def finish_commit(self, conn: Connection, batch: Batch, reads: Reads, now: datetime) -> None:
-        """Do nothing: a replay neither moves positions nor holds a lease."""
 
     def fenced(self, conn: Connection) -> FencedError:
         """Return the error that says which try has the batch now."""
