@@ -1,5 +1,5 @@
 """Put dead letters through the pipeline as it is now. Each batch with dead letters gets a batch of kind `dead_letters`,
-which is staged and committed like a load.
+which is staged and committed like a load: its records are in the state tables, and not in Kafka.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Create the state tables, upgrade them, and check their version."""
+"""The state tables in a database: created, upgraded, their version checked, the rights on them granted; and the id by
+which external targets tell their publications from those of other state tables.
+"""
 
 from __future__ import annotations
 
@@ -236,8 +238,11 @@ def installation_id(ledger: Ledger, conn: Connection | None = None) -> str:
             return transact(ledger.engine, work)
 
 
-def of_loads(tables: Tables) -> Iterator[tuple[sa.Table, str]]:
-    """Yield each right that loads, replays that replace nothing, reports and `verify` need on a table."""
+def rights_of_loads(tables: Tables) -> Iterator[tuple[sa.Table, str]]:
+    """Yield each right that loads, replays that replace nothing, reports and `verify` need on a table.
+
+    A test measures them right by right.
+    """
     updated = (tables.consumer_groups, tables.consumed_offsets, tables.offset_batches, tables.offset_ranges)
     for table in tables.metadata.sorted_tables:
         yield table, "SELECT"
@@ -247,7 +252,7 @@ def of_loads(tables: Tables) -> Iterator[tuple[sa.Table, str]]:
             yield table, "UPDATE"
 
 
-def of_moves(tables: Tables) -> Iterator[tuple[sa.Table, str]]:
+def rights_of_moves(tables: Tables) -> Iterator[tuple[sa.Table, str]]:
     """Yield each right that rewinds, and replays that replace rows, need besides those of loads."""
     yield tables.replaced_output, "INSERT"
     for table in (tables.consumer_groups, tables.consumed_offsets, tables.dead_letters):
@@ -267,7 +272,7 @@ def grants(tables: Tables, dialect: Dialect, role: str, *, moves: bool) -> str:
     if schema is not None and dialect.name == "postgresql":
         lines.append(f"GRANT USAGE ON SCHEMA {preparer.quote(schema)} TO {quoted};")
     by_table: dict[sa.Table, list[str]] = {}
-    for table, right in (*of_loads(tables), *(of_moves(tables) if moves else ())):
+    for table, right in (*rights_of_loads(tables), *(rights_of_moves(tables) if moves else ())):
         by_table.setdefault(table, []).append(right)
     for table, rights in by_table.items():
         lines.append(f"GRANT {', '.join(rights)} ON {preparer.format_table(table)} TO {quoted};")

@@ -1,6 +1,8 @@
-"""The preview of a rewind: shown before anything is changed, saved, and executed later as it was shown. No I/O.
+"""The preview of a rewind: decided from a scenario, stored positions and the ends of the logs, shown before anything is
+changed, saved, and executed later as it was shown. No I/O.
 
-`previewing` makes a preview, `execution` executes it.
+`decide` turns a scenario into offsets by the rules of `docs/semantics.md`, to which the case ids in tests (R01, R12)
+refer. `previewing` asks the history, other groups and Kafka for what some scenarios need; `execution` executes it.
 """
 
 from __future__ import annotations
