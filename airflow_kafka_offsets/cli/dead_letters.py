@@ -25,7 +25,7 @@ from airflow_kafka_offsets.dead_letters.selection import (
 from airflow_kafka_offsets.dead_letters.selection import topics as topics_of
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.groups import cluster_of
-from airflow_kafka_offsets.staging.refused import Record
+from airflow_kafka_offsets.staging.rows import Record
 
 
 @command("dead-letters list")

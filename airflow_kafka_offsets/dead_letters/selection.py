@@ -23,7 +23,7 @@ from airflow_kafka_offsets.ledger.batch_rows import current_user
 from airflow_kafka_offsets.ledger.dead_letters import DROPPED, EMPTY, LETTERS_AT_ONCE, may_be_published
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.staging.refused import Record
+from airflow_kafka_offsets.staging.rows import Record
 
 TOO_LARGE = "size"
 """The error class of a dead letter whose contents were never kept: they are in Kafka only."""

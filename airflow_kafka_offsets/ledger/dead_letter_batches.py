@@ -36,8 +36,7 @@ from airflow_kafka_offsets.ledger.publications import Publication, published_rea
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.table import Table
 from airflow_kafka_offsets.sinks.target_names import same_table_names
-from airflow_kafka_offsets.staging.refused import Record
-from airflow_kafka_offsets.staging.rows import StagedRows
+from airflow_kafka_offsets.staging.rows import Record, StagedRows
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from airflow_kafka_offsets.database.errors import database_message, is_outage, sqlstate, translated_errors
-from airflow_kafka_offsets.database.identifiers import without_placeholders
 from airflow_kafka_offsets.database.mysql import check_transactional, is_mysql
+from airflow_kafka_offsets.database.tables import without_placeholders
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
 from airflow_kafka_offsets.ledger.migrations import OLDEST_VERSION, upgrade_statements

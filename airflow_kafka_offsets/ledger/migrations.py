@@ -13,8 +13,8 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import DropIndex, ExecutableDDLElement
 from sqlalchemy.sql.compiler import DDLCompiler
 
-from airflow_kafka_offsets.database.column_types import ExactString
 from airflow_kafka_offsets.database.mysql import is_mysql
+from airflow_kafka_offsets.database.tables import ExactString
 from airflow_kafka_offsets.exceptions import LedgerError
 from airflow_kafka_offsets.ledger.tables import NAME_LENGTH, PARTIAL_INDEX_DIALECTS, Tables
 

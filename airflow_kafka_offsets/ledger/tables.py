@@ -21,10 +21,16 @@ from sqlalchemy.sql.compiler import DDLCompiler
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from airflow_kafka_offsets.core.history import OPEN_STATES, PREFETCHED
-from airflow_kafka_offsets.database.column_types import AnyBytes, ExactString, ExactText, Moment
-from airflow_kafka_offsets.database.identifiers import is_too_long, without_placeholders
 from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.session import unify_sessions
+from airflow_kafka_offsets.database.tables import (
+    AnyBytes,
+    ExactString,
+    ExactText,
+    Moment,
+    is_too_long,
+    without_placeholders,
+)
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 SCHEMA_VERSION = 10

@@ -26,15 +26,13 @@ from airflow_kafka_offsets.ledger.dead_letters import drop_expired
 from airflow_kafka_offsets.ledger.publications import Publication
 from airflow_kafka_offsets.ledger.replaced_output import replace_output
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.loading.context import BatchContext, Commit, LoadResult
+from airflow_kafka_offsets.loading.context import BatchContext, Commit, LoadResult, with_refused
 from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.loading.refused import with_refused
 from airflow_kafka_offsets.loading.stage import StagedBatch, stage
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
 from airflow_kafka_offsets.sinks.table import Target
 from airflow_kafka_offsets.staging.dead_letters import dead_letters, too_many
-from airflow_kafka_offsets.staging.refused import RefusedRecords
-from airflow_kafka_offsets.staging.rows import StagedRows
+from airflow_kafka_offsets.staging.rows import RefusedRecords, StagedRows
 
 log = logging.getLogger(__name__)
 

@@ -24,10 +24,9 @@ from airflow_kafka_offsets.ledger.batches import open_batch
 from airflow_kafka_offsets.ledger.claims import Claim, GroupClaim, claim_group, heartbeat
 from airflow_kafka_offsets.ledger.publications import remove_leftovers
 from airflow_kafka_offsets.ledger.tables import Ledger
+from airflow_kafka_offsets.loading.after_commit import mirror_after_commit, send_dead_letters
 from airflow_kafka_offsets.loading.commit import stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
-from airflow_kafka_offsets.loading.dead_letter_topic import send_dead_letters
-from airflow_kafka_offsets.loading.mirror import mirror_after_commit
 from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
 from airflow_kafka_offsets.loading.plan import abandon_if_expired, decide_for_claim, plan
 from airflow_kafka_offsets.loading.prefetch import Prefetcher

@@ -19,21 +19,20 @@ from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
 from airflow_kafka_offsets.formats.record_format import Connections
-from airflow_kafka_offsets.kafka.time_search import TimeSearch
+from airflow_kafka_offsets.kafka.start_offsets import TimeSearch
 from airflow_kafka_offsets.ledger.batch_notes import schemas_of_group
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.dead_letter_batches import settle_dead_letter_batches
 from airflow_kafka_offsets.ledger.group_table import loads_into
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.publications import run_pending_cleanups
+from airflow_kafka_offsets.loading.after_commit import send_dead_letters
 from airflow_kafka_offsets.loading.commit import stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
-from airflow_kafka_offsets.loading.dead_letter_topic import send_dead_letters
 from airflow_kafka_offsets.loading.load import prefer_fenced_error
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.loading.plan import EXPIRED, log_gaps, log_planned
-from airflow_kafka_offsets.loading.published import find_published, is_published
+from airflow_kafka_offsets.loading.plan import EXPIRED, find_published, is_published, log_gaps, log_planned
 from airflow_kafka_offsets.loading.stage import find_staged
 from airflow_kafka_offsets.loading.staging_area import clean_up
 from airflow_kafka_offsets.replaying.bounds import (

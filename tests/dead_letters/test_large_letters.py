@@ -18,7 +18,7 @@ from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.kafka import producer
 from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed
-from airflow_kafka_offsets.staging.records import write_records
+from airflow_kafka_offsets.staging.arrow_files import write_records
 from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory
 

@@ -21,7 +21,7 @@ from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed, settle_de
 from airflow_kafka_offsets.ledger.publications import Publication
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
-from airflow_kafka_offsets.staging.refused import Record
+from airflow_kafka_offsets.staging.rows import Record
 from tests.support import fixtures
 from tests.support.clients import Kafka, produce
 from tests.support.lake import NEXT, RUN, LakeGroup, ProcessDiedError, dying

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed
-from airflow_kafka_offsets.staging.refused import Record
+from airflow_kafka_offsets.staging.rows import Record
 from airflow_kafka_offsets.verification.verify import verify
 from tests.support.clients import Kafka, produce
 from tests.support.database_faults import ADDED

@@ -247,7 +247,7 @@ def test_a_dead_letter_whose_replay_dies_between_the_commits_is_one_row(group: G
 
 
 def record(group: Group) -> Any:
-    from airflow_kafka_offsets.staging.refused import Record
+    from airflow_kafka_offsets.staging.rows import Record
 
     return Record(group.orders, 0, 2)
 
