@@ -31,9 +31,8 @@ _MODULES = {
     "airflow_kafka_offsets.formats.protobuf_format": ("Protobuf",),
     "airflow_kafka_offsets.formats.raw": ("Raw",),
     "airflow_kafka_offsets.formats.text": ("Text",),
-    "airflow_kafka_offsets.dead_letters.drop": ("drop_dead_letters",),
     "airflow_kafka_offsets.dead_letters.replay": ("replay_dead_letters",),
-    "airflow_kafka_offsets.dead_letters.selection": ("DeadLetterFilter",),
+    "airflow_kafka_offsets.dead_letters.selection": ("DeadLetterFilter", "drop_dead_letters"),
     "airflow_kafka_offsets.loading.context": ("LoadResult",),
     "airflow_kafka_offsets.loading.load": ("load",),
     "airflow_kafka_offsets.loading.pipeline": ("LoadOptions", "Pipeline"),
@@ -77,9 +76,9 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.core.options import Reading as Reading
     from airflow_kafka_offsets.core.options import Staging as Staging
     from airflow_kafka_offsets.core.options import StateTables as StateTables
-    from airflow_kafka_offsets.dead_letters.drop import drop_dead_letters as drop_dead_letters
     from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters as replay_dead_letters
     from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter as DeadLetterFilter
+    from airflow_kafka_offsets.dead_letters.selection import drop_dead_letters as drop_dead_letters
     from airflow_kafka_offsets.formats.avro_format import Avro as Avro
     from airflow_kafka_offsets.formats.extra_columns import ExtraColumns as ExtraColumns
     from airflow_kafka_offsets.formats.header import Header as Header

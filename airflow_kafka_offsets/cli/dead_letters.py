@@ -14,9 +14,14 @@ from airflow_kafka_offsets.cli.load_target import check_target, pipeline_of
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.transactions import database_now
-from airflow_kafka_offsets.dead_letters.drop import drop_dead_letters
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
-from airflow_kafka_offsets.dead_letters.selection import DeadLetter, DeadLetterFilter, read_dead_letters, summary
+from airflow_kafka_offsets.dead_letters.selection import (
+    DeadLetter,
+    DeadLetterFilter,
+    drop_dead_letters,
+    read_dead_letters,
+    summary,
+)
 from airflow_kafka_offsets.dead_letters.selection import topics as topics_of
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.groups import cluster_of

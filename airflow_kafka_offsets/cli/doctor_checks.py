@@ -28,9 +28,9 @@ from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.hooks.connections import database_weakness, make_launcher
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.config import weaknesses
-from airflow_kafka_offsets.ledger.group_summaries import between_commits
 from airflow_kafka_offsets.ledger.group_table import tables_of_groups
-from airflow_kafka_offsets.ledger.rights import of_loads, of_moves
+from airflow_kafka_offsets.ledger.install import rights_of_loads, rights_of_moves
+from airflow_kafka_offsets.ledger.overview import between_commits
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 from airflow_kafka_offsets.sinks.target_names import existing_table
 
@@ -98,14 +98,14 @@ class CheckContext:
         with database(self._args) as ledger:
             if existing_version(ledger) is None:
                 raise CheckSkipped("there are no state tables to check")
-            missing = list(missing_rights(ledger, of_loads(ledger.tables)))
+            missing = list(missing_rights(ledger, rights_of_loads(ledger.tables)))
             if missing:
                 raise CheckFailedError(
                     f"missing: {first_few(missing, most=_MOST_RIGHTS)}",
                     "ask the owner of the tables to run the output of 'airflow kafka-offsets init --show-sql "
                     "--grant-to ROLE'",
                 )
-            only_loads = next(missing_rights(ledger, of_moves(ledger.tables)), None)
+            only_loads = next(missing_rights(ledger, rights_of_moves(ledger.tables)), None)
             with ledger.connect() as conn:
                 stored = conn.scalars(sa.select(ledger.tables.consumed_offsets.c.topic).distinct()).all()
         self._topics = self._topics or stored

@@ -13,8 +13,8 @@ from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.text import count, first_few, shortened
 from airflow_kafka_offsets.database.errors import database_message, is_outage
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.ledger import install, overview, rights
-from airflow_kafka_offsets.ledger.group_summaries import GroupSummary, group_summaries
+from airflow_kafka_offsets.ledger import install, overview
+from airflow_kafka_offsets.ledger.overview import GroupSummary, group_summaries
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Ledger
 
 _BATCH_COLUMNS = [
@@ -75,7 +75,9 @@ def _grants(args: Namespace, ledger: Ledger) -> str:
             raise ConfigurationError("--grant-moves says what to grant, and --grant-to to whom: name a role")
         if args.grant_to is not None and dialect.name == "sqlite":
             raise ConfigurationError("SQLite has no rights on tables, but those on its file: leave out --grant-to")
-    return "" if args.grant_to is None else rights.grants(ledger.tables, dialect, args.grant_to, moves=args.grant_moves)
+    return (
+        "" if args.grant_to is None else install.grants(ledger.tables, dialect, args.grant_to, moves=args.grant_moves)
+    )
 
 
 @command("groups")

@@ -1,28 +1,39 @@
 """Put dead letters through the pipeline as it is now. Each batch with dead letters gets a batch of kind `dead_letters`,
-which is staged and committed like a load.
+which is staged and committed like a load: its records are in the state tables, and not in Kafka.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import ClassVar
 
+import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from airflow_kafka_offsets.core.chunks import chunks
+from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.core.options import DeadLetters
 from airflow_kafka_offsets.core.text import MAX_INT64, count, first_few
 from airflow_kafka_offsets.database.errors import translated_errors
-from airflow_kafka_offsets.dead_letters.context import DeadLetterContext
-from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, count_by_batch
+from airflow_kafka_offsets.dead_letters.selection import (
+    DeadLetter,
+    DeadLetterFilter,
+    can_be_replayed,
+    count_by_batch,
+    read_dead_letters,
+)
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.record_format import Connections
-from airflow_kafka_offsets.ledger.batch_rows import current_user
-from airflow_kafka_offsets.ledger.batch_schemas import schemas_of_group
+from airflow_kafka_offsets.ledger.batch_notes import schemas_of_group
+from airflow_kafka_offsets.ledger.batch_rows import Batch, current_user
 from airflow_kafka_offsets.ledger.dead_letter_batches import (
+    Replayed,
     StillBadError,
     errors_of,
     record_dead_letter_batch,
@@ -32,7 +43,7 @@ from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.publications import run_pending_cleanups
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.loading.commit import bad_records, stage_and_commit
-from airflow_kafka_offsets.loading.context import LoadResult
+from airflow_kafka_offsets.loading.context import BatchContext, LoadResult
 from airflow_kafka_offsets.loading.load import prefer_fenced_error
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.plan import log_planned
@@ -41,31 +52,75 @@ from airflow_kafka_offsets.loading.staging_area import clean_up, remove_attempt
 from airflow_kafka_offsets.sinks.target_names import same_table_names
 from airflow_kafka_offsets.spark.in_process_launcher import InProcessLauncher
 from airflow_kafka_offsets.spark.job import Launcher
-from airflow_kafka_offsets.staging.rows import Record
+from airflow_kafka_offsets.staging.arrow_files import SCHEMA, write_records
+from airflow_kafka_offsets.staging.dead_letters import SCHEMA as DEAD_LETTERS
+from airflow_kafka_offsets.staging.dead_letters import headers_of
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.rows import Record, StagedRows
 
 log = logging.getLogger(__name__)
 
-# Conditions of a statement: databases limit the number of bound values.
-_AT_ONCE = 200
 
+@dataclass(frozen=True, kw_only=True)
+class DeadLetterContext(BatchContext):
+    """A replay of dead letters that is ready to run.
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """What became of the dead letters of a batch.
-
-    :param batch: the batch that dead-lettered the records
-    :param records: how many became rows, and are dead letters no more
-    :param rows: how many rows the target reports
-    :param still_bad: how many are dead letters still, with the reason of today
-    :param replayed_by: the batch of the history that replayed them, whose number the rows have; it is abandoned where
-        no record became a row
+    :param letters: which ones are replayed
+    :param corrected: values to decode instead of theirs; only these records are replayed then
     """
 
-    batch: int
-    records: int
-    rows: int
-    still_bad: int
-    replayed_by: int
+    records_are_staged: ClassVar[bool] = True
+
+    letters: DeadLetterFilter
+    corrected: Mapping[Record, bytes | None] | None
+
+    def slices(self, batch: Batch, directory: StagingDirectory) -> Sequence[Slice]:
+        """Write the dead letters of a batch as records, and return a slice for each of its ranges."""
+        slices = {
+            range_.topic_partition: Slice(index, *range_.topic_partition, range_.start, range_.end)
+            for index, range_ in enumerate(batch.ranges)
+        }
+        unwritten = {slice_.index for slice_ in slices.values()}
+        with self.ledger.connect() as conn:
+            letters = read_dead_letters(conn, self.ledger.tables, self.letters, replayed_by=batch.batch_id)
+            for tp, of_partition in groupby(letters, lambda letter: TopicPartition(letter.topic, letter.partition)):
+                write_records(directory, slices[tp].index, self._as_records(of_partition))
+                unwritten.remove(slices[tp].index)
+        for index in unwritten:
+            # They were removed meanwhile, which the commit refuses.
+            write_records(directory, index, ())
+        return tuple(slices.values())
+
+    def check_logs(self, batch: Batch) -> None:
+        """Do nothing: dead letters stay what they are, whatever happens to their topic."""
+
+    def refused_dead_letters(self, batch: Batch, rows: StagedRows) -> Iterator[pa.RecordBatch]:
+        """Yield dead letters of the records that the target refuses, without what they hold: it is stored already."""
+        refused = [
+            {**record._asdict(), "error_class": "target", "error": reason}
+            for record, reason in rows.refused.reasons.items()
+        ]
+        if refused:
+            yield pa.RecordBatch.from_pylist(refused, schema=DEAD_LETTERS)
+
+    def _as_records(self, letters: Iterable[DeadLetter]) -> Iterator[pa.RecordBatch]:
+        """Yield dead letters as Kafka's reader yields records."""
+
+        def size(letter: DeadLetter) -> int:
+            return len(letter.key or b"") + len(letter.value or b"") + len(letter.headers or "")
+
+        for some in chunks(iter(letters), size):
+            rows = [
+                {
+                    "key": letter.key,
+                    "value": letter.value if self.corrected is None else self.corrected[letter.record],
+                    "offset": letter.offset,
+                    "timestamp": letter.timestamp,
+                    "headers": [{"key": key, "value": value} for key, value in headers_of(letter.headers)],
+                }
+                for letter in some
+            ]
+            yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
 
 def replay_dead_letters(
@@ -109,7 +164,7 @@ def replay_dead_letters(
         with ledger.connect() as conn:
             cluster_of(conn, ledger.tables, letters.group_id)
             counts = count_by_batch(conn, ledger.tables, letters, corrected)
-            batches = _of_target(conn, ledger.tables, counts, pipeline.sink.name)
+            batches = _of_target(conn, ledger.tables, letters.group_id, counts, pipeline.sink.name)
             pipeline = _for_dead_letters(pipeline).with_schemas(schemas_of_group(conn, ledger.tables, letters.group_id))
         context = DeadLetterContext.connect(
             pipeline,
@@ -120,8 +175,7 @@ def replay_dead_letters(
             letters=letters,
             corrected=corrected,
         )
-        finished = settle_dead_letter_batches(ledger, context.table, letters.group_id)
-        replayed = [Replayed(each.source_id, each.records, each.rows, 0, each.batch_id) for each in finished]
+        replayed = settle_dead_letter_batches(ledger, context.table, letters.group_id)
         clean_up(ledger, pipeline)
         for batch_id in batches:
             of_batch = replace(context, letters=replace(letters, batch_id=batch_id))
@@ -133,9 +187,7 @@ def replay_dead_letters(
 def _for_dead_letters(pipeline: Pipeline) -> Pipeline:
     """Return a pipeline in which a record that is bad still stays a dead letter, and no record is too large."""
     return replace(
-        pipeline,
-        on_bad_record=DeadLetters(limit=None),
-        reading=replace(pipeline.reading, max_record_bytes=MAX_INT64),
+        pipeline, on_bad_record=DeadLetters(limit=None), reading=replace(pipeline.reading, max_record_bytes=MAX_INT64)
     )
 
 
@@ -157,8 +209,8 @@ def _replay(context: DeadLetterContext, source_id: int, who: str, reason: str | 
         context.ledger,
         context.pipeline.group_id,
         source_id,
-        context.wanted(),
-        context.is_chosen,
+        can_be_replayed(context.ledger.tables, context.letters, context.corrected),
+        context.corrected,
         context.recipe,
         is_external=context.table.sink.commits_externally,
         who=who,
@@ -186,18 +238,17 @@ def _replay(context: DeadLetterContext, source_id: int, who: str, reason: str | 
     return Replayed(source_id, done.records, done.rows, still_bad, batch.batch_id)
 
 
-def _of_target(conn: Connection, tables: Tables, counts: Mapping[int, int], target: str) -> list[int]:
-    """Return the batches with dead letters that were loaded into a target.
+def _of_target(conn: Connection, tables: Tables, group_id: str, counts: Mapping[int, int], target: str) -> list[int]:
+    """Return the batches with dead letters of a group that were loaded into a target.
 
     :param counts: of the dead letters, by batch
     :raises ConfigurationError: there are letters, and all are of batches that were loaded into another target
     """
-    batches = tables.offset_batches.c
-    query = sa.select(batches.batch_id, batches.target_table, batches.target_table.in_(same_table_names(conn, target)))
-    targets: dict[int, tuple[str, bool]] = {}
-    for first in range(0, len(counts), _AT_ONCE):
-        some = query.where(batches.batch_id.in_(sorted(counts)[first : first + _AT_ONCE]))
-        targets |= {row[0]: (row[1], row[2]) for row in conn.execute(some)}
+    batches, dead = tables.offset_batches.c, tables.dead_letters.c
+    is_target = batches.target_table.in_(same_table_names(conn, target))
+    of_group = sa.select(dead.batch_id).where(dead.consumer_group == group_id)
+    query = sa.select(batches.batch_id, batches.target_table, is_target).where(batches.batch_id.in_(of_group))
+    targets = {row[0]: (row[1], row[2]) for row in conn.execute(query)}
     found = [batch_id for batch_id in sorted(counts) if targets[batch_id][1]]
     if counts and not found:
         batch_id = min(counts)
@@ -206,7 +257,7 @@ def _of_target(conn: Connection, tables: Tables, counts: Mapping[int, int], targ
             f"{target!r}. Nothing was changed; name that table"
         )
     if len(found) < len(counts):
-        others = sorted({name for name, is_target in targets.values() if not is_target})
+        others = sorted({targets[batch_id][0] for batch_id in counts.keys() - set(found)})
         log.info(
             "%s of batches that were loaded into %s stay: they belong there",
             count(sum(counts.values()) - sum(counts[batch_id] for batch_id in found), "dead letter"),

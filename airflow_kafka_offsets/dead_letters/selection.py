@@ -1,4 +1,8 @@
-"""Which dead letters of a group are meant, and what is stored of them."""
+"""Which dead letters of a group are meant, and what is stored of them: counted, read, shown as a page, dropped.
+
+A dropped one loses what it holds, on purpose. That there was a record, and who decided it, stays: `verify` counts it as
+before.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,16 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Engine
 
+from airflow_kafka_offsets.core.instants import format_instant
 from airflow_kafka_offsets.core.offsets import OffsetRange
-from airflow_kafka_offsets.database.transactions import stream
-from airflow_kafka_offsets.ledger.dead_letters import DROPPED, LETTERS_AT_ONCE
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.database.errors import translated_errors
+from airflow_kafka_offsets.database.transactions import database_now, stream, transact
+from airflow_kafka_offsets.ledger.batch_rows import current_user
+from airflow_kafka_offsets.ledger.dead_letters import DROPPED, EMPTY, LETTERS_AT_ONCE, may_be_published
+from airflow_kafka_offsets.ledger.groups import cluster_of, lock
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.staging.rows import Record
 
 TOO_LARGE = "size"
@@ -46,10 +54,8 @@ class DeadLetterFilter:
         conditions = [letters.consumer_group == self.group_id]
         if self.batch_id is not None:
             conditions.append(letters.batch_id == self.batch_id)
-        if self.error_class is not None:
-            conditions.append(letters.error_class == self.error_class)
-        else:
-            conditions.append(letters.error_class.is_distinct_from(DROPPED))
+        is_meant = letters.error_class.is_distinct_from(DROPPED)
+        conditions.append(is_meant if self.error_class is None else letters.error_class == self.error_class)
         if self.schema_id is not None:
             conditions.append(letters.schema_id == self.schema_id)
         if self.committed_before is not None:
@@ -59,16 +65,13 @@ class DeadLetterFilter:
             )
             conditions.append(letters.batch_id.in_(older))
         if self.ranges:
-            conditions.append(
-                sa.or_(
-                    *(
-                        (letters.topic == range_.topic)
-                        & (letters.partition == range_.partition)
-                        & letters.offset_value.between(range_.start, range_.end - 1)
-                        for range_ in self.ranges
-                    )
-                )
+            within = (
+                (letters.topic == range_.topic)
+                & (letters.partition == range_.partition)
+                & letters.offset_value.between(range_.start, range_.end - 1)
+                for range_ in self.ranges
             )
+            conditions.append(sa.or_(*within))
         return sa.and_(*conditions)
 
 
@@ -167,18 +170,108 @@ def read_dead_letters(
     """
     columns = tables.dead_letters.c
     key = (columns.batch_id, columns.topic, columns.partition, columns.offset_value)
-    query = sa.select(
-        *key,
-        columns.key,
-        columns.value,
-        columns.headers,
-        columns.record_timestamp,
-        columns.error_class,
-        columns.error,
-        columns.schema_id,
-    )
+    contents = (columns.key, columns.value, columns.headers, columns.record_timestamp)
+    query = sa.select(*key, *contents, columns.error_class, columns.error, columns.schema_id)
     query = query.where(letters.condition(tables)).order_by(*key).limit(limit)
     if replayed_by is not None:
         query = query.where(columns.replayed_by == replayed_by)
     for row in stream(conn, query, LETTERS_AT_ONCE):
         yield DeadLetter(*row)
+
+
+def drop_dead_letters(
+    letters: DeadLetterFilter,
+    *,
+    engine: Engine,
+    tables: Tables | None = None,
+    who: str | None = None,
+    reason: str | None = None,
+) -> int:
+    """Delete keys, values, headers and errors of dead letters: they cannot be replayed any more.
+
+    :param letters: which ones
+    :param engine: the database of the positions
+    :param tables: where the state tables are; None is without a schema and a prefix
+    :param who: who does it; it is stored in their place, with the time; None is the user of this process
+    :param reason: why; it is stored with it
+    :return: how many there were
+    :raises ConfigurationError: there is no such group
+    """
+    ledger = Ledger(engine, tables or Tables.of())
+    stored = ledger.tables.dead_letters
+
+    def work(conn: Connection) -> int:
+        lock(conn, ledger.tables, letters.group_id)
+        decision = f"dropped by {who or current_user()} at {format_instant(database_now(conn))}"
+        error = f"{decision}: {reason}" if reason else decision
+        is_published = may_be_published(ledger.tables, letters.group_id)
+        kept = sa.and_(stored.c.error_class.is_distinct_from(DROPPED), sa.not_(is_published))
+        dropped = stored.update().where(letters.condition(ledger.tables), kept).values(**EMPTY, error=error)
+        return conn.execute(dropped).rowcount
+
+    with translated_errors(f"The dead letters of group {letters.group_id!r} were not dropped", "Try again."):
+        with ledger.connect() as conn:
+            cluster_of(conn, ledger.tables, letters.group_id)
+        return transact(engine, work)
+
+
+SHOWN_BYTES = 4_096
+"""How much of a key, a value, headers or an error is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """The beginning of bytes or text, and how long all of it is."""
+
+    beginning: bytes | str
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterExcerpt:
+    """A dead letter.
+
+    :param headers: JSON, as `DeadLetter` has it
+    """
+
+    batch_id: int
+    topic: str
+    partition: int
+    offset: int
+    timestamp: datetime | None
+    error_class: str | None
+    schema_id: int | None
+    error: Excerpt
+    key: Excerpt | None
+    value: Excerpt | None
+    headers: Excerpt | None
+
+
+def letters_page(
+    conn: Connection, tables: Tables, group_id: str, *, batch_id: int | None, offset: int, limit: int
+) -> list[DeadLetterExcerpt]:
+    """Return dead letters of a group, those of the latest batch first.
+
+    :param batch_id: of one batch; None is all
+    :param offset: how many are before the page
+    """
+    letters = tables.dead_letters.c
+    place = (letters.batch_id, letters.topic, letters.partition, letters.offset_value)
+    plain = (letters.record_timestamp, letters.error_class, letters.schema_id)
+    excerpts = (letters.error, letters.key, letters.value, letters.headers)
+    columns: list[sa.ColumnElement[Any]] = [*place, *plain]
+    for column in excerpts:
+        # The type says how the database's answer is read: as the column's own.
+        columns += [sa.func.substr(column, 1, SHOWN_BYTES, type_=column.type), sa.func.length(column)]
+    query = sa.select(*columns).where(letters.consumer_group == group_id)
+    if batch_id is not None:
+        query = query.where(letters.batch_id == batch_id)
+    query = query.order_by(letters.batch_id.desc(), *place[1:]).limit(limit).offset(offset)
+    rows = []
+    for row in conn.execute(query):
+        texts = [
+            None if row[index] is None else Excerpt(row[index], int(row[index + 1]))
+            for index in range(len(place) + len(plain), len(columns), 2)
+        ]
+        rows.append(DeadLetterExcerpt(*row[: len(place) + len(plain)], *texts))
+    return rows

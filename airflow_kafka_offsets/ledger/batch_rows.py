@@ -1,26 +1,30 @@
 """Batches of every kind as rows of the state tables, and who they are of: the queries and inserts that loads, replays
 and rewinds share.
+
+A group has one open load at most. After it there may be a prefetched load, in a state of its own: the commit of the
+open load opens it, and who abandons that load abandons it too. So a group never has two open loads, and batches that
+move positions are committed in the order of their ids.
 """
 
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import socket
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.history import OPEN_STATES
+from airflow_kafka_offsets.core.history import OPEN_STATES, PREFETCHED
 from airflow_kafka_offsets.core.instants import TimeSpan, from_milliseconds
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, TopicPartition
+from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.exceptions import BatchClosedError
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class Batch:
     """A batch as the state tables have it.
 
     :param state: planned, staged, committed or abandoned
+    :param kind: load, replay, rewind and so on
     :param target_table: the table that it was planned for
     :param staging_uri: the directory of the latest attempt's files; None before the first attempt
     :param fingerprint: of the recipe of the latest attempt
@@ -58,6 +63,7 @@ class Batch:
     fingerprint: str | None = None
     span: TimeSpan | None = None
     is_publishing: bool = False
+    kind: str = "load"
 
     @property
     def offsets(self) -> int:
@@ -113,16 +119,16 @@ def of_task_instance(tables: Tables, group_id: str, owner: TaskRun) -> sa.Column
     return of_task(tables, group_id, owner) & tables.offset_batches.c.map_index.is_not_distinct_from(owner.map_index)
 
 
-# Columns, with the attributes of `OffsetRange` and `Gap` that they hold.
-_GAP_COLUMNS = {name: name for name in ("topic", "partition", "cause", "decision")} | {
-    "start_offset": "start",
-    "end_offset": "end",
-}
-_RANGE_COLUMNS = {name: name for name in ("topic", "partition", "topic_id", "how", "leader_epoch", "end_epoch")} | {
-    "start_offset": "start",
-    "end_offset": "end",
-    "target_offset": "target",
-}
+_COLUMNS = {"start": "start_offset", "end": "end_offset", "target": "target_offset"}
+"""The columns of attributes of `OffsetRange` and `Gap` that are not named as these."""
+
+
+def _as_columns(part: OffsetRange | Gap) -> dict[str, Any]:
+    return {_COLUMNS.get(name, name): value for name, value in asdict(part).items()}
+
+
+def _attributes(part: type[OffsetRange | Gap], row: Any) -> dict[str, Any]:
+    return {each.name: getattr(row, _COLUMNS.get(each.name, each.name)) for each in fields(part)}
 
 
 def insert_batch(
@@ -132,15 +138,14 @@ def insert_batch(
     owner: TaskRun,
     kind: str,
     generation: int,
-    ranges: Sequence[OffsetRange],
-    gaps: Sequence[Gap] = (),
+    plan: Plan,
     replaced: Mapping[TopicPartition, tuple[int, int]] | None = None,
     span: TimeSpan | None = None,
     **values: Any,
 ) -> Batch:
     """Insert a batch with its ranges and gaps, and return it.
 
-    :param gaps: the offsets that it skips
+    :param plan: the ranges, and as gaps the offsets that it skips
     :param replaced: the offsets whose earlier output it replaces
     :param span: of time, if it takes and replaces only the records within it
     :param values: of the other columns
@@ -164,21 +169,22 @@ def insert_batch(
     assert key is not None  # every supported database returns the generated number
     of_batch = {"batch_id": int(key[0])}
     range_rows = []
-    for range_ in ranges:
-        replaced_start_offset, replaced_end_offset = (replaced or {}).get(range_.topic_partition, (None, None))
-        of_range = of_batch | {
-            "replaced_start_offset": replaced_start_offset,
-            "replaced_end_offset": replaced_end_offset,
-        }
-        range_rows.append(of_range | _values(range_, _RANGE_COLUMNS))
+    for range_ in plan.ranges:
+        start, end = (replaced or {}).get(range_.topic_partition, (None, None))
+        of_range = of_batch | {"replaced_start_offset": start, "replaced_end_offset": end}
+        range_rows.append(of_range | _as_columns(range_))
     if range_rows:
         conn.execute(tables.offset_ranges.insert(), range_rows)
-    if gaps:
-        conn.execute(tables.offset_gaps.insert(), [of_batch | _values(gap, _GAP_COLUMNS) for gap in gaps])
-    target, fingerprint = values.get("target_table"), values.get("fingerprint")
-    return Batch(
-        key[0], group_id, values["state"], tuple(ranges), tuple(gaps), target, fingerprint=fingerprint, span=span
-    )
+    if plan.gaps:
+        conn.execute(tables.offset_gaps.insert(), [of_batch | _as_columns(gap) for gap in plan.gaps])
+    made = (values.get("target_table"), None, values.get("fingerprint"), span, False, kind)
+    return Batch(key[0], group_id, values["state"], plan.ranges, plan.gaps, *made)
+
+
+def update_batch(conn: Connection, tables: Tables, batch_id: int, **values: object) -> None:
+    """Update a batch, whatever its state."""
+    batches = tables.offset_batches
+    conn.execute(batches.update().where(batches.c.batch_id == batch_id).values(**values))
 
 
 def update_open(
@@ -204,18 +210,6 @@ def change_open(
         )
 
 
-def note_added_columns(conn: Connection, tables: Tables, batch_id: int, names: Sequence[str]) -> None:
-    """Write to the history of a batch which columns its target got for it, as JSON, after those that it got before."""
-    batches = tables.offset_batches
-    of_batch = batches.c.batch_id == batch_id
-    before = json.loads(conn.scalar(sa.select(batches.c.added_columns).where(of_batch)) or "[]")
-    conn.execute(batches.update().where(of_batch).values(added_columns=json.dumps([*before, *names])))
-
-
-def _values(part: OffsetRange | Gap, columns: Mapping[str, str]) -> dict[str, Any]:
-    return {column: getattr(part, attribute) for column, attribute in columns.items()}
-
-
 def as_batch(conn: Connection, tables: Tables, row: Any) -> Batch:
     """Return a row of `offset_batches` as a batch, with its ranges and gaps."""
 
@@ -224,7 +218,8 @@ def as_batch(conn: Connection, tables: Tables, row: Any) -> Batch:
         return conn.execute(of_batch.order_by(table.c.topic, table.c.partition))
 
     ranges, gaps = map(as_range, parts(tables.offset_ranges)), map(as_gap, parts(tables.offset_gaps))
-    stored = (row.target_table, row.staging_uri, row.fingerprint, as_span(row), row.publish_started_at is not None)
+    is_publishing = row.publish_started_at is not None
+    stored = (row.target_table, row.staging_uri, row.fingerprint, as_span(row), is_publishing, row.kind)
     return Batch(row.batch_id, row.consumer_group, row.state, tuple(ranges), tuple(gaps), *stored)
 
 
@@ -238,12 +233,12 @@ def as_span(row: Any) -> TimeSpan | None:
 
 def as_range(row: Any) -> OffsetRange:
     """Return a row of `offset_ranges` as a range."""
-    return OffsetRange(**{attribute: getattr(row, column) for column, attribute in _RANGE_COLUMNS.items()})
+    return OffsetRange(**_attributes(OffsetRange, row))
 
 
 def as_gap(row: Any) -> Gap:
     """Return a row of `offset_gaps` as a gap."""
-    return Gap(**{attribute: getattr(row, column) for column, attribute in _GAP_COLUMNS.items()})
+    return Gap(**_attributes(Gap, row))
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,3 +267,51 @@ class TaskRun:
             return f"process {self.run_id}"
         mapped = f" map index {self.map_index}" if self.map_index is not None and self.map_index >= 0 else ""
         return f"dag {self.dag_id!r} task {self.task_id!r} run {self.run_id!r}{mapped}"
+
+
+def is_load(tables: Tables, group_id: str, *states: str) -> sa.ColumnElement[bool]:
+    """Return the condition for loads of a group in some states."""
+    batches = tables.offset_batches.c
+    return sa.and_(batches.consumer_group == group_id, batches.kind == "load", batches.state.in_(states))
+
+
+def open_batch_of(conn: Connection, tables: Tables, group_id: str) -> int | None:
+    """Return the id of the group's planned or staged load, within a transaction."""
+    return conn.scalar(sa.select(tables.offset_batches.c.batch_id).where(is_load(tables, group_id, *OPEN_STATES)))
+
+
+def has_prefetched_batch(ledger: Ledger, group_id: str) -> bool:
+    """Return whether a group has a prefetched batch, of any attempt."""
+    with ledger.connect() as conn:
+        prefetched = is_load(ledger.tables, group_id, PREFETCHED)
+        return conn.scalar(sa.select(ledger.tables.offset_batches.c.batch_id).where(prefetched)) is not None
+
+
+def open_prefetched_batch(conn: Connection, tables: Tables, committed: Batch) -> None:
+    """Make the prefetched batch the group's open one, in the transaction that commits the batch before it."""
+    batches = tables.offset_batches
+    # With the id, so that an index leads to it.
+    following = is_load(tables, committed.group_id, PREFETCHED) & (batches.c.batch_id > committed.batch_id)
+    conn.execute(batches.update().where(following).values(state="planned"))
+
+
+def abandon_prefetched_batch(
+    conn: Connection, tables: Tables, group_id: str, batch_id: int, abandoned: str
+) -> dict[int, str]:
+    """Abandon the prefetched batch, in the transaction that abandons the open one: the positions do not get to its
+    start.
+
+    It began no partition, so that no first position has to be stored.
+
+    :param batch_id: of the open batch
+    :param abandoned: by whom and why, for the history
+    :return: where the latest attempt staged it, by its id
+    """
+    batches = tables.offset_batches.c
+    prefetched = sa.select(batches.batch_id, batches.staging_uri).where(is_load(tables, group_id, PREFETCHED))
+    found = conn.execute(prefetched).one_or_none()
+    if found is None:
+        return {}
+    reason = f"prefetched after batch {batch_id}, which was {abandoned}"
+    update_batch(conn, tables, found.batch_id, state="abandoned", reason=reason)
+    return {found.batch_id: found.staging_uri} if found.staging_uri is not None else {}

@@ -1,4 +1,5 @@
-"""The life of a batch before its commit: planned, staged, or abandoned by its own attempt or by a user.
+"""The life of a batch before its commit: planned, staged, or abandoned by its own attempt or by a user; and the first
+positions of partitions, which outlive an abandoned batch.
 
 Every function that writes for a load is one transaction that begins by locking the claim. The commit is in
 `ledger.commit_transaction`.
@@ -6,15 +7,16 @@ Every function that writes for a load is one transaction that begins by locking 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import asdict
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.history import OPEN_STATES, PREFETCHED
-from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.core.text import MAX_INT64
 from airflow_kafka_offsets.database.transactions import database_now
@@ -22,19 +24,22 @@ from airflow_kafka_offsets.exceptions import OpenBatchError, PositionsMovedError
 from airflow_kafka_offsets.ledger.batch_rows import (
     Batch,
     Recipe,
+    TaskRun,
+    abandon_prefetched_batch,
     as_batch,
     change_open,
     current_user,
     database_user,
     insert_batch,
+    is_load,
     of_task_instance,
+    open_batch_of,
     update_open,
 )
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.group_table import refuse_replayed
 from airflow_kafka_offsets.ledger.groups import stored_generation
-from airflow_kafka_offsets.ledger.moved_positions import keep_first_positions, store_first_positions
-from airflow_kafka_offsets.ledger.prefetched import abandon_prefetched_batch
+from airflow_kafka_offsets.ledger.positions import positions_after, set_positions, stored_positions
 from airflow_kafka_offsets.ledger.publications import may_have_replaced
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
@@ -46,18 +51,10 @@ def open_batch(ledger: Ledger, group_id: str) -> Batch | None:
     """Return the group's planned or staged load, of any attempt: it is finished before a new batch is planned."""
     tables = ledger.tables
     with ledger.connect() as conn:
-        row = conn.execute(sa.select(tables.offset_batches).where(_is_open_load(tables, group_id))).one_or_none()
+        row = conn.execute(
+            sa.select(tables.offset_batches).where(is_load(tables, group_id, *OPEN_STATES))
+        ).one_or_none()
         return None if row is None else as_batch(conn, tables, row)
-
-
-def open_batch_of(conn: Connection, tables: Tables, group_id: str) -> int | None:
-    """Return the id of the group's planned or staged load, within a transaction."""
-    return conn.scalar(sa.select(tables.offset_batches.c.batch_id).where(_is_open_load(tables, group_id)))
-
-
-def _is_open_load(tables: Tables, group_id: str) -> sa.ColumnElement[bool]:
-    batches = tables.offset_batches.c
-    return (batches.consumer_group == group_id) & (batches.kind == "load") & batches.state.in_(OPEN_STATES)
 
 
 def captured_targets(claim: Claim) -> dict[TopicPartition, int] | None:
@@ -79,10 +76,11 @@ def bytes_per_offset(ledger: Ledger, group_id: str) -> dict[str, float]:
 
     :return: topics of which at least one offset was read
     """
-    batches, ranges = ledger.tables.offset_batches.c, ledger.tables.offset_ranges.c
+    tables = ledger.tables
+    batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
     recent = (
         sa.select(batches.batch_id)
-        .where(batches.consumer_group == group_id, batches.kind == "load", batches.state == "committed")
+        .where(is_load(tables, group_id, "committed"))
         .order_by(batches.batch_id.desc())
         .limit(_RECENT_BATCHES)
         .subquery()
@@ -130,7 +128,7 @@ def record_plan(
         if not plan.ranges:
             return None
         values: dict[str, Any] = {"state": PREFETCHED if prefetched else "planned", "planned_at": now} | asdict(recipe)
-        return insert_batch(conn, tables, group_id, owner, "load", generation, plan.ranges, plan.gaps, **values)
+        return insert_batch(conn, tables, group_id, owner, "load", generation, plan, **values)
 
     return claim.transact(write)
 
@@ -173,11 +171,7 @@ def abandon_locked(
         rows
     """
     batches, groups = tables.offset_batches, tables.consumer_groups
-    # A name that was given is a claim; these two are not.
-    user = conn.scalar(sa.select(database_user(conn)))
-    users = [current_user()] * (who != current_user()) + [f"database user {user}"] * (user is not None)
-    recorded = " ".join([f"abandoned by {who}", *([f"({', '.join(users)})"] if users else [])])
-    recorded += f": {reason}" if reason else ""
+    recorded = _abandoned_by(conn, who, reason)
     of_batch = (batches.c.batch_id == batch_id) & (batches.c.consumer_group == group_id)
     row = None
     if abs(batch_id) <= MAX_INT64:  # the range of the database's integers
@@ -210,6 +204,72 @@ def abandon_locked(
             .where(groups.c.group_id == group_id)
             .values(epoch=groups.c.epoch + 1, lease_owner=None, lease_expires_at=None)
         )
+
+
+def _abandoned_by(conn: Connection, who: str, reason: str | None) -> str:
+    """Return by whom a batch is abandoned, and why, for the history."""
+    # A name that was given is a claim; these two are not.
+    user = conn.scalar(sa.select(database_user(conn)))
+    users = [current_user()] * (who != current_user()) + [f"database user {user}"] * (user is not None)
+    known = f" ({', '.join(users)})" if users else ""
+    return f"abandoned by {who}{known}" + (f": {reason}" if reason else "")
+
+
+def store_first_positions(
+    conn: Connection,
+    tables: Tables,
+    group_id: str,
+    owner: TaskRun,
+    generation: int,
+    recipe: Recipe,
+    starts: Sequence[OffsetRange],
+    now: datetime,
+    reason: str | None = None,
+) -> None:
+    """Store the positions of partitions that have none, as a batch of kind `initialize`: a later load begins there.
+
+    :param recipe: of the load; nothing is written to its table
+    :param starts: empty ranges, at the positions
+    :param reason: for the history
+    """
+    values = {"state": "committed", "reason": reason, "planned_at": now, "committed_at": now} | asdict(recipe)
+    batch = insert_batch(conn, tables, group_id, owner, "initialize", generation, Plan(tuple(starts)), **values)
+    set_positions(conn, tables, group_id, batch.batch_id, positions_after(starts), now)
+
+
+def first_ranges(batch: Batch, stored: Collection[TopicPartition]) -> list[OffsetRange]:
+    """Return empty ranges at the offsets where a load began partitions without a position.
+
+    :param stored: the partitions of its group that have a position
+    """
+    starts = batch.starts
+    return [
+        replace(range_, start=starts[tp], end=starts[tp], target=starts[tp])
+        for range_ in batch.ranges
+        if (tp := range_.topic_partition) not in stored
+    ]
+
+
+def keep_first_positions(
+    conn: Connection, tables: Tables, group_id: str, batch_id: int, *, but: Collection[TopicPartition] = ()
+) -> None:
+    """Store the positions at which an abandoned load began partitions.
+
+    Without them, and with a position of another partition, the next load would take these for new partitions and begin
+    at their beginning offset.
+
+    :param but: partitions whose position is set in the same transaction
+    """
+    batches = tables.offset_batches
+    row = conn.execute(sa.select(batches).where(batches.c.batch_id == batch_id)).one()
+    stored = stored_positions(conn, tables, group_id)
+    starts = first_ranges(as_batch(conn, tables, row), {*stored, *but})
+    if starts:
+        owner = TaskRun(row.run_id, row.dag_id, row.task_id, row.map_index, row.try_number, row.triggered_by)
+        recipe = Recipe(row.target_table, row.transform, row.fingerprint)
+        generation, now = stored_generation(conn, tables, group_id), database_now(conn)
+        reason = f"where batch {batch_id} began"
+        store_first_positions(conn, tables, group_id, owner, generation, recipe, starts, now, reason)
 
 
 def begin_staging(

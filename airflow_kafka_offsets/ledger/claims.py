@@ -25,11 +25,10 @@ from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.database.errors import database_message, is_lock_timeout, lacks_rights, translated_errors
 from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.exceptions import DatabaseBusyError, FencedError, GroupBusyError, LedgerError
-from airflow_kafka_offsets.ledger.batch_rows import Batch, TaskRun
+from airflow_kafka_offsets.ledger.batch_rows import Batch, TaskRun, open_prefetched_batch
 from airflow_kafka_offsets.ledger.dead_letters import insert_dead_letters
 from airflow_kafka_offsets.ledger.groups import OTHER_CLUSTER, group_row, insert_if_missing
 from airflow_kafka_offsets.ledger.positions import Reads, check_positions, positions_after, set_positions
-from airflow_kafka_offsets.ledger.prefetched import open_prefetched_batch
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
 if TYPE_CHECKING:
@@ -69,9 +68,9 @@ class Claim(ABC):
     def begin_commit(self, conn: Connection, batch: Batch) -> None:
         """Lock the row, and check that the batch may be committed, before its rows are written."""
 
-    @abstractmethod
-    def finish_commit(self, conn: Connection, batch: Batch, reads: Reads, now: datetime) -> None:
-        """Write what belongs to the commit besides rows, after these were written and the batch was marked committed.
+    def finish_commit(self, conn: Connection, batch: Batch, reads: Reads, now: datetime) -> None:  # noqa: B027
+        """Write what belongs to the commit besides rows, after these were written and the batch was marked committed:
+        positions and a lease, or nothing.
 
         :param now: the time of the commit, by the database's clock
         """

@@ -8,30 +8,25 @@ group into the same target finishes its batch where the target has the rows alre
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
+import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.history import DEAD_LETTERS, OPEN_STATES
 from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
+from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.exceptions import FencedError, LedgerError
-from airflow_kafka_offsets.ledger.batch_outputs import note_outputs
-from airflow_kafka_offsets.ledger.batch_rows import (
-    Batch,
-    Recipe,
-    TaskRun,
-    as_batch,
-    insert_batch,
-    note_added_columns,
-    update_open,
-)
+from airflow_kafka_offsets.ledger.batch_notes import note_added_columns, note_outputs
+from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe, TaskRun, as_batch, insert_batch, update_open
 from airflow_kafka_offsets.ledger.claims import BatchClaim
 from airflow_kafka_offsets.ledger.commit_transaction import Written, commit_batch
 from airflow_kafka_offsets.ledger.dead_letters import DROPPED, execute_with_errors, may_be_published
@@ -42,9 +37,6 @@ from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.table import Table
 from airflow_kafka_offsets.sinks.target_names import same_table_names
 from airflow_kafka_offsets.staging.rows import Record, StagedRows
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +90,7 @@ class DeadLetterClaim(BatchClaim):
         lock(conn, tables, self.group_id)
         self.lock(conn)
         kept = self.is_own() & tables.dead_letters.c.error_class.is_distinct_from(DROPPED)
-        if _count(conn, tables, kept) != self.records:
+        if _count(conn, tables, kept).total() != self.records:
             raise LedgerError(
                 f"Dead letters of batch {self.source_id} were replayed or removed by somebody else meanwhile, or "
                 "dropped. Nothing of the batch was changed; look at the list again"
@@ -120,7 +112,7 @@ class DeadLetterClaim(BatchClaim):
     def finish_commit(self, conn: Connection, batch: Batch, reads: Reads, now: datetime) -> None:
         """Delete the dead letters that became rows, and record how many the earlier batch has lost."""
         tables = self.ledger.tables
-        deleted = _count_by_partition(conn, tables, self.is_own())
+        deleted = _count(conn, tables, self.is_own())
         conn.execute(tables.dead_letters.delete().where(self.is_own()))
         of_batch = {"batch_id": batch.batch_id, "replaced_batch_id": self.source_id, "row_count": 0}
         rows = [of_batch | tp._asdict() | {"dead_letters": number} for tp, number in deleted.items()]
@@ -137,7 +129,7 @@ class DeadLetterClaim(BatchClaim):
 
         def work(conn: Connection) -> int:
             self._leave_out(conn, errors)
-            records = _count(conn, tables, self.is_own())
+            records = _count(conn, tables, self.is_own()).total()
             if not records:
                 reason = f"nothing was written: all of {count(self.records, 'record')} are bad still"
                 update_open(conn, tables, self.batch.batch_id, state="abandoned", reason=reason)
@@ -189,7 +181,7 @@ def record_dead_letter_batch(
     group_id: str,
     source_id: int,
     wanted: sa.ColumnElement[bool],
-    is_chosen: Callable[[Record], bool],
+    chosen: Container[Record] | None,
     recipe: Recipe,
     *,
     is_external: bool,
@@ -202,7 +194,7 @@ def record_dead_letter_batch(
 
     :param source_id: the batch that dead-lettered the records
     :param wanted: the condition for the dead letters that are replayed
-    :param is_chosen: which of these
+    :param chosen: which of these; None is all
     :return: None where there are none
     """
     tables, owner = ledger.tables, TaskRun.of_this_process()
@@ -213,7 +205,7 @@ def record_dead_letter_batch(
         lock(conn, tables, group_id)
         is_free = sa.and_(letters.c.batch_id == source_id, wanted, sa.not_(may_be_published(tables, group_id)))
         found = conn.execute(sa.select(*place).where(is_free).order_by(*place))
-        records = [record for record in (Record(*row) for row in found) if is_chosen(record)]
+        records = [record for record in (Record(*row) for row in found) if chosen is None or record in chosen]
         if not records:
             return None
         source = conn.execute(sa.select(tables.offset_batches).where(batches.batch_id == source_id)).one()
@@ -221,7 +213,7 @@ def record_dead_letter_batch(
         values = asdict(recipe) | {"state": "planned", "epoch": 1, "planned_at": database_now(conn)}
         values |= {"scenario": f"dead letters of batch {source_id}", "who": who, "reason": reason}
         generation = stored_generation(conn, tables, group_id)
-        batch = insert_batch(conn, tables, group_id, owner, DEAD_LETTERS, generation, ranges, **values)
+        batch = insert_batch(conn, tables, group_id, owner, DEAD_LETTERS, generation, Plan(ranges), **values)
         replayed = letters.update().where(letters.c.batch_id == source_id).values(replayed_by=batch.batch_id)
         for some in _parts(records):
             conn.execute(replayed.where(_are_of(letters, some)))
@@ -230,23 +222,28 @@ def record_dead_letter_batch(
     return transact(ledger.engine, work)
 
 
-class FinishedReplay(NamedTuple):
-    """A replay of dead letters that died after the commit of its target.
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What became of the dead letters of a batch.
 
-    :param batch_id: the batch that replayed
-    :param source_id: the batch that dead-lettered the records
-    :param records: how many dead letters became rows
-    :param rows: how many rows the target has of them
+    :param batch: the batch that dead-lettered the records
+    :param records: how many became rows, and are dead letters no more
+    :param rows: how many rows the target reports
+    :param still_bad: how many are dead letters still, with the reason of today
+    :param replayed_by: the batch of the history that replayed them, whose number the rows have; it is abandoned where
+        no record became a row
     """
 
-    batch_id: int
-    source_id: int
+    batch: int
     records: int
     rows: int
+    still_bad: int
+    replayed_by: int
 
 
-def settle_dead_letter_batches(ledger: Ledger, table: Table, group_id: str) -> list[FinishedReplay]:
+def settle_dead_letter_batches(ledger: Ledger, table: Table, group_id: str) -> list[Replayed]:
     """Finish or abandon the open replays of dead letters of a group into a target, and clean up after abandoned ones.
+    Return those that are finished: they died after the commit of the target.
 
     A batch whose rows the target has already is committed. Any other one is abandoned: its process was interrupted, or
     still runs, and cannot commit any more. Safe to repeat, and in two processes at once.
@@ -254,7 +251,7 @@ def settle_dead_letter_batches(ledger: Ledger, table: Table, group_id: str) -> l
     :raises TargetError: the target cannot be asked
     """
     batches = ledger.tables.offset_batches.c
-    finished: list[FinishedReplay] = []
+    finished: list[Replayed] = []
     with ledger.connect() as conn:
         query = sa.select(batches.batch_id).where(
             batches.consumer_group == group_id,
@@ -291,25 +288,25 @@ def _take_over(ledger: Ledger, group_id: str, batch_id: int, *, is_external: boo
         row = conn.execute(sa.select(batches).where(batches.c.batch_id == batch_id)).one()
         is_own = sa.and_(letters.consumer_group == group_id, letters.replayed_by == batch_id)
         source_id = conn.scalar(sa.select(sa.func.min(letters.batch_id)).where(is_own)) or 0
-        batch, records = as_batch(conn, tables, row), _count(conn, tables, is_own)
+        batch, records = as_batch(conn, tables, row), _count(conn, tables, is_own).total()
         return DeadLetterClaim(ledger, group_id, row.epoch, owner, batch, source_id, records, is_external)
 
     return transact(ledger.engine, work)
 
 
-def _finish(claim: DeadLetterClaim, publication: Publication) -> FinishedReplay:
+def _finish(claim: DeadLetterClaim, publication: Publication) -> Replayed:
     """Commit a batch that the target has, without its files."""
     tables, batch_id = claim.ledger.tables, claim.batch.batch_id
 
     def write(conn: Connection) -> Written:
         with publication.open(conn) as target:
             rows = target.write(StagedRows.none(batch_id))
-            if added := target.add_columns(_no_columns()):
+            if added := target.add_columns(pa.schema([])):
                 note_added_columns(conn, tables, batch_id, added)
             note_outputs(conn, tables, batch_id, target)
-        counts = _count_by_partition(conn, tables, claim.is_own())
+        counts = _count(conn, tables, claim.is_own())
         reads = published_reads(claim.ledger, batch_id)
-        return Written(rows, {tp: replace(read, records=counts.get(tp, 0)) for tp, read in reads.items()}, "")
+        return Written(rows, {tp: replace(read, records=counts[tp]) for tp, read in reads.items()}, "")
 
     rows = commit_batch(claim, claim.batch, write).rows
     log.info(
@@ -319,16 +316,10 @@ def _finish(claim: DeadLetterClaim, publication: Publication) -> FinishedReplay:
         batch_id,
         count(rows, "row"),
     )
-    return FinishedReplay(batch_id, claim.source_id, claim.records, rows)
+    return Replayed(claim.source_id, claim.records, rows, 0, batch_id)
 
 
-def _no_columns() -> pa.Schema:
-    import pyarrow as pa
-
-    return pa.schema([])
-
-
-def _ranges(source: Batch, records: Sequence[Record]) -> list[OffsetRange]:
+def _ranges(source: Batch, records: Sequence[Record]) -> tuple[OffsetRange, ...]:
     """Return the range of each partition, from its first record to the last one."""
     topic_ids = {range_.topic_partition: range_.topic_id for range_ in source.ranges}
     ranges = []
@@ -336,18 +327,15 @@ def _ranges(source: Batch, records: Sequence[Record]) -> list[OffsetRange]:
         offsets = [record.offset for record in group]
         end = offsets[-1] + 1
         ranges.append(OffsetRange(*tp, offsets[0], end, end, topic_ids.get(tp), DEAD_LETTERS))
-    return ranges
+    return tuple(ranges)
 
 
-def _count(conn: Connection, tables: Tables, where: sa.ColumnElement[bool]) -> int:
-    return conn.scalar(sa.select(sa.func.count()).select_from(tables.dead_letters).where(where)) or 0
-
-
-def _count_by_partition(conn: Connection, tables: Tables, where: sa.ColumnElement[bool]) -> dict[TopicPartition, int]:
+def _count(conn: Connection, tables: Tables, where: sa.ColumnElement[bool]) -> Counter[TopicPartition]:
+    """Return how many dead letters there are of each partition."""
     letters = tables.dead_letters.c
     counts = sa.select(letters.topic, letters.partition, sa.func.count()).where(where)
     found = conn.execute(counts.group_by(letters.topic, letters.partition))
-    return {TopicPartition(row[0], row[1]): row[2] for row in found}
+    return Counter({TopicPartition(row[0], row[1]): row[2] for row in found})
 
 
 def _are_of(letters: sa.Table, records: Iterable[Record]) -> sa.ColumnElement[bool]:

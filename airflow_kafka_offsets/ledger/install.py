@@ -1,20 +1,24 @@
-"""Create the state tables, upgrade them, and check their version."""
+"""The state tables in a database: created, upgraded, their version checked, the rights on them granted; and the id by
+which external targets tell their publications from those of other state tables.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Dialect
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from airflow_kafka_offsets.database.errors import database_message, is_outage, sqlstate
+from airflow_kafka_offsets.database.errors import database_message, is_outage, sqlstate, translated_errors
 from airflow_kafka_offsets.database.mysql import check_transactional, is_mysql
+from airflow_kafka_offsets.database.tables import without_placeholders
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
-from airflow_kafka_offsets.ledger.migrations import upgrade_statements
+from airflow_kafka_offsets.ledger.migrations import OLDEST_VERSION, upgrade_statements
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Ledger, Tables, sql_text
 
 # In other databases each DDL statement is a transaction of its own.
@@ -161,7 +165,7 @@ def _create(conn: Connection, tables: Tables) -> bool:
 def stored_version(conn: Connection, tables: Tables) -> int | None:
     """Return the schema version of the state tables, which may be an earlier one; None where there are none.
 
-    :raises LedgerError: they are of a newer version than this package knows
+    :raises LedgerError: they are of a newer version than this package knows, or of one that it cannot upgrade
     """
     if not sa.inspect(conn).has_table(tables.schema_version.name, schema=tables.schema_version.schema):
         return None
@@ -170,6 +174,13 @@ def stored_version(conn: Connection, tables: Tables) -> int | None:
         raise LedgerError(
             f"The state tables have schema version {version}, this package works with {SCHEMA_VERSION}. "
             "Install the version of airflow-kafka-offsets that wrote them, or a newer one."
+        )
+    if version is not None and version < OLDEST_VERSION:
+        raise LedgerError(
+            f"The state tables have schema version {version}, of airflow-kafka-offsets before its first release, and "
+            f"only those from version {OLDEST_VERSION} on can be upgraded: note the positions in "
+            f"{tables.consumed_offsets.fullname!r}, create new state tables under another schema or prefix, and set "
+            "the positions there with 'airflow kafka-offsets rewind GROUP --from-file FILE --new-group'."
         )
     return version
 
@@ -201,3 +212,72 @@ def check_installed(conn: Connection, tables: Tables) -> None:
             "nothing was ever loaded into it, or the state tables are in another schema or have another prefix. The "
             "first load creates them, or 'airflow kafka-offsets init'"
         )
+
+
+_ONLY_ROW = 1
+
+
+def installation_id(ledger: Ledger, conn: Connection | None = None) -> str:
+    """Return the name of these state tables, which no other ones have: it is made when it is first asked for."""
+    table = ledger.tables.installation
+    query = sa.select(table.c.installation_id)
+
+    def work(conn: Connection) -> str:
+        found = conn.scalar(query)
+        if found is None:
+            found = uuid.uuid4().hex
+            conn.execute(table.insert().values(number=_ONLY_ROW, installation_id=found))
+        return str(found)
+
+    if conn is not None:
+        return work(conn)
+    with translated_errors("The name of the state tables is not known"):
+        try:
+            return transact(ledger.engine, work)
+        except IntegrityError:  # by another process, at the same moment
+            return transact(ledger.engine, work)
+
+
+def rights_of_loads(tables: Tables) -> Iterator[tuple[sa.Table, str]]:
+    """Yield each right that loads, replays that replace nothing, reports and `verify` need on a table.
+
+    A test measures them right by right.
+    """
+    updated = (tables.consumer_groups, tables.consumed_offsets, tables.offset_batches, tables.offset_ranges)
+    for table in tables.metadata.sorted_tables:
+        yield table, "SELECT"
+        if table not in (tables.schema_version, tables.replaced_output):
+            yield table, "INSERT"
+        if table in updated:
+            yield table, "UPDATE"
+
+
+def rights_of_moves(tables: Tables) -> Iterator[tuple[sa.Table, str]]:
+    """Yield each right that rewinds, and replays that replace rows, need besides those of loads."""
+    yield tables.replaced_output, "INSERT"
+    for table in (tables.consumer_groups, tables.consumed_offsets, tables.dead_letters):
+        yield table, "DELETE"
+    # Dead letters that are bad still when they are replayed, or that are dropped.
+    yield tables.dead_letters, "UPDATE"
+
+
+def grants(tables: Tables, dialect: Dialect, role: str, *, moves: bool) -> str:
+    """Return the statements that grant a role what it needs, and no more.
+
+    :param moves: also for rewinds, and replays that replace rows
+    """
+    preparer = without_placeholders(dialect).identifier_preparer
+    quoted, schema = preparer.quote(role), tables.metadata.schema
+    lines = []
+    if schema is not None and dialect.name == "postgresql":
+        lines.append(f"GRANT USAGE ON SCHEMA {preparer.quote(schema)} TO {quoted};")
+    by_table: dict[sa.Table, list[str]] = {}
+    for table, right in (*rights_of_loads(tables), *(rights_of_moves(tables) if moves else ())):
+        by_table.setdefault(table, []).append(right)
+    for table, rights in by_table.items():
+        lines.append(f"GRANT {', '.join(rights)} ON {preparer.format_table(table)} TO {quoted};")
+    if dialect.name == "postgresql":
+        batches = tables.offset_batches
+        sequence = sa.Sequence(f"{batches.name}_batch_id_seq", schema=schema)
+        lines.append(f"GRANT USAGE ON SEQUENCE {preparer.format_sequence(sequence)} TO {quoted};")
+    return "".join(f"{line}\n" for line in lines)

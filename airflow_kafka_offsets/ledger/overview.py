@@ -1,15 +1,26 @@
-"""The history of batches as rows for users: the command line and pages show them. Reads only."""
+"""What users see of groups, of the history of one, and of what a task instance did, with a few queries whatever the
+number of groups: the command line, pages, XCom and asset events show it. Reads only. `lag.measure` has the positions.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.history import OPEN_STATES, REWIND_KINDS
+from airflow_kafka_offsets.core.offsets import Span, TopicPartition
+from airflow_kafka_offsets.database.transactions import database_now
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun, of_task_instance
 from airflow_kafka_offsets.ledger.groups import cluster_of
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.install import check_installed
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
 Row = dict[str, Any]
 """Columns by name, with values of Python's types: numbers, text, instants with a time zone, None."""
@@ -19,6 +30,12 @@ _BATCH_COLUMNS = (
     "target_table", "transform", "who", "triggered_by", "os_user", "database_user", "dag_id", "task_id", "run_id",
     "map_index", "try_number", "planned_at", "staged_at", "committed_at", "reason", "records_since_ms",
     "records_until_ms", "added_columns", "outputs", "dead_letter_topic", "dead_letters_sent_at", "publish_started_at",
+)  # fmt: skip
+_SUMMARY_COLUMNS = (
+    "batch_id", "state", "attempt", "row_count", "dead_letters", "planned_at", "committed_at", "dag_id", "task_id",
+)  # fmt: skip
+_POINT_COLUMNS = (
+    "batch_id", "kind", "planned_at", "staged_at", "committed_at", "records", "row_count", "dead_letters",
 )  # fmt: skip
 _RANGE_COLUMNS = (
     "topic", "partition", "start_offset", "end_offset", "target_offset", "records", "dead_letters", "bytes",
@@ -98,3 +115,253 @@ def _label(name: str) -> str:
 def _rows(conn: Connection, query: sa.Select[Any]) -> list[Row]:
     # SQLAlchemy's names are of a subclass of str, which YAML cannot represent.
     return [{str(name): value for name, value in row.items()} for row in conn.execute(query).mappings()]
+
+
+class BetweenCommits(NamedTuple):
+    """A batch whose target, which commits elsewhere, may be ahead of the state tables, or behind; see
+    `ledger.publications`.
+
+    :param state: `staged` (or `planned` again), `abandoned`, or the kind of a rewind
+    :param since: when it began to be published, or was executed
+    """
+
+    batch_id: int
+    state: str
+    target: str
+    since: datetime
+
+
+def between_commits(conn: Connection, tables: Tables) -> dict[str, list[BetweenCommits]]:
+    """Return what is between two commits, by group, in the order of the batches."""
+    batches = tables.offset_batches.c
+    state = sa.case((batches.kind.in_(REWIND_KINDS), batches.kind), else_=batches.state)
+    found: dict[str, list[BetweenCommits]] = defaultdict(list)
+    query = sa.select(batches.consumer_group, batches.batch_id, state, batches.target_table, batches.publish_started_at)
+    for group_id, *batch in conn.execute(
+        query.where(batches.publish_started_at.is_not(None)).order_by(batches.batch_id)
+    ):
+        found[group_id].append(BetweenCommits(*batch))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSummary:
+    """A batch of a group: one that was committed last, or the open one. The fields are `_SUMMARY_COLUMNS`."""
+
+    batch_id: int
+    state: str
+    attempt: int
+    rows: int | None
+    dead_letters: int | None
+    planned_at: datetime
+    committed_at: datetime | None
+    dag_id: str | None
+    task_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """A group as its state tables have it.
+
+    :param last_commit: the last committed batch
+    :param last: the last committed load
+    :param open: the load that is planned or staged
+    :param held_by: who holds the lease, by the database's clock
+    :param dead_letters: those whose contents are stored
+    :param between: batches whose target may be ahead of the state tables, or behind
+    """
+
+    group_id: str
+    cluster_id: str | None
+    generation: int
+    partitions: int
+    last_commit: BatchSummary | None
+    last: BatchSummary | None
+    open: BatchSummary | None
+    held_by: str | None
+    held_until: datetime | None
+    dead_letters: int
+    between: tuple[BetweenCommits, ...]
+
+    @property
+    def dag_ids(self) -> frozenset[str]:
+        """Return the DAGs of the last load and of the open one."""
+        return frozenset(load.dag_id for load in (self.last, self.open) if load is not None and load.dag_id is not None)
+
+
+def group_summaries(
+    conn: Connection, tables: Tables, group_ids: Sequence[str] | None = None
+) -> tuple[datetime, list[GroupSummary]]:
+    """Return the database's time, and groups in the order of their names.
+
+    :param group_ids: some groups; None is all
+    :raises ConfigurationError: there are no state tables
+    :raises LedgerError: they are of another version
+    """
+    check_installed(conn, tables)
+    now = database_now(conn)
+    groups, batches = tables.consumer_groups, tables.offset_batches.c
+    is_load = batches.kind == "load"
+
+    def of_group(table: sa.Table, selected: sa.ColumnElement[int], *conditions: Any) -> sa.Select[int]:
+        is_of_group = table.c.consumer_group == groups.c.group_id
+        return sa.select(selected).select_from(table).where(is_of_group, *conditions).correlate(groups)
+
+    # By the index of groups and batches, which a GROUP BY over all batches would read whole.
+    committed = of_group(tables.offset_batches, batches.batch_id, batches.state == "committed")
+    last = committed.order_by(batches.batch_id.desc()).limit(1)
+    opened = of_group(tables.offset_batches, batches.batch_id, is_load, batches.state.in_(OPEN_STATES))
+    partitions = of_group(tables.consumed_offsets, sa.func.count())
+    dead_letters = of_group(tables.dead_letters, sa.func.count(), tables.with_contents)
+    query = sa.select(
+        groups,
+        last.scalar_subquery().label("last_commit"),
+        last.where(is_load).scalar_subquery().label("last_load"),
+        opened.scalar_subquery().label("open_load"),
+        partitions.scalar_subquery().label("partitions"),
+        dead_letters.scalar_subquery().label("dead_letters"),
+    )
+    if group_ids is not None:
+        query = query.where(groups.c.group_id.in_(group_ids))
+    found = sorted(conn.execute(query).all(), key=lambda row: str(row.group_id))
+    ids = {batch_id for row in found for batch_id in (row.last_commit, row.last_load, row.open_load)} - {None}
+    shown = _batches(conn, tables, sorted(ids))
+    between = between_commits(conn, tables)
+    summaries = []
+    for row in found:
+        held = row.lease_owner is not None and row.lease_expires_at > now
+        summaries.append(
+            GroupSummary(
+                row.group_id,
+                row.cluster_id,
+                row.generation,
+                row.partitions,
+                shown.get(row.last_commit),
+                shown.get(row.last_load),
+                shown.get(row.open_load),
+                row.lease_owner if held else None,
+                row.lease_expires_at if held else None,
+                row.dead_letters,
+                tuple(between.get(row.group_id, ())),
+            )
+        )
+    return now, summaries
+
+
+# Databases limit the bound values of a statement.
+_AT_ONCE = 500
+
+
+def _batches(conn: Connection, tables: Tables, batch_ids: Sequence[int]) -> dict[int, BatchSummary]:
+    table = tables.offset_batches
+    query = _select(table, *_SUMMARY_COLUMNS)
+    found: dict[int, BatchSummary] = {}
+    for first in range(0, len(batch_ids), _AT_ONCE):
+        some = query.where(table.c.batch_id.in_(batch_ids[first : first + _AT_ONCE]))
+        found |= {row.batch_id: BatchSummary(*row) for row in conn.execute(some)}
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPoint:
+    """A batch on the time line of a group. Durations are what the state tables store: the instants between which a
+    batch was planned, staged and committed.
+
+    :param newest_record: the newest timestamp of its records
+    :param skipped: offsets of its gaps
+    """
+
+    batch_id: int
+    kind: str
+    planned_at: datetime
+    staged_at: datetime | None
+    committed_at: datetime
+    records: int | None
+    rows: int | None
+    dead_letters: int | None
+    newest_record: datetime | None
+    skipped: int
+
+
+def history_points(conn: Connection, tables: Tables, group_id: str, limit: int) -> list[HistoryPoint]:
+    """Return the latest committed loads and rewinds of a group, the oldest first."""
+    batches, ranges, gaps = tables.offset_batches.c, tables.offset_ranges.c, tables.offset_gaps.c
+    newest = sa.select(sa.func.max(ranges.last_timestamp)).where(ranges.batch_id == batches.batch_id)
+    skipped = sa.select(sa.func.sum(gaps.end_offset - gaps.start_offset)).where(gaps.batch_id == batches.batch_id)
+    query = (
+        _select(tables.offset_batches, *_POINT_COLUMNS)
+        .add_columns(newest.scalar_subquery(), skipped.scalar_subquery())
+        .where(
+            batches.consumer_group == group_id, batches.kind.in_(("load", *REWIND_KINDS)), batches.state == "committed"
+        )
+        .order_by(batches.batch_id.desc())
+        .limit(limit)
+    )
+    return [HistoryPoint(*row[:-1], int(row[-1] or 0)) for row in conn.execute(query).all()[::-1]]  # type: ignore[call-arg]
+
+
+MOST = 1_000
+"""How many batches, and how many partitions, a result names at most: XCom is kept in Airflow's database."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What a task instance loaded, or replayed, in all its tries.
+
+    :param batches: the ids of the last committed batches
+    :param ranges: from the first start to the last end of each partition; None where these are too many
+    """
+
+    batches: tuple[int, ...]
+    records: int
+    rows: int
+    dead_letters: int
+    ranges: dict[TopicPartition, Span] | None
+
+
+def read_task_result(ledger: Ledger, group_id: str, run: TaskRun, kind: str, first: int | None) -> TaskResult:
+    """Return what a task instance did.
+
+    :param kind: `load` or `replay`
+    :param first: the first batch that this try committed, which another run may have planned
+    """
+    table, ranges = ledger.tables.offset_batches, ledger.tables.offset_ranges
+    # A try that died after its last commit could not return what it did.
+    own = of_task_instance(ledger.tables, group_id, run) & (table.c.kind == kind) & (table.c.state == "committed")
+    wanted = own if first is None else sa.or_(own, table.c.batch_id == first)
+    counts = [sa.func.coalesce(sa.func.sum(table.c[name]), 0) for name in ("records", "row_count", "dead_letters")]
+    bounds = (sa.func.min(ranges.c.start_offset), sa.func.max(ranges.c.end_offset))
+    partition = (ranges.c.topic, ranges.c.partition)
+    read = (
+        sa.select(*partition, *bounds)
+        .join(table, table.c.batch_id == ranges.c.batch_id)
+        .where(wanted, ranges.c.start_offset < ranges.c.end_offset)
+        .group_by(*partition)
+        .order_by(*partition)
+        .limit(MOST + 1)
+    )
+    newest = sa.select(table.c.batch_id).where(wanted).order_by(table.c.batch_id.desc()).limit(MOST)
+    with ledger.connect() as conn:
+        records, rows, dead_letters = map(int, conn.execute(sa.select(*counts).where(wanted)).one())
+        found = {TopicPartition(topic, number): (start, end) for topic, number, start, end in conn.execute(read)}
+        last = tuple(sorted(conn.scalars(newest)))
+    return TaskResult(last, records, rows, dead_letters, found if len(found) <= MOST else None)
+
+
+class TopicTotals(NamedTuple):
+    """What batches read of a topic.
+
+    :param bytes: of keys and values
+    """
+
+    records: int
+    bytes: int
+
+
+def read_topic_totals(ledger: Ledger, batches: Sequence[int]) -> dict[str, TopicTotals]:
+    """Return what committed batches read, by topic; a topic of which they read nothing is left out."""
+    ranges = ledger.tables.offset_ranges.c
+    sums = [sa.func.coalesce(sa.func.sum(column), 0) for column in (ranges.records, ranges.bytes)]
+    query = sa.select(ranges.topic, *sums).where(ranges.batch_id.in_(batches)).group_by(ranges.topic)
+    with ledger.connect() as conn:
+        return {topic: TopicTotals(int(records), int(size)) for topic, records, size in conn.execute(query) if records}

@@ -1,7 +1,7 @@
 """The positions of a group: for each partition, the next offset to read.
 
-A load moves them here, in the transaction of its commit (`ledger.claims`). Those that are set without loading, first
-positions and rewinds, are in `ledger.moved_positions`.
+A load moves them in the transaction of its commit (`ledger.claims`), and a rewind in `rewinding.execution`; first
+positions are in `ledger.batches`.
 """
 
 from __future__ import annotations

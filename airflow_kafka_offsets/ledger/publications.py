@@ -1,5 +1,5 @@
-"""What the state tables know of targets that commit elsewhere: which batches are being published, and what is owed to
-the target.
+"""What the state tables know of targets that commit externally, or get files of Spark's tasks: which batches are being
+published, and what is still to be removed from the target.
 
 Between the commit of the target and that of the state tables a process may die. `publish_started_at` says that a batch
 got so far:
@@ -8,8 +8,11 @@ got so far:
 * of an abandoned one, that its rows have to be taken back, if it has any;
 * of a rewind, that rows which it replaced have to be removed.
 
-The last two are owed: whoever next has the sink at hand pays, before it plans anything new. Replays of dead letters are
-in `published_letters`.
+The last two are pending: whoever next has the sink at hand does them, before it plans anything new.
+
+`has_files_since` says that attempts of Spark's tasks may have left files in the target. An attempt that was taken over
+may still write, or even publish, for a while. So these are removed only once the batch has been closed for long enough,
+and never a file that a snapshot of the target names.
 """
 
 from __future__ import annotations
@@ -18,20 +21,23 @@ import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
+from datetime import timedelta
+from functools import partial
 from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.history import OPEN_STATES, REWIND_KINDS
+from airflow_kafka_offsets.core.history import OPEN_STATES, REWIND_KINDS, UNFINISHED_STATES
 from airflow_kafka_offsets.core.offsets import TopicPartition
-from airflow_kafka_offsets.database.transactions import database_now, transact
+from airflow_kafka_offsets.core.text import count
+from airflow_kafka_offsets.database.transactions import database_now, now, transact
 from airflow_kafka_offsets.exceptions import OlderLedgerError
-from airflow_kafka_offsets.ledger.batch_outputs import note_outputs
-from airflow_kafka_offsets.ledger.batch_rows import Batch, as_batch, change_open
+from airflow_kafka_offsets.ledger.batch_notes import note_outputs
+from airflow_kafka_offsets.ledger.batch_rows import Batch, as_batch, change_open, update_batch
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.groups import lock
-from airflow_kafka_offsets.ledger.installation import installation_id
+from airflow_kafka_offsets.ledger.install import installation_id
 from airflow_kafka_offsets.ledger.positions import RangeRead, Reads, store_reads
 from airflow_kafka_offsets.ledger.replaced_output import recorded_offsets, refuse_published
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
@@ -43,6 +49,9 @@ log = logging.getLogger(__name__)
 
 # Numbers in a query: databases have a limit.
 _AT_ONCE = 1_000
+
+# A load looks after so many batches with files: there are no more than that, unless loads failed for long.
+_WITH_FILES_AT_ONCE = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +68,14 @@ class Publication:
     ledger: Ledger
     table: Table
     output: Output
-    is_external: bool
+
+    @property
+    def is_external(self) -> bool:
+        return self.table.sink.commits_externally
 
     @classmethod
     def of(
-        cls,
-        ledger: Ledger,
-        table: Table,
-        batch: Batch,
-        kind: str,
-        attempt: str = "",
-        conn: Connection | None = None,
+        cls, ledger: Ledger, table: Table, batch: Batch, kind: str, attempt: str = "", conn: Connection | None = None
     ) -> Publication:
         """Return the publication of a batch.
 
@@ -82,8 +88,7 @@ class Publication:
             series = f"{installation_id(ledger, conn)}.{batch.group_id}"
             if kind != "load":
                 series = f"{series}.{batch.batch_id}"
-        output = Output(batch.batch_id, batch.group_id, batch.ranges, series, attempt)
-        return cls(ledger, table, output, table.sink.commits_externally)
+        return cls(ledger, table, Output(batch.batch_id, batch.group_id, batch.ranges, series, attempt))
 
     def begin(self, claim: Claim, batch: Batch, reads: Reads, *, replace: bool = False) -> None:
         """Store that the target may have the rows of a batch from now on, and what was read of each range.
@@ -212,36 +217,6 @@ def may_have_replaced(tables: Tables) -> sa.ColumnElement[bool]:
     return sa.and_(batches.state.in_(OPEN_STATES), batches.publish_started_at.is_not(None), replaces)
 
 
-class PendingCleanup(NamedTuple):
-    """What is owed to a target.
-
-    :param batch: an abandoned one, or a rewind
-    :param kind: of the batch
-    """
-
-    batch: Batch
-    kind: str
-
-
-def pending_cleanups(conn: Connection, tables: Tables, group_id: str, target: str) -> list[PendingCleanup]:
-    """Return what a group owes to a target, in the order of the batches.
-
-    :param target: the name of the sink
-    """
-    batches = tables.offset_batches
-    rows = conn.execute(
-        sa.select(batches)
-        .where(
-            batches.c.publish_started_at.is_not(None),
-            batches.c.consumer_group == group_id,
-            batches.c.state.not_in(OPEN_STATES),
-            batches.c.target_table == target,
-        )
-        .order_by(batches.c.batch_id)
-    ).all()
-    return [PendingCleanup(as_batch(conn, tables, row), row.kind) for row in rows]
-
-
 def run_pending_cleanups(ledger: Ledger, table: Table, group_id: str) -> None:
     """Remove rows of abandoned batches, and those that rewinds replaced, from a target that commits externally.
 
@@ -250,22 +225,57 @@ def run_pending_cleanups(ledger: Ledger, table: Table, group_id: str) -> None:
     :raises TargetError: the target cannot do it now
     """
     tables = ledger.tables
-    batches = tables.offset_batches
+    batches = tables.offset_batches.c
+    of_target = (batches.consumer_group == group_id, batches.target_table == table.sink.name)
+    query = sa.select(tables.offset_batches).where(
+        *of_target, batches.publish_started_at.is_not(None), batches.state.not_in(OPEN_STATES)
+    )
     with ledger.connect() as conn:
-        pending = pending_cleanups(conn, tables, group_id, table.sink.name)
-    for batch, kind in pending:
-        publication = Publication.of(ledger, table, batch, kind)
+        pending = [as_batch(conn, tables, row) for row in conn.execute(query.order_by(batches.batch_id)).all()]
+    for batch in pending:
+        publication = Publication.of(ledger, table, batch, batch.kind)
 
-        def work(
-            conn: Connection, batch: Batch = batch, kind: str = kind, publication: Publication = publication
-        ) -> int:
+        def work(conn: Connection, batch: Batch = batch, publication: Publication = publication) -> int:
             lock(conn, tables, group_id)
-            removed = publication.clean_up(conn, kind)
-            conn.execute(batches.update().where(batches.c.batch_id == batch.batch_id).values(publish_started_at=None))
+            removed = publication.clean_up(conn, batch.kind)
+            update_batch(conn, tables, batch.batch_id, publish_started_at=None)
             return sum(part.rows for part in removed)
 
         rows = transact(ledger.engine, work)
-        what = "replaced by rewind" if kind in REWIND_KINDS else "of abandoned batch"
+        what = "replaced by rewind" if batch.kind in REWIND_KINDS else "of abandoned batch"
         log.info(
             "Removed %s rows %s %d of group %r from %s", f"{rows:,}", what, batch.batch_id, group_id, table.sink.name
         )
+
+
+def remove_leftovers(ledger: Ledger, table: Table, group_id: str, retention: timedelta) -> None:
+    """Remove what attempts to stage batches left in the storage of a target. Does nothing for a target that is a table.
+
+    :param retention: how long a batch has to be closed, and a file to be unchanged
+    """
+    if not table.sink.writes_files:
+        return
+    batches = ledger.tables.offset_batches
+    before = now(ledger.engine) - retention
+    closed = sa.select(batches.c.batch_id).where(
+        batches.c.has_files_since < before,
+        batches.c.consumer_group == group_id,
+        batches.c.target_table == table.sink.name,
+        batches.c.state.not_in(UNFINISHED_STATES),
+        sa.or_(batches.c.committed_at.is_(None), batches.c.committed_at < before),
+        # What is owed to the target comes first.
+        batches.c.publish_started_at.is_(None),
+    )
+    with ledger.connect() as conn:
+        ids = conn.scalars(closed.order_by(batches.c.batch_id).limit(_WITH_FILES_AT_ONCE)).all()
+    for batch_id in ids:
+        try:
+            removed = table.remove_leftovers(batch_id, before)
+        except OSError as error:
+            files = f"The files that attempts of batch {batch_id} left in {table.sink.name}"
+            log.warning("%s could not be removed: %s", files, error)
+            return
+        if removed:
+            files = count(removed, "file")
+            log.info("Removed %s from %s that failed attempts of batch %d left", files, table.sink.name, batch_id)
+        transact(ledger.engine, partial(update_batch, tables=ledger.tables, batch_id=batch_id, has_files_since=None))

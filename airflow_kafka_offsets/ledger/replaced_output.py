@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -54,7 +54,7 @@ def replace_output(
     batches, letters = tables.offset_batches.c, tables.dead_letters
     names = same_table_names(conn, target)
     refuse_published(conn, tables, group_id, batch_id)
-    overlapping = _overlapping(tables, group_id, batch_id, batches.state == "committed")
+    overlapping = _replaced_by(tables, group_id, batch_id, batches.state == "committed")
     _check_target(conn, tables, group_id, overlapping.where(batches.target_table.not_in(names)), target)
 
     def remove_dead_letters(replaced: ReplacedOffsets) -> list[Removed]:
@@ -82,10 +82,7 @@ def replace_output(
 
 
 def _remove(
-    conn: Connection,
-    ranges: _Ranges,
-    span: TimeSpan | None,
-    remove: Remove,
+    conn: Connection, ranges: _Ranges, span: TimeSpan | None, remove: Remove
 ) -> Counter[tuple[int, TopicPartition]]:
     """Remove output of some ranges, and return how much of each batch and partition was removed."""
     ids = sorted({row.batch_id for row in conn.execute(ranges)})
@@ -144,18 +141,15 @@ def count_output(
     :param topic_ids: of the topics of these offsets
     :param count_rows: counts the rows of the target
     """
-    names, batches, letters = same_table_names(conn, target), tables.offset_batches.c, tables.dead_letters
+    names, letters = same_table_names(conn, target), tables.dead_letters
+    written_here = (tables.offset_batches.c.state == "committed", tables.offset_batches.c.target_table.in_(names))
     origin = OriginColumns(letters.c.batch_id, letters.c.topic, letters.c.partition, letters.c.offset_value)
     rows = dead_letters = 0
     ordered = sorted(replaced.items())
     for place in range(0, len(ordered), _SPANS_AT_ONCE):
         spans = ordered[place : place + _SPANS_AT_ONCE]
-        loaded = sa.union_all(*(_loading(tables, tp, span, topic_ids.get(tp)) for tp, span in spans)).subquery()
-        ranges = (
-            sa.select(loaded)
-            .join(tables.offset_batches, batches.batch_id == loaded.c.batch_id)
-            .where(batches.consumer_group == group_id, batches.state == "committed", batches.target_table.in_(names))
-        )
+        loaded = (_loading(tables, group_id, tp, span, topic_ids.get(tp), *written_here) for tp, span in spans)
+        ranges = sa.select(sa.union_all(*loaded).subquery())
         ids = sorted({row.batch_id for row in conn.execute(ranges)})
         if ids:
             offsets = _offsets(ids, ranges, None)
@@ -165,26 +159,18 @@ def count_output(
     return rows, dead_letters
 
 
-def _loading(tables: Tables, tp: TopicPartition, span: Span, topic_id: str | None) -> _Ranges:
-    """Select the batches that loaded some offsets of a partition, each with these offsets."""
-    loaded = tables.offset_ranges.c
-    start, end = span
-    return sa.select(
-        loaded.batch_id,
-        loaded.topic,
-        loaded.partition,
-        sa.literal(start, sa.BigInteger).label("start_offset"),
-        sa.literal(end, sa.BigInteger).label("end_offset"),
-    ).where(
-        loaded.topic == tp.topic,
-        loaded.partition == tp.partition,
-        loaded.start_offset < end,
-        loaded.end_offset > start,
-        sa.or_(loaded.topic_id == topic_id, loaded.topic_id.is_(None)) if topic_id is not None else sa.true(),
-    )
+def _loading(
+    tables: Tables, group_id: str, tp: TopicPartition, span: Span, topic_id: str | None, *of_batch: Any
+) -> _Ranges:
+    """Select the batches of a group that loaded some offsets of a partition, each with these offsets."""
+    loaded = tables.offset_ranges.alias()
+    start, end = (sa.literal(offset, sa.BigInteger) for offset in span)
+    is_topic = sa.or_(loaded.c.topic_id == topic_id, loaded.c.topic_id.is_(None)) if topic_id is not None else sa.true()
+    of_partition = (loaded.c.topic == tp.topic, loaded.c.partition == tp.partition, is_topic)
+    return _overlapping(tables, group_id, loaded, start, end).where(*of_partition, *of_batch)
 
 
-def _overlapping(tables: Tables, group_id: str, batch_id: int, of_state: sa.ColumnElement[bool]) -> _Ranges:
+def _replaced_by(tables: Tables, group_id: str, batch_id: int, of_state: sa.ColumnElement[bool]) -> _Ranges:
     """Return the offsets that a batch replaces, once for each other batch of the group that loaded some of them.
 
     :param of_state: which of these batches
@@ -193,31 +179,27 @@ def _overlapping(tables: Tables, group_id: str, batch_id: int, of_state: sa.Colu
     """
     replacing, loaded = tables.offset_ranges.alias(), tables.offset_ranges.alias()
     start, end = replacing.c.replaced_start_offset, replacing.c.replaced_end_offset
-    overlap = sa.and_(
+    return _overlapping(tables, group_id, loaded, start, end).where(
+        replacing.c.batch_id == batch_id,
+        loaded.c.batch_id != batch_id,
         loaded.c.topic == replacing.c.topic,
         loaded.c.partition == replacing.c.partition,
         same_topic(loaded, replacing),
-        loaded.c.start_offset < end,
-        loaded.c.end_offset > start,
+        of_state,
     )
+
+
+def _overlapping(
+    tables: Tables, group_id: str, loaded: sa.FromClause, start: sa.ColumnElement[int], end: sa.ColumnElement[int]
+) -> _Ranges:
+    """Select ranges of the batches of a group that overlap offsets, each with these offsets."""
     batches = tables.offset_batches
     return (
         sa.select(
-            loaded.c.batch_id,
-            replacing.c.topic,
-            replacing.c.partition,
-            start.label("start_offset"),
-            end.label("end_offset"),
+            loaded.c.batch_id, loaded.c.topic, loaded.c.partition, start.label("start_offset"), end.label("end_offset")
         )
-        .select_from(replacing)
-        .join(loaded, overlap)
-        .join(batches, batches.c.batch_id == loaded.c.batch_id)
-        .where(
-            replacing.c.batch_id == batch_id,
-            batches.c.batch_id != batch_id,
-            batches.c.consumer_group == group_id,
-            of_state,
-        )
+        .join_from(loaded, batches, batches.c.batch_id == loaded.c.batch_id)
+        .where(batches.c.consumer_group == group_id, loaded.c.start_offset < end, loaded.c.end_offset > start)
     )
 
 
@@ -228,7 +210,7 @@ def refuse_published(conn: Connection, tables: Tables, group_id: str, batch_id: 
     """
     batches = tables.offset_batches.c
     is_publishing = batches.state.in_(OPEN_STATES) & batches.publish_started_at.is_not(None)
-    ranges = _overlapping(tables, group_id, batch_id, is_publishing).subquery()
+    ranges = _replaced_by(tables, group_id, batch_id, is_publishing).subquery()
     other = conn.scalar(sa.select(sa.func.min(ranges.c.batch_id)))
     if other is not None:
         raise OpenBatchError(

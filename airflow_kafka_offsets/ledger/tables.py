@@ -79,6 +79,12 @@ def _optional(**types: Any) -> list[sa.Column[Any]]:
     return _columns(types, nullable=True)
 
 
+_NAME = ExactString(NAME_LENGTH)
+
+# Kafka limits topic names to 249 characters; MySQL needs a length for text in a key.
+_TOPIC = ExactString(249)
+
+
 class _OneLoad(Constraint):
     """A group has one load at most in some states, in databases without partial indexes: a generated column is its
     name, or null.
@@ -111,37 +117,41 @@ class Tables:
         self.metadata = sa.MetaData(schema=schema)
         self.prefix = prefix
         self._partial: dict[sa.Index, sa.ColumnElement[bool] | sa.TextClause] = {}
-        # Kafka limits topic names to 249 characters; MySQL needs a length for text in a key.
-        topic = ExactString(249)
-        name = ExactString(NAME_LENGTH)
-        # SQLite generates numbers only for a primary key of type INTEGER.
-        serial = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+        self._add_groups()
+        self._add_batches()
+        self._add_ranges()
+        self._add_dead_letters()
 
+    def _add_groups(self) -> None:
         self.schema_version = self._table("offsets_schema_version", *_keys(version=sa.Integer))
         self.installation = self._table(
             "offsets_installation", *_keys(number=sa.Integer), *_required(installation_id=ExactString(40))
         )
         self.consumer_groups = self._table(
             "consumer_groups",
-            *_keys(group_id=name),
-            *_optional(cluster_id=name),
+            *_keys(group_id=_NAME),
+            *_optional(cluster_id=_NAME),
             *_required(generation=sa.BigInteger, epoch=sa.BigInteger),
             *_optional(lease_owner=ExactText, lease_expires_at=UtcDateTime),
         )
         self.consumed_offsets = self._table(
             "consumed_offsets",
-            *_keys(consumer_group=name, topic=topic, partition=sa.Integer),
+            *_keys(consumer_group=_NAME, topic=_TOPIC, partition=sa.Integer),
             *_required(offset_value=sa.BigInteger),
             *_optional(topic_id=ExactString(40), leader_epoch=sa.Integer, record_timestamp=UtcDateTime),
             *_required(batch_id=sa.BigInteger, updated_at=UtcDateTime),
         )
+
+    def _add_batches(self) -> None:
+        # SQLite generates numbers only for a primary key of type INTEGER.
+        serial = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
         self.offset_batches = self._table(
             "offset_batches",
             sa.Column("batch_id", serial, primary_key=True, autoincrement=True),
-            *_required(consumer_group=name, generation=sa.BigInteger),
+            *_required(consumer_group=_NAME, generation=sa.BigInteger),
             *_required(kind=ExactString(20), state=ExactString(20), attempt=sa.Integer),
             *_optional(epoch=sa.BigInteger),
-            *_optional(dag_id=name, task_id=name, run_id=name, map_index=sa.Integer, try_number=sa.Integer),
+            *_optional(dag_id=_NAME, task_id=_NAME, run_id=_NAME, map_index=sa.Integer, try_number=sa.Integer),
             *_optional(target_table=ExactText, staging_uri=ExactText, transform=ExactText, fingerprint=ExactString(64)),
             *_optional(records=sa.BigInteger, row_count=sa.BigInteger, dead_letters=sa.BigInteger),
             *_optional(scenario=ExactText, reason=ExactText, who=ExactText),
@@ -149,7 +159,7 @@ class Tables:
             *_optional(staged_at=UtcDateTime, committed_at=UtcDateTime),
             *_optional(triggered_by=ExactText, os_user=ExactText, database_user=ExactText),
             *_optional(records_since_ms=sa.BigInteger, records_until_ms=sa.BigInteger),
-            *_optional(added_columns=ExactText, dead_letter_topic=topic, dead_letters_sent_at=UtcDateTime),
+            *_optional(added_columns=ExactText, dead_letter_topic=_TOPIC, dead_letters_sent_at=UtcDateTime),
             *_optional(publish_started_at=UtcDateTime, has_files_since=UtcDateTime, outputs=ExactText),
         )
         batches = self.offset_batches.c
@@ -158,16 +168,18 @@ class Tables:
         for word, states in (("open", OPEN_STATES), ("prefetched", (PREFETCHED,))):
             one_load, index = sa.and_(batches.kind == "load", batches.state.in_(states)), f"offset_batches_one_{word}"
             self._partial_index(index, one_load, batches.consumer_group, unique=True)
-            self.offset_batches.append_constraint(_OneLoad(f"{prefix}{index}", f"{word}_load", states))
+            self.offset_batches.append_constraint(_OneLoad(f"{self.prefix}{index}", f"{word}_load", states))
         self.unsent = sa.and_(batches.dead_letter_topic.is_not(None), batches.dead_letters_sent_at.is_(None))
         self._partial_index("offset_batches_unsent", self.unsent, batches.consumer_group)
         self._partial_index(
             "offset_batches_publishing", batches.publish_started_at.is_not(None), batches.consumer_group
         )
         self._partial_index("offset_batches_with_files", batches.has_files_since.is_not(None), batches.consumer_group)
+
+    def _add_ranges(self) -> None:
         self.offset_ranges = self._table(
             "offset_ranges",
-            *_keys(batch_id=sa.BigInteger, topic=topic, partition=sa.Integer),
+            *_keys(batch_id=sa.BigInteger, topic=_TOPIC, partition=sa.Integer),
             *_optional(topic_id=ExactString(40)),
             *_required(start_offset=sa.BigInteger, end_offset=sa.BigInteger, target_offset=sa.BigInteger),
             *_optional(leader_epoch=sa.Integer, end_epoch=sa.Integer),
@@ -178,18 +190,20 @@ class Tables:
         )
         self.offset_gaps = self._table(
             "offset_gaps",
-            *_keys(batch_id=sa.BigInteger, topic=topic, partition=sa.Integer, start_offset=sa.BigInteger),
+            *_keys(batch_id=sa.BigInteger, topic=_TOPIC, partition=sa.Integer, start_offset=sa.BigInteger),
             *_required(end_offset=sa.BigInteger, cause=ExactText, decision=ExactText),
         )
         self.replaced_output = self._table(
             "replaced_output",
-            *_keys(batch_id=sa.BigInteger, replaced_batch_id=sa.BigInteger, topic=topic, partition=sa.Integer),
+            *_keys(batch_id=sa.BigInteger, replaced_batch_id=sa.BigInteger, topic=_TOPIC, partition=sa.Integer),
             *_required(row_count=sa.BigInteger, dead_letters=sa.BigInteger),
         )
+
+    def _add_dead_letters(self) -> None:
         self.dead_letters = self._table(
             "dead_letters",
-            *_keys(batch_id=sa.BigInteger, topic=topic, partition=sa.Integer, offset_value=sa.BigInteger),
-            *_required(consumer_group=name),
+            *_keys(batch_id=sa.BigInteger, topic=_TOPIC, partition=sa.Integer, offset_value=sa.BigInteger),
+            *_required(consumer_group=_NAME),
             *_optional(key=AnyBytes, value=AnyBytes, headers=ExactText, record_timestamp=UtcDateTime),
             *_required(error=ExactText),
             *_optional(error_class=ExactString(20), schema_id=sa.BigInteger, replayed_by=sa.BigInteger),
@@ -199,9 +213,7 @@ class Tables:
         self.with_contents = sa.text("coalesce(error_class, '') NOT IN ('dropped', 'size')")
         self._partial_index("dead_letters_with_contents", self.with_contents, letters.consumer_group, letters.batch_id)
         self.schema_texts = self._table(
-            "schema_texts",
-            *_keys(digest=ExactString(64)),
-            *_required(type=ExactString(20), texts=ExactText),
+            "schema_texts", *_keys(digest=ExactString(64)), *_required(type=ExactString(20), texts=ExactText)
         )
         self.batch_schemas = self._table(
             "batch_schemas",

@@ -18,9 +18,8 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import StagedFileError
-from airflow_kafka_offsets.ledger.batch_outputs import note_outputs
-from airflow_kafka_offsets.ledger.batch_rows import Batch, note_added_columns
-from airflow_kafka_offsets.ledger.batch_schemas import store_schemas
+from airflow_kafka_offsets.ledger.batch_notes import note_added_columns, note_outputs, store_schemas
+from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.commit_transaction import Written, commit_batch
 from airflow_kafka_offsets.ledger.dead_letters import drop_expired

@@ -23,7 +23,7 @@ from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.batches import open_batch
 from airflow_kafka_offsets.ledger.claims import Claim, GroupClaim, claim_group, heartbeat
-from airflow_kafka_offsets.ledger.leftovers import remove_leftovers
+from airflow_kafka_offsets.ledger.publications import remove_leftovers
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.after_commit import mirror_after_commit, send_dead_letters
 from airflow_kafka_offsets.loading.commit import stage_and_commit

@@ -24,11 +24,17 @@ from airflow_kafka_offsets.exceptions import ForeignBatchError, PositionsMovedEr
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.start_offsets import TimeSearch, extend_to_positions, first_offsets, targets_until
 from airflow_kafka_offsets.ledger.batch_rows import Batch
-from airflow_kafka_offsets.ledger.batches import abandon, bytes_per_offset, captured_targets, open_batch, record_plan
+from airflow_kafka_offsets.ledger.batches import (
+    abandon,
+    bytes_per_offset,
+    captured_targets,
+    first_ranges,
+    open_batch,
+    record_plan,
+)
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.group_table import keep_to_table
 from airflow_kafka_offsets.ledger.groups import read_generation
-from airflow_kafka_offsets.ledger.moved_positions import first_ranges
 from airflow_kafka_offsets.ledger.positions import positions_after, read_positions, without_dead_letters
 from airflow_kafka_offsets.ledger.publications import published_reads, run_pending_cleanups
 from airflow_kafka_offsets.ledger.tables import Ledger

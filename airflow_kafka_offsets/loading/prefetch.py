@@ -27,9 +27,8 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagedFileError
-from airflow_kafka_offsets.ledger.batch_rows import Batch
+from airflow_kafka_offsets.ledger.batch_rows import Batch, has_prefetched_batch
 from airflow_kafka_offsets.ledger.claims import Claim
-from airflow_kafka_offsets.ledger.prefetched import has_prefetched_batch
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
 from airflow_kafka_offsets.loading.plan import plan_after

@@ -34,7 +34,7 @@ from airflow_kafka_offsets.sinks.table import Dataset
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
-    from airflow_kafka_offsets.ledger.task_results import TopicTotals
+    from airflow_kafka_offsets.ledger.overview import TopicTotals
     from airflow_kafka_offsets.loading.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
@@ -81,8 +81,8 @@ def load_lineage(
 
     :param read_done: returns what is done so far, as `outcome` does
     """
+    from airflow_kafka_offsets.ledger.overview import read_topic_totals
     from airflow_kafka_offsets.ledger.tables import Ledger
-    from airflow_kafka_offsets.ledger.task_results import read_topic_totals
 
     uris = _known("the cluster", lambda: topic_uris(kafka_config(kafka_conn_id)["bootstrap.servers"], pipeline.topics))
     columns = _known("columns of records", lambda: fields_of(pipeline.record_format.columns()), logging.DEBUG)

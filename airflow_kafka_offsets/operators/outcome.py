@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_offsets.database.errors import translated_errors
+from airflow_kafka_offsets.ledger.overview import read_task_result
 from airflow_kafka_offsets.ledger.tables import Ledger
-from airflow_kafka_offsets.ledger.task_results import read_task_result
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine

@@ -27,7 +27,7 @@ from airflow.models import Connection  # noqa: TID251 - the page runs in the API
 from airflow.models.dag import DagModel  # noqa: TID251
 from fastapi import Depends, HTTPException, status
 
-from airflow_kafka_offsets.ledger.group_summaries import GroupSummary
+from airflow_kafka_offsets.ledger.overview import GroupSummary
 from airflow_kafka_offsets.plugin.problems import Problem
 from airflow_kafka_offsets.plugin.sources import Discovery, Source
 

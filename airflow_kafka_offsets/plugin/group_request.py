@@ -16,7 +16,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy.engine import Connection
 from starlette.datastructures import FormData
 
-from airflow_kafka_offsets.ledger.group_summaries import GroupSummary, group_summaries
+from airflow_kafka_offsets.ledger.overview import GroupSummary, group_summaries
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.plugin import forms
 from airflow_kafka_offsets.plugin.access import CallerDep, not_found

@@ -9,7 +9,7 @@ from enum import IntEnum
 
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.lag.report import LagReport, PartitionLag
-from airflow_kafka_offsets.ledger.group_summaries import GroupSummary
+from airflow_kafka_offsets.ledger.overview import GroupSummary
 from airflow_kafka_offsets.plugin.problems import Problem
 from airflow_kafka_offsets.plugin.sources import Source
 

@@ -17,8 +17,8 @@ from airflow_kafka_offsets.exceptions import KafkaOffsetsError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag.measure import GroupState, LagPolls, LagQuestion, group_states
 from airflow_kafka_offsets.lag.report import LagReport
-from airflow_kafka_offsets.ledger.group_summaries import GroupSummary, group_summaries
 from airflow_kafka_offsets.ledger.install import installed_version
+from airflow_kafka_offsets.ledger.overview import GroupSummary, group_summaries
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.plugin.background import BackgroundCache, BoundedExecutor, CachedReading
 from airflow_kafka_offsets.plugin.group_rows import GroupRow, group_row

@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from airflow_kafka_offsets import __version__
 from airflow_kafka_offsets.core.text import count, short_duration
-from airflow_kafka_offsets.dead_letters.page import Excerpt
+from airflow_kafka_offsets.dead_letters.selection import Excerpt
 from airflow_kafka_offsets.plugin.group_rows import share_level
 from airflow_kafka_offsets.plugin.sources import Source
 

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.offsets import Scope, parse_scope
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, NoPositionError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
-from airflow_kafka_offsets.ledger.group_summaries import GroupSummary, group_summaries
+from airflow_kafka_offsets.ledger.overview import GroupSummary, group_summaries
 from airflow_kafka_offsets.ledger.replaced_output import count_output
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.plugin.group_request import GroupRequest

@@ -10,6 +10,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.options import Limits, check_rendered
@@ -19,8 +20,8 @@ from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
 from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.kafka.start_offsets import TimeSearch
+from airflow_kafka_offsets.ledger.batch_notes import schemas_of_group
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
-from airflow_kafka_offsets.ledger.batch_schemas import schemas_of_group
 from airflow_kafka_offsets.ledger.dead_letter_batches import settle_dead_letter_batches
 from airflow_kafka_offsets.ledger.group_table import loads_into
 from airflow_kafka_offsets.ledger.positions import stored_positions
@@ -45,7 +46,6 @@ from airflow_kafka_offsets.replaying.bounds import (
     resolve_bounds,
     taken_span,
 )
-from airflow_kafka_offsets.replaying.double_loads import refuse_double
 from airflow_kafka_offsets.replaying.replay_batches import (
     Replay,
     ReplayBatch,
@@ -54,6 +54,7 @@ from airflow_kafka_offsets.replaying.replay_batches import (
     batch_of,
     plan_again,
     record_replay,
+    refuse_double,
 )
 from airflow_kafka_offsets.spark.job import Launcher
 
@@ -114,19 +115,12 @@ def replay(
         pipeline = pipeline.prepared(connections or {}, engine)
     columns = pipeline.check()
     check_rendered({"limits": limits, "on_data_loss": on_data_loss, "replace": replace}, PIPELINE_RULES)
-    if limits != Limits(max_records=limits.max_records):
-        raise ConfigurationError(f"A replay has no limits but max_records; got {limits}")
-    bounds = check_bounds(bounds, pipeline.topics)
-    scenario, span = describe_bounds(bounds, pipeline.topics), taken_span(bounds)
-    if span is not None and replace and engine.dialect.name not in _EXACT_TIMES:
-        raise ConfigurationError(
-            f"Rows of a span of time are replaced by their timestamps, of which tables on {engine.dialect.name} may "
-            f"not keep the milliseconds: with all_records, replace=True works on {' and '.join(_EXACT_TIMES)}"
-        )
+    bounds = _check(pipeline, bounds, limits, engine, replace=replace)
+    scenario = describe_bounds(bounds, pipeline.topics)
     with translated_errors(not_finished), closing(launcher):
         # It may open a session, which is closed whatever comes after it.
         launcher.check(pipeline.staging.dir)
-        context = LoadContext.prepare(
+        context = _prepare(
             pipeline,
             columns,
             kafka_config=kafka_config,
@@ -136,25 +130,23 @@ def replay(
             replace=replace,
             connections=connections,
         )
-        with context.ledger.connect() as conn:
-            stored = schemas_of_group(conn, context.ledger.tables, pipeline.group_id)
-        context = dataclasses.replace(context, pipeline=pipeline.with_schemas(stored))
+        ledger = context.ledger
         request = Replay(
             group_id=pipeline.group_id,
             owner=run or TaskRun.of_this_process(),
             scenario=f"{scenario}, replacing what was loaded" if replace else scenario,
             recipe=context.recipe,
-            span=span,
+            span=taken_span(bounds),
             replace=replace,
             upsert=pipeline.sink.replaces_rows,
             reason=reason,
             who=who,
         )
-        batches = record_replay(context.ledger, request, cluster_id=context.cluster_id)
+        batches = record_replay(ledger, request, cluster_id=context.cluster_id)
         if replace:
-            settle_dead_letter_batches(context.ledger, context.table, pipeline.group_id)
-        run_pending_cleanups(context.ledger, context.table, pipeline.group_id)
-        clean_up(context.ledger, pipeline)
+            settle_dead_letter_batches(ledger, context.table, pipeline.group_id)
+        run_pending_cleanups(ledger, context.table, pipeline.group_id)
+        clean_up(ledger, pipeline)
         result = LoadResult()
         for batch in batches or _plan(context, bounds, request, limits.max_records, on_data_loss):
             if isinstance(batch, ReplayClaim):
@@ -163,6 +155,27 @@ def replay(
                 result += _result_of_earlier_try(batch, context.recipe.fingerprint)
             send_dead_letters(context)
         return result
+
+
+def _prepare(pipeline: Pipeline, columns: pa.Schema, **options: Any) -> LoadContext:
+    """Return what runs the replay, with the schemas that batches of the group have read; see `LoadContext.prepare`."""
+    context = LoadContext.prepare(pipeline, columns, **options)
+    with context.ledger.connect() as conn:
+        stored = schemas_of_group(conn, context.ledger.tables, pipeline.group_id)
+    return dataclasses.replace(context, pipeline=pipeline.with_schemas(stored))
+
+
+def _check(pipeline: Pipeline, bounds: BoundsGiven, limits: Limits, engine: Engine, *, replace: bool) -> Bounds:
+    """Check the limits and bounds of a replay, and return the bounds."""
+    if limits != Limits(max_records=limits.max_records):
+        raise ConfigurationError(f"A replay has no limits but max_records; got {limits}")
+    bounds = check_bounds(bounds, pipeline.topics)
+    if taken_span(bounds) is not None and replace and engine.dialect.name not in _EXACT_TIMES:
+        raise ConfigurationError(
+            f"Rows of a span of time are replaced by their timestamps, of which tables on {engine.dialect.name} may "
+            f"not keep the milliseconds: with all_records, replace=True works on {' and '.join(_EXACT_TIMES)}"
+        )
+    return bounds
 
 
 def _plan(

@@ -1,40 +1,49 @@
 """Execute the preview of a rewind: all its partitions in one transaction, or nothing. An undo is executed like any
 rewind.
 
-The checks are here; `ledger.moved_positions` writes. A batch that is in the way is abandoned here too.
+A batch that is in the way is abandoned here too.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.core.history import REWIND_KINDS
 from airflow_kafka_offsets.core.offsets import Gap, Position, Scope
+from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.database.errors import translated_errors
-from airflow_kafka_offsets.database.transactions import transact
+from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
     CommitUnknownError,
     OpenBatchError,
     RewindConflictError,
 )
-from airflow_kafka_offsets.ledger.batch_rows import TaskRun, current_user, of_task_instance
-from airflow_kafka_offsets.ledger.batches import abandon_locked, open_batch_of
+from airflow_kafka_offsets.ledger.batch_rows import (
+    TaskRun,
+    current_user,
+    insert_batch,
+    of_task_instance,
+    open_batch_of,
+    update_batch,
+)
+from airflow_kafka_offsets.ledger.batches import abandon_locked
 from airflow_kafka_offsets.ledger.dead_letter_batches import settle_dead_letter_batches
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock, lock_group, wait_for_group
 from airflow_kafka_offsets.ledger.install import create_missing, installed_version
-from airflow_kafka_offsets.ledger.moved_positions import move_positions
-from airflow_kafka_offsets.ledger.positions import stored_positions
-from airflow_kafka_offsets.ledger.publications import run_pending_cleanups
+from airflow_kafka_offsets.ledger.positions import bound_partition, is_bound_partition, set_positions, stored_positions
+from airflow_kafka_offsets.ledger.publications import Publication, run_pending_cleanups
+from airflow_kafka_offsets.ledger.replaced_output import replace_output
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.rewinding.decision import PartitionRewind
 from airflow_kafka_offsets.rewinding.history import count_removed, executed_preview
-from airflow_kafka_offsets.rewinding.preview import RewindPreview
+from airflow_kafka_offsets.rewinding.preview import PartitionRewind, RewindPreview
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.fan_out import Sinks, as_sink
 from airflow_kafka_offsets.sinks.sink import Connections, Sink
@@ -104,7 +113,13 @@ def execute_rewind(
             abandon_batch(group_id, abandon, engine=engine, tables=tables, who=rewind.author, reason=reason)
             log.info("Batch %d of group %r is abandoned", abandon, group_id)
         return RewindResult(None)
-    rewind.prepare()
+    if target is not None:
+        preview.refuse_replace()
+    if preview.generation is None:
+        create_missing(ledger)
+    if target is not None:
+        # Rows of dead letters whose replay was interrupted are in the history first.
+        settle_dead_letter_batches(ledger, target, group_id)
     try:
         with translated_errors(
             f"The positions of group {group_id!r} were not moved, and nothing was changed",
@@ -116,8 +131,8 @@ def execute_rewind(
             f"Whether the positions of group {group_id!r} were moved is not known. {unknown}. Look at the history of "
             "the group: the rewind is there as a whole, or not at all."
         ) from unknown
-    if rewind.target is not None:
-        run_pending_cleanups(ledger, rewind.target, group_id)
+    if target is not None:
+        run_pending_cleanups(ledger, target, group_id)
     moved = len(preview.changed)
     log.info(
         "Moved %s of group %r (%s), number %d in the history", count(moved, "position"), group_id, scenario, batch_id
@@ -147,16 +162,6 @@ class _Rewind:
         triggered_by = self.run.triggered_by
         return self.who if triggered_by is None else f"{self.who}, triggered by {triggered_by}"
 
-    def prepare(self) -> None:
-        """Check that the target can replace rows, and make what the transaction needs."""
-        if self.target is not None:
-            self.preview.refuse_replace()
-        if self.preview.generation is None:
-            create_missing(self.ledger)
-        if self.target is not None:
-            # Rows of dead letters whose replay was interrupted are in the history first.
-            settle_dead_letter_batches(self.ledger, self.target, self.preview.group_id)
-
     def execute(self, conn: Connection) -> int:
         """Move the positions, and return the id of the batch that records it."""
         tables, preview, group_id = self.ledger.tables, self.preview, self.preview.group_id
@@ -172,28 +177,43 @@ class _Rewind:
         if self.abandon is not None:
             moved = None if preview.moves_cluster else {move.topic_partition for move in preview.changed}
             abandon_locked(conn, tables, group_id, self.abandon, self.author, self.reason, moved=moved)
-        replaced = {move.topic_partition: move.reread for move in self.moves if move.reread}
+        return self._move(conn)
+
+    def _move(self, conn: Connection) -> int:
+        """Write the batch and the positions, and remove the output that is replaced."""
+        tables, preview, group_id, target = self.ledger.tables, self.preview, self.preview.group_id, self.target
+        now, generation = database_now(conn), (preview.generation or 0) + 1
         decision = f"moved forward by {self.author} ({preview.scenario})"
-        return move_positions(
-            conn,
-            self.ledger,
-            group_id,
-            [move.as_range() for move in self.moves],
-            [
-                Gap(*move.topic_partition, *span, "passed over", decision)
-                for move in self.moves
-                for span in move.skipped
-            ],
-            owner=self.run,
-            kind=preview.kind,
-            generation=(preview.generation or 0) + 1,
-            cluster_id=preview.cluster_id,
-            target=self.target,
-            replaced=replaced if self.target is not None else {},
-            scenario=preview.scenario,
-            reason=self.reason,
-            who=self.who,
+        gaps = (
+            Gap(*move.topic_partition, *span, "passed over", decision) for move in self.moves for span in move.skipped
         )
+        plan = Plan(tuple(move.as_range() for move in self.moves), tuple(gaps))
+        values: dict[str, Any] = {"state": "committed", "planned_at": now, "committed_at": now}
+        values |= {"scenario": preview.scenario, "reason": self.reason, "who": self.who}
+        replaced, name = {}, None
+        if target is not None:
+            name = target.sink.name
+            replaced = {move.topic_partition: move.reread for move in self.moves if move.reread}
+        batch = insert_batch(
+            conn, tables, group_id, self.run, preview.kind, generation, plan, replaced, target_table=name, **values
+        )
+        if target is not None:
+            publication = Publication.of(self.ledger, target, batch, preview.kind, conn=conn)
+            remove = partial(publication.remove_replaced, conn)
+            replace_output(conn, tables, group_id, batch.batch_id, target.sink.name, remove)
+            if publication.is_external:
+                update_batch(conn, tables, batch.batch_id, publish_started_at=now)
+        offsets, groups = tables.consumed_offsets, tables.consumer_groups
+        stored = [bound_partition(move.topic_partition) for move in self.moves if move.old is not None]
+        if stored:
+            of_group = offsets.c.consumer_group == group_id
+            conn.execute(offsets.delete().where(of_group, is_bound_partition(offsets)), stored)
+        # Deleted and inserted: the timestamp of the last record loaded is not that of the one before the new position.
+        positions = {move.topic_partition: move.new for move in self.moves if move.new is not None}
+        set_positions(conn, tables, group_id, batch.batch_id, positions, now)
+        moved = {"generation": generation, "cluster_id": preview.cluster_id}
+        conn.execute(groups.update().where(groups.c.group_id == group_id).values(moved))
+        return batch.batch_id
 
     def look_up(self, conn: Connection) -> int | None:
         """Return the id of the batch if the transaction was committed."""
@@ -202,14 +222,8 @@ class _Rewind:
         return self._executed(conn)
 
     def _executed(self, conn: Connection) -> int | None:
-        return _executed_by(
-            conn,
-            self.ledger.tables,
-            self.preview.group_id,
-            self.run,
-            self.preview.scenario,
-            self.target.sink if self.target is not None else None,
-        )
+        sink, preview = self.target.sink if self.target is not None else None, self.preview
+        return _executed_by(conn, self.ledger.tables, preview.group_id, self.run, preview.scenario, sink)
 
 
 def executed_by(

@@ -25,8 +25,7 @@ from airflow_kafka_offsets.ledger.batch_rows import as_batch, as_range
 from airflow_kafka_offsets.ledger.group_table import group_table
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.rewinding.decision import Logs, PartitionRewind
-from airflow_kafka_offsets.rewinding.preview import RewindPreview
+from airflow_kafka_offsets.rewinding.preview import Logs, PartitionRewind, RewindPreview
 from airflow_kafka_offsets.sinks.target_names import same_table_names
 
 TopicIds = Mapping[TopicPartition, str | None]

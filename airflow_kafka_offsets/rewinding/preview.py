@@ -1,21 +1,239 @@
-"""The preview of a rewind: shown before anything is changed, saved, and executed later as it was shown. No I/O.
+"""The preview of a rewind: decided from a scenario, stored positions and the ends of the logs, shown before anything is
+changed, saved, and executed later as it was shown. No I/O.
 
-`previewing` makes a preview, `execution` executes it.
+`decide` turns a scenario into offsets by the rules of `docs/semantics.md`, to which the case ids in tests (R01, R12)
+refer. `previewing` asks the history, other groups and Kafka for what some scenarios need; `execution` executes it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from airflow_kafka_offsets.core.offsets import Position, TopicPartition
+from airflow_kafka_offsets.core.log_identity import is_other_topic
+from airflow_kafka_offsets.core.offsets import OffsetRange, OfPartition, PartitionLog, Position, Span, TopicPartition
 from airflow_kafka_offsets.core.text import first_few
-from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.rewinding.decision import PartitionRewind
+from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError, TopicRecreatedError
+from airflow_kafka_offsets.rewinding.scenarios import Scenario
+
+Positions = Mapping[TopicPartition, Position]
+
+Logs = Mapping[TopicPartition, PartitionLog]
+
+LookedUp = Mapping[TopicPartition, Position | None]
+"""The positions that a scenario means; None where there was no position."""
+
+# Why another group names no offset of a partition.
+_MISSING = {
+    "to-group": "group {!r} has no position of this partition",
+    "import": "consumer group {!r} in Kafka has committed no offset of this partition",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRewind(OfPartition):
+    """How a rewind moves the position of a partition.
+
+    :param beginning: of the log; None if the topic no longer has the partition
+    :param end: of the log
+    :param old: the stored position, or None
+    :param new: the position afterwards; None if none remains
+    :param clamped: whether the scenario asks for an offset outside of the log
+    :param note: what a user should know, for example that the offset is clamped
+    :param skipped: offsets that were never loaded, and that the move passes over
+    :param loaded_to: the end of the offsets that the history has loaded at the new position or after it, and that were
+        not replaced since; None if there are none
+    """
+
+    beginning: int | None
+    end: int | None
+    old: Position | None
+    new: Position | None
+    clamped: bool = False
+    note: str = ""
+    skipped: tuple[Span, ...] = ()
+    loaded_to: int | None = None
+
+    @property
+    def old_offset(self) -> int | None:
+        return self.old.offset if self.old is not None else None
+
+    @property
+    def new_offset(self) -> int | None:
+        return self.new.offset if self.new is not None else None
+
+    @property
+    def changes(self) -> bool:
+        """Return whether the position is another one afterwards."""
+        return self.old != self.new
+
+    @property
+    def difference(self) -> int | None:
+        """Return the new offset minus the old one; None without both, or if the old one belongs to an earlier topic."""
+        return None if self.old is None or self.new is None or self.other_topic else self.new.offset - self.old.offset
+
+    @property
+    def other_topic(self) -> bool:
+        """Return whether the old position belongs to an earlier topic of the same name."""
+        return self.old is not None and self.new is not None and is_other_topic(self.old.topic_id, self.new.topic_id)
+
+    @property
+    def reread(self) -> Span | None:
+        """Return the offsets that were loaded and will be read again.
+
+        After an earlier rewind they reach beyond the old position.
+        """
+        if self.new is None:
+            return None
+        end = self.new.offset if self.loaded_to is None else self.loaded_to
+        if self.old is not None and not self.other_topic:
+            end = max(end, self.old.offset)
+        return (self.new.offset, end) if end > self.new.offset else None
+
+    @property
+    def offsets_reread(self) -> int:
+        """Return how many offsets are read again: an upper bound of the number of records."""
+        return self.reread[1] - self.reread[0] if self.reread is not None else 0
+
+    @property
+    def offsets_skipped(self) -> int:
+        return sum(end - start for start, end in self.skipped)
+
+    def as_range(self) -> OffsetRange:
+        """Return the move as the history records it: a range from the old offset to the new one."""
+        after = self.new or self.old
+        assert after is not None  # a partition without both does not change
+        before = self.old or after
+        if self.new is None:
+            how = "removed"
+        elif self.old is None:
+            how = "chosen"
+        else:
+            how = "recreated" if self.other_topic else "rewind"
+        return OffsetRange(
+            *self.topic_partition,
+            before.offset,
+            after.offset,
+            after.offset,
+            after.topic_id,
+            how,
+            before.leader_epoch,
+            after.leader_epoch,
+        )
+
+    @classmethod
+    def from_range(cls, recorded: OffsetRange) -> PartitionRewind:
+        """Return the move that the history records. The ends of the log are not recorded."""
+        topic_id, how = recorded.topic_id, recorded.how
+        old = Position(recorded.start, topic_id, recorded.leader_epoch) if how != "chosen" else None
+        new = Position(recorded.end, topic_id, recorded.end_epoch) if how != "removed" else None
+        return cls(*recorded.topic_partition, None, None, old, new)
+
+
+def decide(
+    scenario: Scenario, partitions: Sequence[TopicPartition], positions: Positions, logs: Logs, looked_up: LookedUp
+) -> tuple[PartitionRewind, ...]:
+    """Decide where the positions of partitions move.
+
+    :param partitions: those in the scope
+    :param looked_up: the positions that the scenario means, as `previewing` looks them up; None where there was no
+        position
+    :raises NoPositionError: the scenario counts from positions that are not stored; names every partition
+    :raises TopicRecreatedError: the scenario means, or counts from, positions of an earlier topic of the same name
+    """
+    if scenario.name == "shift-by":
+        _check_shift(partitions, positions, logs)
+    recreated = _of_earlier_topic(partitions, looked_up, logs)
+    if recreated:
+        raise TopicRecreatedError(
+            f"{scenario.text} means positions of an earlier topic of the same name, which mean nothing in the current "
+            f"one: {', '.join(recreated)}. Name an offset or a time instead, or leave these partitions out of the "
+            "scope."
+        )
+    return tuple(_decide_partition(scenario, tp, positions.get(tp), logs.get(tp), looked_up) for tp in partitions)
+
+
+def _decide_partition(
+    scenario: Scenario, tp: TopicPartition, old: Position | None, log: PartitionLog | None, looked_up: LookedUp
+) -> PartitionRewind:
+    stays = scenario.name == "to-current"
+    if log is None:
+        note = "the topic has no such partition any more" + ("" if stays else ": its position is removed")
+        return PartitionRewind(*tp, None, None, old, old if stays else None, note=note)
+    unchanged = PartitionRewind(*tp, log.beginning, log.end, old, old)
+    if stays:
+        return replace(unchanged, note="" if old is not None else "no position is stored")
+    wanted, note = _wanted_offset(scenario, tp, old, log, looked_up)
+    if wanted is None:
+        if tp in looked_up:
+            return replace(unchanged, new=None, note="there was no position" if old is not None else "")
+        return replace(unchanged, note=note)
+    offset = min(max(wanted, log.beginning), log.end)
+    clamped = offset != wanted
+    if clamped:
+        note = f"clamped: {wanted} is {'beyond the end' if offset < wanted else 'before the beginning'} offset"
+    # The leader's epoch holds for any offset up to the end of its log.
+    moved = replace(unchanged, new=Position(offset, log.topic_id, log.leader_epoch), clamped=clamped)
+    if moved.other_topic:
+        note = "; ".join(filter(None, [note, "the old position belongs to an earlier topic of this name"]))
+    elif moved.difference == 0:
+        return replace(unchanged, clamped=clamped, note=note)
+    elif old is not None and offset > old.offset:
+        moved = replace(moved, skipped=((old.offset, offset),))
+    return replace(moved, note=note)
+
+
+def _wanted_offset(
+    scenario: Scenario, tp: TopicPartition, old: Position | None, log: PartitionLog, looked_up: LookedUp
+) -> tuple[int | None, str]:
+    """Return the offset that the scenario means, and a note; None if it means no position, or names none."""
+    match scenario.name, scenario.value:
+        case "to-earliest", _:
+            return log.beginning, ""
+        case "to-latest", _:
+            return log.end, ""
+        case "to-offset", int(offset):
+            return offset, ""
+        case "shift-by", int(shift):
+            assert old is not None  # see `_check_shift`
+            return old.offset + shift, ""
+    if tp in looked_up:
+        wanted = looked_up[tp]
+        return (wanted.offset if wanted is not None else None), ""
+    if scenario.name in ("to-datetime", "by-duration"):
+        return log.end, "no record at or after that instant: the end offset"
+    missing = _MISSING.get(scenario.name, "the history has no position of this partition")
+    return None, f"{missing.format(scenario.value)}: left as it is"
+
+
+def _check_shift(partitions: Sequence[TopicPartition], positions: Positions, logs: Logs) -> None:
+    missing = [tp for tp in partitions if tp not in positions]
+    if missing:
+        raise NoPositionError(
+            f"shift-by counts from stored positions, and none is stored of {', '.join(map(str, missing))}. Nothing was "
+            "changed; leave them out of the scope, or name offsets for them first."
+        )
+    recreated = _of_earlier_topic(partitions, positions, logs)
+    if recreated:
+        raise TopicRecreatedError(
+            "shift-by counts from stored positions, and a topic was deleted and created again since, so that these "
+            f"mean nothing in it: {', '.join(recreated)}. Name an offset or a time instead."
+        )
+
+
+def _of_earlier_topic(partitions: Sequence[TopicPartition], positions: LookedUp, logs: Logs) -> list[str]:
+    """Return the partitions whose position belongs to an earlier topic of the same name, with its offset."""
+    return [
+        f"{tp}: offset {position.offset}"
+        for tp in partitions
+        if (position := positions.get(tp)) is not None
+        and (tp not in logs or is_other_topic(position.topic_id, logs[tp].topic_id))
+    ]
+
 
 _FORMAT = "airflow-kafka-offsets rewind 2"
 

@@ -18,14 +18,13 @@ from airflow_kafka_offsets.core.offsets import Position, Scope, TopicPartition, 
 from airflow_kafka_offsets.database.transactions import now
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.ledger.batches import open_batch_of
+from airflow_kafka_offsets.ledger.batch_rows import open_batch_of
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.rewinding.decision import LookedUp, Positions, decide
 from airflow_kafka_offsets.rewinding.history import state_before, state_before_last_rewind, with_loaded_ranges
-from airflow_kafka_offsets.rewinding.preview import RewindPreview
+from airflow_kafka_offsets.rewinding.preview import LookedUp, Positions, RewindPreview, decide
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
 # Their offsets belong to the cluster that the group was loaded from.

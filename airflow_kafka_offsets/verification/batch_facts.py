@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.history import REPLAY_KINDS
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.database.transactions import stream
-from airflow_kafka_offsets.ledger.batch_outputs import outputs_of
+from airflow_kafka_offsets.ledger.batch_notes import outputs_of
 from airflow_kafka_offsets.ledger.batch_rows import as_gap, as_range
 from airflow_kafka_offsets.ledger.replaced_output import same_topic
 from airflow_kafka_offsets.ledger.tables import Tables

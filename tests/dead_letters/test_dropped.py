@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from airflow_kafka_offsets.dead_letters import replay as replay_module
-from airflow_kafka_offsets.dead_letters.drop import drop_dead_letters
-from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_letters
-from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
+from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, drop_dead_letters
 from airflow_kafka_offsets.exceptions import LedgerError
 from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed
 from airflow_kafka_offsets.loading.stage import stage
 from airflow_kafka_offsets.staging.rows import Record
 from tests.support.clients import Kafka, produce

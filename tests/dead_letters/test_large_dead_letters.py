@@ -12,11 +12,12 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.core import chunks
-from airflow_kafka_offsets.dead_letters import context as context_module
-from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_letters
+from airflow_kafka_offsets.dead_letters import replay as replay_module
+from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.kafka import producer
+from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed
 from airflow_kafka_offsets.staging.arrow_files import write_records
 from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory
@@ -55,7 +56,7 @@ def test_few_are_held_at_once(inline_loader: Loader, topic: TopicFactory, monkey
 
     write_to_topic, write_to_file = producer._written, write_records
     monkeypatch.setattr(producer, "_written", written)
-    monkeypatch.setattr(context_module, "write_records", filed)
+    monkeypatch.setattr(replay_module, "write_records", filed)
     sa.event.listen(loader.engine, "before_cursor_execute", executed)
     produce(loader.kafka, name, [LARGE] * 7)
     loader(name, value_format=Json("id BIGINT"), on_bad_record=DeadLetters(topic=dead))

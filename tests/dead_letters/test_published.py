@@ -14,11 +14,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_kafka_offsets import DeltaTable
-from airflow_kafka_offsets.dead_letters.drop import drop_dead_letters
-from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_letters
-from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
+from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, drop_dead_letters
 from airflow_kafka_offsets.exceptions import FencedError, LedgerError, OpenBatchError
-from airflow_kafka_offsets.ledger.dead_letter_batches import settle_dead_letter_batches
+from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed, settle_dead_letter_batches
 from airflow_kafka_offsets.ledger.publications import Publication
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget

@@ -10,13 +10,13 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import ExtraColumns, Reading
 from airflow_kafka_offsets.core.offsets import OffsetRange
-from airflow_kafka_offsets.dead_letters import context as context_module
 from airflow_kafka_offsets.dead_letters import replay as replay_module
-from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_letters
+from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, read_dead_letters
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, FencedError
 from airflow_kafka_offsets.formats.header import Header
 from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed
 from airflow_kafka_offsets.ledger.overview import batches
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.stage import stage
@@ -301,7 +301,7 @@ def test_dead_letters_are_read_batch_by_batch(
         held.append({letter.batch_id for letter in found})
         return iter(found)
 
-    monkeypatch.setattr(context_module, "read_dead_letters", noted)
+    monkeypatch.setattr(replay_module, "read_dead_letters", noted)
     replayed(inline_loader, name)
 
     assert held == [{1}, {2}]

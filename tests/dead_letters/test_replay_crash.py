@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets import Limits
-from airflow_kafka_offsets.dead_letters.replay import Replayed
+from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed
 from airflow_kafka_offsets.staging.rows import Record
 from airflow_kafka_offsets.verification.verify import verify
 from tests.support.clients import Kafka, produce

@@ -14,7 +14,7 @@ from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
 from tests.support.ledgers import Database
 from tests.support.loads import TopicFactory, names
-from tests.support.old_tables import create_version_1
+from tests.support.old_tables import create_version_9
 
 
 @pytest.fixture
@@ -47,6 +47,6 @@ def orders(kafka: KafkaBroker, topic: TopicFactory) -> str:
 
 @pytest.fixture
 def old(engine: Engine) -> Engine:
-    """A database with state tables of schema version 1."""
-    create_version_1(engine)
+    """A database with state tables of schema version 9."""
+    create_version_9(engine)
     return engine

@@ -8,7 +8,7 @@ from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.migrations import RENAMED_COLUMNS
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Ledger, Tables
 from tests.support.command_line import CommandLine, database_connection
-from tests.support.old_tables import T0, contents, position, run_script, structure, upgraded
+from tests.support.old_tables import contents, run_script, structure, upgraded
 
 pytestmark = pytest.mark.server
 
@@ -36,23 +36,19 @@ class TestPrintedStatements:
         def quoted(table: str) -> str:
             return '"' + (prefix + table).replace('"', '""') + '"'
 
-        version_1 = "".join(
-            f"ALTER TABLE {quoted(table)} ADD COLUMN {column} BIGINT;\n"
-            for table in ("consumed_offsets", "offset_ranges")
-            for column in ("ahead_offset", "ahead_before_ms")
-        ) + "".join(
+        version_9 = "".join(
             f"ALTER TABLE {quoted(table)} RENAME COLUMN {new} TO {old};\n"
             for table, renamed in RENAMED_COLUMNS.items()
             for old, new in renamed.items()
         )
-        version_1 += f"ALTER TABLE {quoted('dead_letters')} DROP COLUMN replayed_by;\n"
+        version_9 += f"ALTER TABLE {quoted('dead_letters')} RENAME COLUMN replayed_by TO publishing;\n"
         for way in (
             lambda: initialize(Ledger(engine, tables)),
             lambda: run_script(engine, install.statements(Ledger(engine, tables))),
         ):
-            run_script(engine, version_1)
+            run_script(engine, version_9)
             with engine.begin() as conn:
-                conn.execute(tables.schema_version.update().values(version=1))
+                conn.execute(tables.schema_version.update().values(version=9))
             assert structure(engine) != current
             way()
             assert structure(engine) == current
@@ -69,17 +65,18 @@ class TestCommand:
         done = cli("init", "--conn-id", "warehouse")
 
         assert (done.status, done.stdout) == (0, "")
-        assert f"were upgraded from schema version 1 to {SCHEMA_VERSION}" in done.stderr
+        assert f"were upgraded from schema version 9 to {SCHEMA_VERSION}" in done.stderr
         assert contents(old) == wanted
         assert "exist already, in the version of this package" in cli("init", "--conn-id", "warehouse").stderr
 
     def test_init_that_is_refused_fails(self, cli: CommandLine, old: Engine) -> None:
-        position(old, T0, 10, "hourly", ahead_offset=14, ahead_before_ms=5_000)
+        with old.begin() as conn:
+            conn.exec_driver_sql("UPDATE dead_letters SET publishing = 'batch-1-x'")
 
         for options in ((), ("--show-sql",)):
             done = cli("init", "--conn-id", "warehouse", *options)
             assert (done.status, done.stdout) == (1, "")
-            assert "of group 'hourly' are loaded already" in done.stderr
+            assert "a replay of dead letters was interrupted" in done.stderr
 
     def test_show_sql_prints_what_would_run_on_this_database(self, cli: CommandLine, old: Engine) -> None:
         before = contents(old)
@@ -88,7 +85,7 @@ class TestCommand:
 
         assert done.status == 0, done.stderr
         assert done.stdout == install.statements(Ledger(old))
-        assert done.stdout.count("DROP COLUMN") == 7
+        assert done.stdout.count("RENAME COLUMN") == 6
         assert contents(old) == before
         initialize(Ledger(old))
         current = cli("init", "--conn-id", "warehouse", "--show-sql")

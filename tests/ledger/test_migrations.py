@@ -12,16 +12,16 @@ from airflow_kafka_offsets.lag.measure import group_states
 from airflow_kafka_offsets.ledger import install
 from airflow_kafka_offsets.ledger.batches import open_batch
 from airflow_kafka_offsets.ledger.install import create_missing, initialize
-from airflow_kafka_offsets.ledger.migrations import MIGRATIONS
+from airflow_kafka_offsets.ledger.migrations import MIGRATIONS, OLDEST_VERSION
 from airflow_kafka_offsets.ledger.positions import read_positions
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Ledger, Tables
-from tests.support.old_tables import T0, T1, batch, contents, offset_range, position, structure, upgraded
+from tests.support.old_tables import T0, T1, batch, contents, offset_range, structure, upgraded
 
 pytestmark = pytest.mark.server
 
 
 def test_the_steps_lead_to_the_current_version_one_by_one() -> None:
-    assert list(MIGRATIONS) == list(range(2, SCHEMA_VERSION + 1))
+    assert list(MIGRATIONS) == list(range(OLDEST_VERSION + 1, SCHEMA_VERSION + 1))
 
 
 def test_every_row_is_kept(old: Engine) -> None:
@@ -56,39 +56,10 @@ def test_a_batch_that_is_open_is_finished_with_the_new_tables(old: Engine) -> No
     assert still_open.ranges == (OffsetRange(*T0, 20, 25, 25),)
 
 
-class TestRecordsThatAreLoadedAhead:
-    def test_late_records_are_refused_with_their_groups(self, old: Engine) -> None:
-        position(old, T0, 10, "hourly", ahead_offset=14, ahead_before_ms=5_000)
-        position(old, T0, 10, "daily", ahead_offset=11, ahead_before_ms=5_000)
-        before = contents(old)
-
-        with pytest.raises(
-            LedgerError, match=r"of group 'daily', 'hourly' are loaded already.*run a load without until"
-        ):
-            initialize(Ledger(old))
-        with pytest.raises(LedgerError, match="of group 'daily', 'hourly' are loaded already"):
-            install.statements(Ledger(old))
-
-        assert contents(old) == before
-
-    def test_late_records_of_an_open_batch_are_refused(self, old: Engine) -> None:
-        batch(old, 3, "staged", "hourly", target_table="target")
-        offset_range(old, 3, T0, 0, 10, ahead_offset=14, ahead_before_ms=5_000)
-
-        with pytest.raises(LedgerError, match="of group 'hourly' are loaded already"):
-            initialize(Ledger(old))
-
-    @pytest.mark.parametrize("offset", [14, 15])
-    def test_passed_late_records_are_ignored(self, old: Engine, offset: int) -> None:
-        position(old, T0, offset, "hourly", ahead_offset=14, ahead_before_ms=5_000)
-
-        assert initialize(Ledger(old)) is True
-
-
 class TestOtherVersions:
     def test_whatever_is_not_init_refuses_an_earlier_one_and_names_init(self, old: Engine) -> None:
         before = contents(old)
-        told = rf"schema version 1, this package works with {SCHEMA_VERSION}.*'airflow kafka-offsets init'"
+        told = rf"schema version 9, this package works with {SCHEMA_VERSION}.*'airflow kafka-offsets init'"
 
         with pytest.raises(LedgerError, match=told):
             create_missing(Ledger(old))
@@ -109,10 +80,23 @@ class TestOtherVersions:
             with pytest.raises(LedgerError, match=f"schema version {SCHEMA_VERSION + 1}, this package works with"):
                 refused(Ledger(engine))
 
+    def test_one_before_the_first_release_is_refused_by_init_too(self, old: Engine) -> None:
+        with old.begin() as conn:
+            conn.exec_driver_sql(f"UPDATE offsets_schema_version SET version = {OLDEST_VERSION - 1}")
+        before = contents(old)
+
+        for refused in (initialize, create_missing, install.statements):
+            with pytest.raises(
+                LedgerError, match=r"before its first release.*note the positions in 'consumed_offsets'"
+            ):
+                refused(Ledger(old))
+
+        assert contents(old) == before
+
 
 def test_a_step_that_fails_leaves_nothing_of_itself(old: Engine) -> None:
     with old.begin() as conn:
-        conn.exec_driver_sql("CREATE VIEW mine AS SELECT ahead_before_ms FROM offset_ranges")
+        conn.exec_driver_sql("CREATE VIEW mine AS SELECT publishing FROM dead_letters")
     before = structure(old), contents(old)
 
     with pytest.raises(LedgerError, match=r"cannot be upgraded .*--show-sql"):
@@ -136,50 +120,44 @@ def test_one_of_two_processes_migrates(old: Engine) -> None:
         assert install.installed_version(conn, Tables()) == SCHEMA_VERSION
 
 
-def test_a_load_that_is_being_committed_is_waited_for(old: Engine) -> None:
-    """What it loaded ahead of its position is seen, and not dropped unseen."""
-    if old.dialect.name == "sqlite":
-        pytest.skip("the writer that comes second waits at BEGIN")
-    with ThreadPoolExecutor(1) as thread, old.connect() as load, load.begin():
-        load.exec_driver_sql("UPDATE consumed_offsets SET ahead_offset = 99, ahead_before_ms = 5 WHERE partition = 0")
-        upgrade = thread.submit(initialize, Ledger(old))
-        with old.connect() as conn:
-            while not conn.exec_driver_sql("SELECT count(*) FROM pg_locks WHERE NOT granted").scalar_one():
-                assert not upgrade.done(), upgrade.result()
-        load.commit()
+def test_states_and_kinds_and_names_of_targets_get_their_new_words(old: Engine) -> None:
+    batch(old, 3, "planned", target_table="target")
+    batch(old, 4, "ahead", target_table="callable://shop.write")
+    batch(old, 5, kind="start")
 
-        with pytest.raises(LedgerError, match="of group 'loader' are loaded already"):
-            upgrade.result()
+    initialize(Ledger(old))
+
+    found = {row["batch_id"]: row for row in contents(old)["offset_batches"]}
+    assert (found[4]["state"], found[4]["target_table"]) == ("prefetched", "function://shop.write")
+    assert found[5]["kind"] == "initialize"
 
 
 class TestInterruptedReplaysOfDeadLetters:
     """Version 10 knows them as batches; before it, a dead letter named the attempt that may have published it."""
 
-    @pytest.fixture
-    def version_9(self, engine: Engine) -> Engine:
-        initialize(Ledger(engine))
-        with engine.begin() as conn:
-            conn.exec_driver_sql("ALTER TABLE dead_letters DROP COLUMN replayed_by")
-            conn.exec_driver_sql("ALTER TABLE dead_letters ADD publishing VARCHAR(80)")
-            conn.exec_driver_sql("UPDATE offsets_schema_version SET version = 9")
-            conn.exec_driver_sql(
-                "INSERT INTO dead_letters (batch_id, topic, partition, offset_value, consumer_group, error, "
-                "publishing) VALUES (1, 'orders', 0, 5, 'loader', 'no JSON', 'batch-1-x')"
-            )
-        return engine
+    def test_they_are_refused(self, old: Engine) -> None:
+        with old.begin() as conn:
+            conn.exec_driver_sql("UPDATE dead_letters SET publishing = 'batch-1-x'")
+        before = contents(old)
 
-    def test_interrupted_replays_are_refused(self, version_9: Engine) -> None:
         with pytest.raises(LedgerError, match="a replay of dead letters was interrupted"):
-            initialize(Ledger(version_9))
+            initialize(Ledger(old))
+        with pytest.raises(LedgerError, match="a replay of dead letters was interrupted"):
+            install.statements(Ledger(old))
 
-        assert contents(version_9)["offsets_schema_version"] == [{"version": 9}]
+        assert contents(old) == before
 
-    def test_others_are_upgraded(self, version_9: Engine) -> None:
-        with version_9.begin() as conn:
-            conn.exec_driver_sql("UPDATE dead_letters SET publishing = NULL")
+    def test_one_that_begins_to_publish_is_waited_for(self, old: Engine) -> None:
+        """What it publishes is seen, and not dropped unseen."""
+        if old.dialect.name == "sqlite":
+            pytest.skip("the writer that comes second waits at BEGIN")
+        with ThreadPoolExecutor(1) as thread, old.connect() as replay, replay.begin():
+            replay.exec_driver_sql("UPDATE dead_letters SET publishing = 'batch-1-x'")
+            upgrade = thread.submit(initialize, Ledger(old))
+            with old.connect() as conn:
+                while not conn.exec_driver_sql("SELECT count(*) FROM pg_locks WHERE NOT granted").scalar_one():
+                    assert not upgrade.done(), upgrade.result()
+            replay.commit()
 
-        assert initialize(Ledger(version_9)) is True
-
-        (letter,) = contents(version_9)["dead_letters"]
-        assert letter["replayed_by"] is None
-        assert "publishing" not in letter
+            with pytest.raises(LedgerError, match="a replay of dead letters was interrupted"):
+                upgrade.result()

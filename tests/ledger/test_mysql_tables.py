@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
@@ -14,6 +15,7 @@ from airflow_kafka_offsets.exceptions import FencedError, GroupBusyError, Ledger
 from airflow_kafka_offsets.ledger.batches import open_batch
 from airflow_kafka_offsets.ledger.claims import claim_group
 from airflow_kafka_offsets.ledger.install import create_missing, initialize, statements
+from airflow_kafka_offsets.ledger.migrations import RENAMED_COLUMNS
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from tests.support.ledgers import CLUSTER, FIRST_LOAD, FIRST_TRY, MINUTE, OTHER_RUN, RECIPE, SECOND_TRY
 from tests.support.mariadb import do, select
@@ -54,17 +56,21 @@ def test_a_group_has_one_prefetched_load(ledger: Ledger) -> None:
         planned(ledger, "a", "prefetched")
 
 
-def test_tables_of_version_8_get_the_key_of_prefetched_loads(ledger: Ledger) -> None:
+def test_an_upgrade_renames_the_key_of_prefetched_loads(ledger: Ledger) -> None:
     described = select(ledger.engine, "SHOW CREATE TABLE offset_batches")
-    do(ledger.engine, "ALTER TABLE offset_batches DROP KEY offset_batches_one_prefetched, DROP COLUMN prefetched_load")
-    for old, new in {
-        "letters_topic": "dead_letter_topic",
-        "letters_sent_at": "dead_letters_sent_at",
-        "publishing_at": "publish_started_at",
-        "files_since": "has_files_since",
-    }.items():
-        do(ledger.engine, f"ALTER TABLE offset_batches RENAME COLUMN {new} TO {old}")
-    do(ledger.engine, "UPDATE offsets_schema_version SET version = 8")
+    (generated,) = re.findall(r"`prefetched_load` (.* STORED)", described[0][1])
+    assert "'prefetched'" in generated
+    do(
+        ledger.engine,
+        "ALTER TABLE offset_batches DROP KEY offset_batches_one_prefetched, DROP COLUMN prefetched_load, "
+        f"ADD ahead_load {generated.replace('prefetched', 'ahead')}, "
+        "ADD UNIQUE KEY offset_batches_one_ahead (ahead_load)",
+    )
+    for table, renamed in RENAMED_COLUMNS.items():
+        for old, new in renamed.items():
+            do(ledger.engine, f"ALTER TABLE {table} RENAME COLUMN {new} TO {old}")
+    do(ledger.engine, "ALTER TABLE dead_letters RENAME COLUMN replayed_by TO publishing")
+    do(ledger.engine, "UPDATE offsets_schema_version SET version = 9")
 
     assert initialize(ledger)
 

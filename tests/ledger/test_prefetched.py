@@ -6,10 +6,9 @@ from sqlalchemy.exc import IntegrityError
 
 from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.exceptions import BatchClosedError, FencedError, OpenBatchError, PositionConflictError
-from airflow_kafka_offsets.ledger.batch_rows import Batch
+from airflow_kafka_offsets.ledger.batch_rows import Batch, has_prefetched_batch
 from airflow_kafka_offsets.ledger.batches import abandon, begin_staging, mark_staged, open_batch, record_plan
 from airflow_kafka_offsets.ledger.claims import GroupClaim
-from airflow_kafka_offsets.ledger.prefetched import has_prefetched_batch
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from tests.support.ledgers import (
     FIRST_LOAD,

@@ -16,16 +16,13 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets import DeadLetters, StateTables
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import transact
-from airflow_kafka_offsets.dead_letters.drop import drop_dead_letters
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
-from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, drop_dead_letters
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.schema_registry import SchemaRegistry
 from airflow_kafka_offsets.ledger.groups import wait_for_group
-from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.installation import installation_id
-from airflow_kafka_offsets.ledger.rights import grants, of_loads, of_moves
+from airflow_kafka_offsets.ledger.install import grants, initialize, installation_id, rights_of_loads, rights_of_moves
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.rewinding.execution import execute_rewind
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
@@ -188,7 +185,7 @@ def needed(rights: Callable[[Tables], Iterator[tuple[sa.Table, str]]]) -> list[s
     return [f"{right} ON {table.fullname}" for table, right in rights(TABLES)]
 
 
-OF_LOADS = [*needed(of_loads), "USAGE ON SCHEMA state", "USAGE ON SEQUENCE state.offset_batches_batch_id_seq"]
+OF_LOADS = [*needed(rights_of_loads), "USAGE ON SCHEMA state", "USAGE ON SEQUENCE state.offset_batches_batch_id_seq"]
 
 
 # A cursor whose query is denied is closed by the garbage collector.
@@ -214,7 +211,7 @@ class TestMoves:
         load_and_move(loader)
 
     @denied
-    @pytest.mark.parametrize("right", [*needed(of_moves), "DELETE ON target"])
+    @pytest.mark.parametrize("right", [*needed(rights_of_moves), "DELETE ON target"])
     def test_no_right_is_superfluous(self, owner: Engine, loader: Loader, right: str) -> None:
         grant(owner, "SELECT, INSERT, DELETE", moves=True)
         with revoked(owner, right), pytest.raises(KafkaOffsetsError, match=r"permission denied|may not"):

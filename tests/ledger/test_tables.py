@@ -12,8 +12,7 @@ from sqlalchemy.engine import Dialect
 from sqlglot import exp
 
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError
-from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.rights import grants
+from airflow_kafka_offsets.ledger.install import grants, initialize
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Ledger, Tables
 
 DIALECTS = {

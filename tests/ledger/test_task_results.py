@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from airflow_kafka_offsets.core.planning import Plan
-from airflow_kafka_offsets.ledger import task_results
+from airflow_kafka_offsets.ledger import overview
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
-from airflow_kafka_offsets.ledger.task_results import TaskResult, read_task_result
+from airflow_kafka_offsets.ledger.overview import TaskResult, read_task_result
 from tests.support.ledgers import GROUP, NEXT_LOAD, OTHER_RUN, SECOND_TRY, T0, T1, Database, offset_range
 
 
@@ -55,7 +55,7 @@ def test_too_many_partitions_and_batches_are_left_to_the_history(db: Database, m
     held = db.claim()
     db.load(held)
     last = db.load(held, NEXT_LOAD)
-    monkeypatch.setattr(task_results, "MOST", 1)
+    monkeypatch.setattr(overview, "MOST", 1)
 
     found = result(db)
     assert found.ranges is None

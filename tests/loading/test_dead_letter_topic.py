@@ -12,8 +12,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.dead_letters.drop import drop_dead_letters
-from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, drop_dead_letters
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.kafka.producer import producer_config
 from airflow_kafka_offsets.loading import after_commit

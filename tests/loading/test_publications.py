@@ -14,8 +14,8 @@ from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import OlderLedgerError, VerificationError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
-from airflow_kafka_offsets.ledger.group_summaries import GroupSummary, group_summaries
-from airflow_kafka_offsets.ledger.installation import installation_id
+from airflow_kafka_offsets.ledger.install import installation_id
+from airflow_kafka_offsets.ledger.overview import GroupSummary, group_summaries
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.rewinding.execution import abandon_batch

@@ -13,12 +13,13 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets import ExtraColumns, Staging
-from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_letters
+from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, read_dead_letters, summary
 from airflow_kafka_offsets.exceptions import RecordError, RegistryUnavailableError
 from airflow_kafka_offsets.formats import schema_registry
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed
 from airflow_kafka_offsets.ledger.overview import batch_parts
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.replaying.replay import replay

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_kafka_offsets.dead_letters.page import Excerpt
+from airflow_kafka_offsets.dead_letters.selection import Excerpt
 from airflow_kafka_offsets.lag.report import LagReport, PartitionLag
-from airflow_kafka_offsets.ledger.group_summaries import BatchSummary, GroupSummary
+from airflow_kafka_offsets.ledger.overview import BatchSummary, GroupSummary
 from airflow_kafka_offsets.plugin.group_rows import Level, group_row, headroom_share, in_order
 from airflow_kafka_offsets.plugin.problems import Problem
 from airflow_kafka_offsets.plugin.rendering import duration, text_of

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_kafka_offsets.core.offsets import PartitionLog, Position, Scope, TopicPartition, partitions_in
 from airflow_kafka_offsets.exceptions import NoPositionError, TopicRecreatedError, UnknownTopicError
-from airflow_kafka_offsets.rewinding.decision import PartitionRewind, decide
+from airflow_kafka_offsets.rewinding.preview import PartitionRewind, decide
 from airflow_kafka_offsets.rewinding.scenarios import Scenario, read_offsets, write_offsets
 
 ID, OTHER_ID = "vVZ4aDWLQP2NkY0pxyHJYA", "Xw-aDWLQP2NkY0pxyHJYBQ"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
-from airflow_kafka_offsets.rewinding.decision import PartitionRewind, decide
+from airflow_kafka_offsets.rewinding.preview import PartitionRewind, decide
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
 ID, OTHER_ID = "vVZ4aDWLQP2NkY0pxyHJYA", "Xw-aDWLQP2NkY0pxyHJYBQ"

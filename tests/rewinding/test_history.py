@@ -15,7 +15,6 @@ from airflow_kafka_offsets.exceptions import (
 from airflow_kafka_offsets.ledger.batch_rows import Recipe
 from airflow_kafka_offsets.ledger.batches import record_plan
 from airflow_kafka_offsets.ledger.positions import read_positions
-from airflow_kafka_offsets.rewinding.decision import PartitionRewind
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.rewinding.history import (
     executed_preview,
@@ -23,7 +22,7 @@ from airflow_kafka_offsets.rewinding.history import (
     state_before,
     state_before_last_rewind,
 )
-from airflow_kafka_offsets.rewinding.preview import RewindPreview
+from airflow_kafka_offsets.rewinding.preview import PartitionRewind, RewindPreview
 from tests.support.warehouse import (
     CLUSTER,
     GROUP,

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from airflow_kafka_offsets.core.offsets import Position
 from airflow_kafka_offsets.core.text import MAX_INT64
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.rewinding.decision import PartitionRewind
-from airflow_kafka_offsets.rewinding.preview import RewindPreview
+from airflow_kafka_offsets.rewinding.preview import PartitionRewind, RewindPreview
 
 ID = "vVZ4aDWLQP2NkY0pxyHJYA"
 MOVED_BACK = PartitionRewind("orders", 0, 20, 500, Position(100, ID, 3), Position(20, ID, 4), True, "clamped")

@@ -1,4 +1,4 @@
-"""State tables of schema version 1, and what is in a database."""
+"""State tables of schema version 9, and what is in a database."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.ledger.migrations import RENAMED_COLUMNS
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION
 
 DATA = Path(__file__).parents[1] / "ledger/data"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-DROPPED = {"ahead_offset", "ahead_before_ms", "loaded_offset", "loaded_before_ms"}
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
@@ -79,16 +79,17 @@ def position(engine: Engine, tp: TopicPartition, offset: int, group: str = "load
     insert(engine, "consumed_offsets", **names | {"batch_id": 1, "updated_at": NOON} | values)
 
 
-def create_version_1(engine: Engine) -> None:
-    """Create state tables of version 1 with a group that loaded two batches; what the first loaded early, its position
-    has passed.
-    """
-    run_script(engine, (DATA / f"state_tables_version_1_{engine.dialect.name}.sql").read_text())
+def create_version_9(engine: Engine) -> None:
+    """Create state tables of version 9 with a group that loaded two batches."""
+    run_script(engine, (DATA / f"state_tables_version_9_{engine.dialect.name}.sql").read_text())
     insert(engine, "consumer_groups", group_id="loader", cluster_id="c", generation=0, epoch=2)
-    batch(engine, 1, target_table="target", records=12, row_count=12, committed_at=NOON)
-    batch(engine, 2, target_table="target", records=8, row_count=7, dead_letters=1, committed_at=NOON)
-    offset_range(engine, 1, T0, 0, 10, ahead_offset=14, ahead_before_ms=5_000, records=12)
-    offset_range(engine, 2, T0, 10, 20, loaded_offset=14, loaded_before_ms=5_000, records=8)
+    batch(engine, 1, target_table="target", records=12, row_count=12, committed_at=NOON, files_since=NOON)
+    batch(
+        engine, 2, target_table="target", records=8, row_count=7, dead_letters=1, committed_at=NOON,
+        letters_topic="bad", letters_sent_at=NOON,
+    )  # fmt: skip
+    offset_range(engine, 1, T0, 0, 10, records=12)
+    offset_range(engine, 2, T0, 10, 20, records=8, replaced_from=12, replaced_to=15)
     offset_range(engine, 2, T1, 0, 5, topic_id="id", leader_epoch=3, end_epoch=4)
     insert(
         engine,
@@ -117,31 +118,11 @@ def create_version_1(engine: Engine) -> None:
 
 
 def upgraded(engine: Engine) -> dict[str, list[dict[str, Any]]]:
-    """What version 1 holds, as the current version has to."""
-    found = {
-        table: [{name: value for name, value in row.items() if name not in DROPPED} for row in rows]
-        for table, rows in contents(engine).items()
-    }
-    authors, spans = ("triggered_by", "os_user", "database_user"), ("records_since_ms", "records_until_ms")
-    added = dict.fromkeys(
-        (
-            *authors,
-            *spans,
-            "added_columns",
-            "dead_letter_topic",
-            "dead_letters_sent_at",
-            "publish_started_at",
-            "has_files_since",
-            "outputs",
-        )
-    )
-    found["offset_batches"] = [row | added for row in found["offset_batches"]]
-    renamed = {"replaced_from": "replaced_start_offset", "replaced_to": "replaced_end_offset"}
-    found["offset_ranges"] = [
-        {renamed.get(name, name): value for name, value in row.items()} for row in found["offset_ranges"]
-    ]
-    found["dead_letters"] = [
-        row | dict.fromkeys(("error_class", "schema_id", "replayed_by")) for row in found["dead_letters"]
-    ]
-    found |= {"schema_texts": [], "batch_schemas": [], "offsets_installation": []}
+    """What version 9 holds, as the current version has to."""
+    found = contents(engine)
+    for table, renamed in RENAMED_COLUMNS.items():
+        found[table] = [{renamed.get(name, name): value for name, value in row.items()} for row in found[table]]
+    for letter in found["dead_letters"]:
+        del letter["publishing"]
+        letter["replayed_by"] = None
     return found | {"offsets_schema_version": [{"version": SCHEMA_VERSION}]}

@@ -10,9 +10,8 @@ import pytest
 
 from airflow_kafka_offsets.core.offsets import parse_scope
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
-from airflow_kafka_offsets.rewinding.decision import PartitionRewind
 from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind
-from airflow_kafka_offsets.rewinding.preview import RewindPreview
+from airflow_kafka_offsets.rewinding.preview import PartitionRewind, RewindPreview
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.sql.table import SqlTable

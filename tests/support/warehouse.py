@@ -22,14 +22,13 @@ from airflow_kafka_offsets.ledger.groups import read_generation
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.positions import RangeRead, read_positions
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.rewinding.decision import decide
 from airflow_kafka_offsets.rewinding.execution import execute_rewind
 from airflow_kafka_offsets.rewinding.history import (
     state_before,
     state_before_last_rewind,
     with_loaded_ranges,
 )
-from airflow_kafka_offsets.rewinding.preview import RewindPreview
+from airflow_kafka_offsets.rewinding.preview import RewindPreview, decide
 from airflow_kafka_offsets.rewinding.previewing import current_state
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.sql.table import SqlTable

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_letters
+from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import VerificationError
+from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed
 from airflow_kafka_offsets.staging.rows import Record
 from airflow_kafka_offsets.transforms.sql import Sql
 from tests.support import fixtures

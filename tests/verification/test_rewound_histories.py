@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, Position, TopicPartition
-from airflow_kafka_offsets.rewinding.decision import PartitionRewind, decide
+from airflow_kafka_offsets.rewinding.preview import PartitionRewind, decide
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.target_rows import RowCount
 from airflow_kafka_offsets.verification.facts import BatchFacts, LoadedRange, RemovedOutput

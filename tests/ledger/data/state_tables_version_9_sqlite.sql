@@ -1,3 +1,11 @@
+CREATE TABLE IF NOT EXISTS batch_schemas (
+	batch_id BIGINT NOT NULL,
+	part VARCHAR(20) NOT NULL,
+	schema_id BIGINT NOT NULL,
+	digest VARCHAR(64) NOT NULL,
+	PRIMARY KEY (batch_id, part, schema_id)
+);
+
 CREATE TABLE IF NOT EXISTS consumed_offsets (
 	consumer_group VARCHAR(250) NOT NULL,
 	topic VARCHAR(249) NOT NULL,
@@ -5,8 +13,6 @@ CREATE TABLE IF NOT EXISTS consumed_offsets (
 	offset_value BIGINT NOT NULL,
 	topic_id VARCHAR(40),
 	leader_epoch INTEGER,
-	ahead_offset BIGINT,
-	ahead_before_ms BIGINT,
 	record_timestamp DATETIME,
 	batch_id BIGINT NOT NULL,
 	updated_at DATETIME NOT NULL,
@@ -34,8 +40,13 @@ CREATE TABLE IF NOT EXISTS dead_letters (
 	headers TEXT,
 	record_timestamp DATETIME,
 	error TEXT NOT NULL,
+	error_class VARCHAR(20),
+	schema_id BIGINT,
+	publishing VARCHAR(80),
 	PRIMARY KEY (batch_id, topic, partition, offset_value)
 );
+
+CREATE INDEX IF NOT EXISTS dead_letters_with_contents ON dead_letters (consumer_group, batch_id) WHERE coalesce(error_class, '') NOT IN ('dropped', 'size');
 
 CREATE TABLE IF NOT EXISTS offset_batches (
 	batch_id INTEGER NOT NULL,
@@ -63,6 +74,17 @@ CREATE TABLE IF NOT EXISTS offset_batches (
 	planned_at DATETIME NOT NULL,
 	staged_at DATETIME,
 	committed_at DATETIME,
+	triggered_by TEXT,
+	os_user TEXT,
+	database_user TEXT,
+	records_since_ms BIGINT,
+	records_until_ms BIGINT,
+	added_columns TEXT,
+	letters_topic VARCHAR(249),
+	letters_sent_at DATETIME,
+	publishing_at DATETIME,
+	files_since DATETIME,
+	outputs TEXT,
 	PRIMARY KEY (batch_id)
 );
 
@@ -70,7 +92,15 @@ CREATE INDEX IF NOT EXISTS offset_batches_by_group ON offset_batches (consumer_g
 
 CREATE INDEX IF NOT EXISTS offset_batches_by_run ON offset_batches (consumer_group, run_id, task_id);
 
+CREATE UNIQUE INDEX IF NOT EXISTS offset_batches_one_ahead ON offset_batches (consumer_group) WHERE kind = 'load' AND state IN ('ahead');
+
 CREATE UNIQUE INDEX IF NOT EXISTS offset_batches_one_open ON offset_batches (consumer_group) WHERE kind = 'load' AND state IN ('planned', 'staged');
+
+CREATE INDEX IF NOT EXISTS offset_batches_publishing ON offset_batches (consumer_group) WHERE publishing_at IS NOT NULL;
+
+CREATE INDEX IF NOT EXISTS offset_batches_unsent ON offset_batches (consumer_group) WHERE letters_topic IS NOT NULL AND letters_sent_at IS NULL;
+
+CREATE INDEX IF NOT EXISTS offset_batches_with_files ON offset_batches (consumer_group) WHERE files_since IS NOT NULL;
 
 CREATE TABLE IF NOT EXISTS offset_gaps (
 	batch_id BIGINT NOT NULL,
@@ -93,10 +123,6 @@ CREATE TABLE IF NOT EXISTS offset_ranges (
 	target_offset BIGINT NOT NULL,
 	leader_epoch INTEGER,
 	end_epoch INTEGER,
-	loaded_offset BIGINT,
-	loaded_before_ms BIGINT,
-	ahead_offset BIGINT,
-	ahead_before_ms BIGINT,
 	replaced_from BIGINT,
 	replaced_to BIGINT,
 	records BIGINT,
@@ -106,6 +132,12 @@ CREATE TABLE IF NOT EXISTS offset_ranges (
 	last_timestamp DATETIME,
 	how VARCHAR(20) NOT NULL,
 	PRIMARY KEY (batch_id, topic, partition)
+);
+
+CREATE TABLE IF NOT EXISTS offsets_installation (
+	number INTEGER NOT NULL,
+	installation_id VARCHAR(40) NOT NULL,
+	PRIMARY KEY (number)
 );
 
 CREATE TABLE IF NOT EXISTS offsets_schema_version (
@@ -123,4 +155,11 @@ CREATE TABLE IF NOT EXISTS replaced_output (
 	PRIMARY KEY (batch_id, replaced_batch_id, topic, partition)
 );
 
-INSERT INTO offsets_schema_version (version) VALUES (1);
+CREATE TABLE IF NOT EXISTS schema_texts (
+	digest VARCHAR(64) NOT NULL,
+	type VARCHAR(20) NOT NULL,
+	texts TEXT NOT NULL,
+	PRIMARY KEY (digest)
+);
+
+INSERT INTO offsets_schema_version (version) VALUES (9);

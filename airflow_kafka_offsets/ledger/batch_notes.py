@@ -1,19 +1,62 @@
-"""What schema ids meant when batches read them: stored with each batch, for replays whose registry does not know them
-any more.
+"""What a commit notes with its batch: its rows in each of several sinks and the columns that it added, as JSON; and the
+schemas that it read, for replays whose registry does not know them any more.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema
+from airflow_kafka_offsets.ledger.batch_rows import update_batch
 from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.sinks.table import Target
+from airflow_kafka_offsets.sinks.target_rows import BranchOutput
+
+
+def note_outputs(conn: Connection, tables: Tables, batch_id: int, target: Target) -> None:
+    """Store what a batch wrote into each branch of a fan-out, beside what it wrote before, and what it removed of other
+    batches.
+
+    Called within the transaction, under the group's lock.
+
+    :param batch_id: of the batch; one that moves positions writes nothing
+    :param target: one that is no fan-out needs no note
+    """
+    if target.written:
+        _change(conn, tables, batch_id, target.written)
+    for (replaced, name), rows in target.removed.items():
+        _change(conn, tables, replaced, {name: BranchOutput(-rows, True)})
+
+
+def outputs_of(text: str | None) -> dict[str, BranchOutput]:
+    """Return the rows of a batch by branch.
+
+    :param text: as it is stored
+    """
+    return {name: BranchOutput(**output) for name, output in json.loads(text or "{}").items()}
+
+
+def _change(conn: Connection, tables: Tables, batch_id: int, added: Mapping[str, BranchOutput]) -> None:
+    batches = tables.offset_batches.c
+    outputs = outputs_of(conn.scalar(sa.select(batches.outputs).where(batches.batch_id == batch_id)))
+    for name, output in added.items():
+        before = outputs.get(name, BranchOutput(0, True))
+        outputs[name] = BranchOutput(before.rows + output.rows, before.is_each and output.is_each)
+    text = json.dumps({name: output._asdict() for name, output in outputs.items()})
+    update_batch(conn, tables, batch_id, outputs=text)
+
+
+def note_added_columns(conn: Connection, tables: Tables, batch_id: int, names: Sequence[str]) -> None:
+    """Write to the history of a batch which columns its target got for it, as JSON, after those that it got before."""
+    batches = tables.offset_batches.c
+    before = json.loads(conn.scalar(sa.select(batches.added_columns).where(batches.batch_id == batch_id)) or "[]")
+    update_batch(conn, tables, batch_id, added_columns=json.dumps([*before, *names]))
 
 
 def store_schemas(conn: Connection, tables: Tables, batch_id: int, schemas: Sequence[ReadSchema]) -> None:
