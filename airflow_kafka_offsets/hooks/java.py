@@ -14,8 +14,15 @@ from airflow.sdk.configuration import conf
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.spark.class_archive import ClassArchive, has_own_options
+from airflow_kafka_offsets.spark.job import StageJob
 
 _OLDEST = 17
+
+_QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
+
+# Up to so many rows, optimizing the code of a transform takes longer than it saves; with three times as many it breaks
+# even.
+_FEW_ROWS = 1_000_000
 
 _ENVIRONMENT = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 
@@ -93,3 +100,18 @@ def _java() -> str | None:
 @cache
 def _version(java: str) -> str:
     return subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+
+
+def java_options(job: StageJob, environment: Mapping[str, str], classes: str = "") -> dict[str, str]:
+    """Return environment variables for the JVM that builds spark-submit's command line, and for the driver.
+
+    The driver only hands slices to Python, or few rows to a transform. The user's own options, in these variables or in
+    `spark.driver.extraJavaOptions`, come later and win.
+
+    :param environment: may hold the user's own options
+    :param classes: options of the driver for its archive of classes
+    """
+    is_quick = job.dataframe_transform is None or job.offsets <= _FEW_ROWS
+    options = {"SPARK_LAUNCHER_OPTS": [_QUICK_COMPILER], "SPARK_SUBMIT_OPTS": [_QUICK_COMPILER] * is_quick + [classes]}
+    merged = {name: " ".join([*ours, environment.get(name, "")]).strip() for name, ours in options.items()}
+    return {name: text for name, text in merged.items() if text}

@@ -20,7 +20,7 @@ from airflow_kafka_offsets.core.hosts import address, is_this_machine
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.session_launcher import SessionLauncher
+from airflow_kafka_offsets.spark.launchers import SessionLauncher
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.client import DefaultChannelBuilder

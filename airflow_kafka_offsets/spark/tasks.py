@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,9 +16,8 @@ from airflow_kafka_offsets.exceptions import KafkaOffsetsError, NewFieldError, R
 from airflow_kafka_offsets.formats.read_schemas import has_schema_ids, schemas_read
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder, decoder_of
 from airflow_kafka_offsets.formats.row_columns import add_origin, format_columns
-from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.slice_notes import SliceReport
+from airflow_kafka_offsets.spark.progress import SliceReport
 from airflow_kafka_offsets.staging.dead_letters import DeadLetterFile
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
@@ -27,18 +27,8 @@ from airflow_kafka_offsets.transforms.transform import BatchFunction
 from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 from airflow_kafka_offsets.writers.row_writer import STORAGE
 
-_RESULT = pa.schema(
-    [
-        ("name", pa.string()),
-        ("row_count", pa.int64()),
-        ("byte_count", pa.int64()),
-        ("sha256", pa.string()),
-        ("data", pa.string()),
-        ("branch", pa.int64()),
-    ]
-)
-
-RESULT_DDL = spark_ddl(_RESULT)
+RESULT_DDL = "file STRING"
+"""The column of what `write_arrow` yields."""
 
 _NO_DEAD_LETTER = (
     ". The record becomes no dead letter, as other rows that the transform of DataFrames made of it may be written: "
@@ -66,11 +56,10 @@ def read_arrow(job: StageJob, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.
 def write_arrow(job: StageJob, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Do the same as `write_rows`, as a function for `mapInArrow`.
 
-    :return: a row for each file, with the fields of `StagedFile` in their order
+    :return: for each file a row with the fields of `StagedFile`, as JSON
     """
     for file in write_rows(job, rows):
-        values = (file.name, file.rows, file.bytes, file.sha256, file.data, file.branch)
-        yield pa.RecordBatch.from_pylist([dict(zip(_RESULT.names, values, strict=True))], schema=_RESULT)
+        yield pa.RecordBatch.from_pydict({"file": [json.dumps(asdict(file))]})
 
 
 def read_rows(job: StageJob, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
