@@ -19,7 +19,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.hooks.java import check_java, class_options, java_options
+from airflow_kafka_offsets.hooks.java import check_java, java_options
 from airflow_kafka_offsets.hooks.spark_application import ApplicationEndedError, SparkApplication, SparkHook
 from airflow_kafka_offsets.spark import daemon
 from airflow_kafka_offsets.spark.job import StageJob
@@ -82,7 +82,7 @@ class SparkSubmitLauncher:
                 f"Connection {connection.conn_id!r} leads to the cluster {master}: set Staging.dir to a location that "
                 "the workers and Spark's executors share (s3://…, gs://…, hdfs://…, or a shared file system)"
             )
-        if problem := self._weakness(hook):
+        if problem := self.weakness():
             log.warning("%s", problem)
         if shutil.which(binary, path=submit_environment()["PATH"]) is None:
             raise ConfigurationError(
@@ -97,10 +97,7 @@ class SparkSubmitLauncher:
 
     def weakness(self) -> str | None:
         """Return what the connection's cluster lacks to protect Kafka's credentials; None where it lacks nothing."""
-        return self._weakness(self._make_hook())
-
-    def _weakness(self, hook: SparkHook) -> str | None:
-        return weakness(hook.resolved["master"], {**_spark_defaults(), **self._conf})
+        return weakness(self.master(), {**_spark_defaults(), **self._conf})
 
     def __call__(self, job: StageJob) -> None:
         """Stage a job in the application of the jobs before, or start one."""
@@ -148,11 +145,10 @@ class SparkSubmitLauncher:
                 self._end()
         self._with_sql = with_sql
         hook = self._make_hook()
-        home = spark_home(hook.resolved["spark_binary"])
-        options = class_options(home, {**_spark_defaults(), **self._conf}, with_sql=with_sql)
+        home, properties = spark_home(hook.resolved["spark_binary"]), {**_spark_defaults(), **self._conf}
         self._application = SparkApplication(
             lambda package, path: self._make_hook(py_files=package, application_args=[path]),
-            submit_environment() | java_options(job, os.environ, options),
+            submit_environment() | java_options(job, home, properties),
             self._secrets,
             is_local=_is_local(hook.resolved["master"]),
         )

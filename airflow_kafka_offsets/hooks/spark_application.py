@@ -80,19 +80,16 @@ class SparkApplication:
             self._listener.bind(path)
             self._listener.listen(1)
             # Readable from the end of spark-submit on.
-            self._ended, self._runs = socket.socketpair()
-            stack.callback(self._runs.close)
-            stack.callback(self._ended.close)
-            self._application = str(application)
-            self._environment = dict(environment)
+            self._ended, self._runs = map(stack.enter_context, socket.socketpair())
             if is_local:
                 # For Python workers, whose daemon is a module of the package.
                 python_path = [str(package), environment.get("PYTHONPATH", "")]
-                self._environment["PYTHONPATH"] = os.pathsep.join(filter(None, python_path))
+                environment = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, python_path))}
             self._hook = make_hook(str(package), path)
             self._resources = stack.pop_all()
         # What is logged there belongs to the same task.
-        self._thread = Thread(target=copy_context().run, args=(self._submit,), name="spark-submit", daemon=True)
+        work = (self._submit, str(application), environment)
+        self._thread = Thread(target=copy_context().run, args=work, name="spark-submit", daemon=True)
 
     def stage(self, job: StageJob) -> None:
         """Stage a job.
@@ -151,11 +148,11 @@ class SparkApplication:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def _submit(self) -> None:
+    def _submit(self, application: str, environment: Mapping[str, str]) -> None:
         try:
             with self._hook.folded.apart():
                 # What a library prints need not be UTF-8.
-                self._hook.submit(self._application, env=self._environment, errors="replace")
+                self._hook.submit(application, env=environment, errors="replace")
         except Exception as error:
             # It is raised where a job waits for it.
             self._error = error

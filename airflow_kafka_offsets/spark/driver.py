@@ -26,7 +26,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsErr
 from airflow_kafka_offsets.formats.read_schemas import with_texts
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.spark.daemon import prefer_installed_pyspark
-from airflow_kafka_offsets.spark.job import Answer, Jobs, SentJob, StageJob, split_secrets
+from airflow_kafka_offsets.spark.job import Answer, Jobs, SentJob, StageJob, split_job
 from airflow_kafka_offsets.spark.progress import Display, MarkedLines, Progress, SliceNotes
 from airflow_kafka_offsets.spark.tasks import RESULT_DDL, read_arrow, report_failure, stage_slices, write_arrow
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -157,7 +157,7 @@ class Application:
         if job.dataframe_transform is not None:
             run(self._sql(), job, display)
         else:
-            self._stage_without_sql(split_secrets(job), display)
+            self._stage_without_sql(split_job(job), display)
 
     def _sql(self) -> SparkSession:
         if self._session is None:
@@ -191,7 +191,7 @@ def run(spark: SparkSession, job: StageJob, display: Display) -> Manifest:
         records
     :raises TargetError: the columns of the transform do not fit the target; no record was read
     """
-    sent = split_secrets(job)
+    sent = split_job(job)
     tasks = spark.range(0, len(job.tasks), 1, len(job.tasks))
     if (transform := job.dataframe_transform) is None:
         staged = tasks.mapInArrow(

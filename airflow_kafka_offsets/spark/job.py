@@ -194,7 +194,7 @@ class SentJob:
         return replace(self.job, **_secrets(self.job.staging_uri, self.half, self.digest))
 
 
-def split_secrets(job: StageJob) -> SentJob:
+def split_job(job: StageJob) -> SentJob:
     """Return a job as it is sent to executors, and write the file that they need."""
     values = {"kafka_config": dict(job.kafka_config), "connections": dict(job.connections)}
     plain = secrets.token_bytes(_SALT_BYTES) + json.dumps(values).encode()

@@ -10,7 +10,6 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 _with_package: WeakSet[SparkContext | SparkSession] = WeakSet()
 
 _INTERRUPT_SECONDS = 0.2
-
-_OfTag = Callable[[str], object]
 
 
 class SessionLauncher:
@@ -92,16 +89,13 @@ class _Running:
 
     def __init__(self, spark: SparkSession) -> None:
         self._tag = f"kafka-offsets-{uuid.uuid4().hex}"
-        calls: tuple[_OfTag, _OfTag, _OfTag]
-        if _is_connect(spark):
-            calls = spark.addTag, spark.removeTag, spark.interruptTag
-        else:
+        names = ("addTag", "removeTag", "interruptTag")
+        if (owner := _owner(spark)) is not spark:
             # A classic session of Spark 3.5 has no tags, but its context has.
-            context = spark.sparkContext
-            calls = context.addJobTag, context.removeJobTag, context.cancelJobsWithTag
-        self._add, self._remove, self._cancel = calls
+            names = ("addJobTag", "removeJobTag", "cancelJobsWithTag")
+        self._add, self._remove, self._cancel = (getattr(owner, name) for name in names)
         self._ended = threading.Event()
-        self._interrupting = threading.Thread(target=self._interrupt, name="interrupt", daemon=True)
+        self._interrupts = threading.Event()
 
     def __enter__(self) -> _Running:
         self._add(self._tag)
@@ -113,8 +107,9 @@ class _Running:
 
     def interrupt(self) -> None:
         """Interrupt the job, and wait for nothing."""
-        if self._interrupting.ident is None:
-            self._interrupting.start()
+        if not self._interrupts.is_set():
+            self._interrupts.set()
+            threading.Thread(target=self._interrupt, name="interrupt", daemon=True).start()
 
     def _interrupt(self) -> None:
         # Spark interrupts what it runs at that moment: before the job is submitted, that is nothing.
@@ -144,13 +139,12 @@ def _make_active(spark: SparkSession) -> None:
 
 def _send_package(spark: SparkSession) -> None:
     """Send this package to the executors of a session that do not have it."""
-    # Spark 3.5 has addArtifacts for Spark Connect only.
-    connect = _is_connect(spark)
-    owner = spark if connect else spark.sparkContext
+    owner = _owner(spark)
     if owner in _with_package:
         return
     archive = str(_archive())
-    if connect:
+    # Spark 3.5 has addArtifacts for Spark Connect only.
+    if owner is spark:
         spark.addArtifacts(archive, pyfile=True)
         # It is for the executors. This process has the package, and is not to import any more of it from there.
         while archive in sys.path:
@@ -168,6 +162,11 @@ def _archive() -> Path:
     directory = tempfile.mkdtemp(prefix="kafka-offsets-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return write_package(Path(directory) / "airflow_kafka_offsets.zip")
+
+
+def _owner(spark: SparkSession) -> SparkSession | SparkContext:
+    """Return what has the files and tags of a session: a classic one shares those of its context."""
+    return spark if _is_connect(spark) else spark.sparkContext
 
 
 def _is_connect(spark: SparkSession) -> bool:

@@ -71,7 +71,7 @@ def read_rows(job: StageJob, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]
     staging, tasks = StagingDirectory(job.staging_uri), job.tasks
     try:
         # All batches of a task go into one file, whose columns are those of the first.
-        transform = batch_function(job)
+        transform = None if job.batch_transform is None else job.batch_transform.function(job.columns)
         for number in numbers:
             for slice_ in tasks[number]:
                 yield from read_slice(job, slice_, staging, transform)
@@ -80,21 +80,12 @@ def read_rows(job: StageJob, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]
         raise
 
 
-def batch_function(job: StageJob) -> BatchFunction | None:
-    """Return the function of the job's transform, if that runs where records are decoded.
-
-    :raises ConfigurationError: the function cannot be used in this Python
-    """
-    transform = job.batch_transform
-    return None if transform is None else transform.function(job.columns)
-
-
 def read_slice(
     job: StageJob, slice_: Slice, staging: StagingDirectory, transform: BatchFunction | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Read, decode and transform a slice; leave its dead letters and notes of its progress in the staging directory.
 
-    :param transform: what `batch_function` returned
+    :param transform: the function of the job's transform, if that runs here
     """
     decode = decoder_of(job.record_format, format_columns(job.columns), job.connections)
     # Dead letters hold the headers.

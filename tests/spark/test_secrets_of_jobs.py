@@ -13,7 +13,7 @@ from pyspark import SparkContext, cloudpickle
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.kafka.reader import consumer_config
 from airflow_kafka_offsets.spark import driver
-from airflow_kafka_offsets.spark.job import SECRETS_FILE, SentJob, StageJob, _secrets, split_secrets
+from airflow_kafka_offsets.spark.job import SECRETS_FILE, SentJob, StageJob, _secrets, split_job
 from airflow_kafka_offsets.spark.progress import Display
 from tests.spark.test_job import JOB
 
@@ -39,14 +39,14 @@ def received(code: bytes) -> StageJob:
 
 
 def test_executors_put_the_configuration_together(job: StageJob) -> None:
-    arrived = received(sent(split_secrets(job)))
+    arrived = received(sent(split_job(job)))
     assert dict(arrived.kafka_config) == CONFIG
     assert consumer_config(arrived.kafka_config, "loader", "read_committed")["sasl.password"] == CANARY
     assert arrived == job
 
 
 def test_neither_half_holds_a_credential(job: StageJob, tmp_path: Path) -> None:
-    code = sent(split_secrets(job))
+    code = sent(split_job(job))
     (file,) = tmp_path.iterdir()
     assert job.group_id.encode() in code
     for name in ("canary", "sasl", "bootstrap", "a:1"):
@@ -56,9 +56,9 @@ def test_neither_half_holds_a_credential(job: StageJob, tmp_path: Path) -> None:
 
 
 def test_the_halves_of_two_attempts_do_not_fit_together(job: StageJob, tmp_path: Path) -> None:
-    first = sent(split_secrets(job))
+    first = sent(split_job(job))
     half = (tmp_path / SECRETS_FILE).read_text()
-    second = sent(split_secrets(job))
+    second = sent(split_job(job))
     assert (tmp_path / SECRETS_FILE).read_text() != half
     with pytest.raises(StagingError, match=r"kafka-config in .* is not as it was written"):
         received(first)
@@ -66,7 +66,7 @@ def test_the_halves_of_two_attempts_do_not_fit_together(job: StageJob, tmp_path:
 
 
 def test_who_may_write_into_the_directory_cannot_lead_credentials_elsewhere(job: StageJob, tmp_path: Path) -> None:
-    code = sent(split_secrets(job))
+    code = sent(split_job(job))
     half = bytearray.fromhex((tmp_path / SECRETS_FILE).read_text())
     half[-1] ^= 1
     (tmp_path / SECRETS_FILE).write_text(half.hex())
@@ -75,7 +75,7 @@ def test_who_may_write_into_the_directory_cannot_lead_credentials_elsewhere(job:
 
 
 def test_a_location_that_machines_do_not_share_is_named(job: StageJob, tmp_path: Path) -> None:
-    code = sent(split_secrets(job))
+    code = sent(split_job(job))
     (tmp_path / SECRETS_FILE).unlink()
     with pytest.raises(StagingError, match="a location that all machines share"):
         received(code)
@@ -124,7 +124,7 @@ def test_no_code_that_is_sent_holds_a_credential(
 
 def test_connections_of_formats_go_the_same_way(job: StageJob, tmp_path: Path) -> None:
     connections = {"registry": {"url": "https://registry", "bearer.auth.token": CANARY}}
-    code = sent(split_secrets(replace(job, connections=connections)))
+    code = sent(split_job(replace(job, connections=connections)))
     assert b"canary" not in code
     assert not any(b"canary" in bytes.fromhex(file.read_text()) for file in tmp_path.iterdir())
     assert dict(received(code).connections) == connections
