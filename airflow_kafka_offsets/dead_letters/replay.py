@@ -41,7 +41,7 @@ from airflow_kafka_offsets.loading.staging_area import clean_up, remove_attempt
 from airflow_kafka_offsets.sinks.target_names import same_table_names
 from airflow_kafka_offsets.spark.job import Launcher
 from airflow_kafka_offsets.spark.launchers import InProcessLauncher
-from airflow_kafka_offsets.staging.refused import Record
+from airflow_kafka_offsets.staging.rows import Record
 
 log = logging.getLogger(__name__)
 

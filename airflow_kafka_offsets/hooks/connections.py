@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
-from airflow_kafka_offsets.core.hosts import is_this_machine
+from airflow_kafka_offsets.core.addresses import is_this_machine
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.exceptions import ConfigurationError

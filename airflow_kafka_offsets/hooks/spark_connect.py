@@ -14,8 +14,8 @@ from contextlib import closing
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
+from airflow_kafka_offsets.core.addresses import address, is_this_machine
 from airflow_kafka_offsets.core.environment import variable
-from airflow_kafka_offsets.core.hosts import address, is_this_machine
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.spark.job import StageJob
