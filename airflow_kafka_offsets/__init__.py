@@ -56,7 +56,7 @@ _MODULES = {
     "airflow_kafka_offsets.sinks.parquet.files": ("ParquetFiles",),
     "airflow_kafka_offsets.sinks.sql.table": ("SqlTable",),
     "airflow_kafka_offsets.spark.properties": ("Spark",),
-    "airflow_kafka_offsets.spark.session_launcher": ("SessionLauncher",),
+    "airflow_kafka_offsets.spark.launchers": ("SessionLauncher",),
     "airflow_kafka_offsets.transforms.arrow": ("ArrowTransform",),
     "airflow_kafka_offsets.transforms.sql": ("Sql",),
     "airflow_kafka_offsets.triggers.lag": ("KafkaLagEventTrigger", "KafkaLagTrigger"),
@@ -115,8 +115,8 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable as IcebergTable
     from airflow_kafka_offsets.sinks.parquet.files import ParquetFiles as ParquetFiles
     from airflow_kafka_offsets.sinks.sql.table import SqlTable as SqlTable
+    from airflow_kafka_offsets.spark.launchers import SessionLauncher as SessionLauncher
     from airflow_kafka_offsets.spark.properties import Spark as Spark
-    from airflow_kafka_offsets.spark.session_launcher import SessionLauncher as SessionLauncher
     from airflow_kafka_offsets.transforms.arrow import ArrowTransform as ArrowTransform
     from airflow_kafka_offsets.transforms.sql import Sql as Sql
     from airflow_kafka_offsets.triggers.lag import KafkaLagEventTrigger as KafkaLagEventTrigger

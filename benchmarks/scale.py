@@ -29,7 +29,7 @@ from airflow_kafka_offsets.loading.pipeline import LoadOptions
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.spark.driver import stage_here, write_manifest
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.slice_notes import write_slice
+from airflow_kafka_offsets.spark.progress import write_slice
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead, StagedFile
 from airflow_kafka_offsets.staging.rows import TargetColumns

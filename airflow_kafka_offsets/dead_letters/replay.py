@@ -50,8 +50,8 @@ from airflow_kafka_offsets.loading.plan import log_planned
 from airflow_kafka_offsets.loading.stage import stage
 from airflow_kafka_offsets.loading.staging_area import clean_up, remove_attempt
 from airflow_kafka_offsets.sinks.target_names import same_table_names
-from airflow_kafka_offsets.spark.in_process_launcher import InProcessLauncher
 from airflow_kafka_offsets.spark.job import Launcher
+from airflow_kafka_offsets.spark.launchers import InProcessLauncher
 from airflow_kafka_offsets.staging.arrow_files import SCHEMA, write_records
 from airflow_kafka_offsets.staging.dead_letters import SCHEMA as DEAD_LETTERS
 from airflow_kafka_offsets.staging.dead_letters import headers_of

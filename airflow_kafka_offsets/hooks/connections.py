@@ -1,7 +1,10 @@
-"""What Airflow connections name: databases, Kafka clusters and launchers of Spark.
+"""What Airflow connections name: databases, Kafka clusters, schema registries and launchers of Spark.
 
 To add a launcher, write a module with a class that is a `spark.job.Launcher` and takes what `make_launcher` passes, and
 add a line to `LAUNCHERS`. `SessionLauncher` is not in the table: its caller passes a session, and no connection.
+
+MySQL and MariaDB are opened through PyMySQL, without the hook of the MySQL provider, which need not be installed: it is
+made for mysqlclient, and SqlTable needs a driver that reports each warning of the server and sends rows without a file.
 """
 
 from __future__ import annotations
@@ -9,21 +12,21 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import sqlalchemy as sa
+
 from airflow_kafka_offsets.core.addresses import is_this_machine
+from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.hooks.mysql import mysql_engine, mysql_weakness
 from airflow_kafka_offsets.kafka.config import check_config
 from airflow_kafka_offsets.sinks.sink import Sink
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import URL, Engine
-
     from airflow_kafka_offsets.kafka.cluster import Cluster
     from airflow_kafka_offsets.spark.job import Launcher
 
@@ -35,18 +38,43 @@ LAUNCHERS = {
 }
 """The class of the launcher for each type of connection."""
 
+# Fields of a connection, in the order of `sqlalchemy.URL.create`.
+_FIELDS = ("login", "password", "host", "port", "schema")
 
-def database_engine(conn_id: str) -> Engine:
-    """Return the engine of the connection's own hook, which logs in as its provider does; for MySQL and MariaDB see
-    `hooks.mysql`.
+_DRIVERS = {"postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg"}
+
+_MYSQL_PORT = 3306
+
+_MYSQL_TLS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_key_password", "ssl_verify_cert", "ssl_verify_identity")
+
+_MYSQL_OTHERS = ("unix_socket", "connect_timeout", "read_timeout", "write_timeout")
+
+# Keys of the provider that mean nothing here: which client, which cursor; every session has utf8mb4, and reads no file.
+_MYSQL_IGNORED = ("client", "charset", "cursor", "local_infile")
+
+_MYSQL_OF_SSL = {"ca": "ssl_ca", "cert": "ssl_cert", "key": "ssl_key"}
+
+
+def database_engine(conn_id: str) -> sa.Engine:
+    """Return the engine of the connection's own hook, which logs in as its provider does; for MySQL and MariaDB one of
+    PyMySQL.
 
     :raises AirflowNotFoundException: there is no such connection
     :raises ConfigurationError: its hook has no SQLAlchemy engine, or its extra cannot be used
     """
-    from airflow_kafka_offsets.database.session import unify_sessions
-
     connection = _connection(conn_id)
-    engine = mysql_engine(connection) if connection.conn_type == "mysql" else _engine_of_hook(connection)
+    if connection.conn_type == "mysql":
+        url = sa.URL.create("mysql", *(getattr(connection, name) for name in _FIELDS))
+        engine = _mysql_engine(url, connection.extra_dejson, conn_id)
+    else:
+        hook = connection.get_hook()
+        if not hasattr(hook, "get_sqlalchemy_engine"):
+            raise ConfigurationError(
+                f"Connection {conn_id!r} is of type {connection.conn_type!r}, which is no SQL database: the target and "
+                "the positions must be in one"
+            )
+        # Error messages must not show the values of rows.
+        engine = hook.get_sqlalchemy_engine(engine_kwargs={"hide_parameters": True})
     unify_sessions(engine)
     _warn_once(engine, conn_id)
     return engine
@@ -59,66 +87,76 @@ def _connection(conn_id: str) -> Any:
     return BaseHook.get_connection(conn_id)
 
 
-def _engine_of_hook(connection: Any) -> Engine:
-    hook = connection.get_hook()
-    if not hasattr(hook, "get_sqlalchemy_engine"):
+def _mysql_engine(url: sa.URL, extra: Mapping[str, Any], name: str) -> sa.Engine:
+    """Return an engine of PyMySQL.
+
+    :param extra: arguments of the driver; it is data: only known keys are passed on
+    :param name: of the connection, for messages
+    :raises ConfigurationError: PyMySQL is not installed, or the extra has a key that is not known
+    """
+    try:
+        import pymysql  # noqa: F401 - SQLAlchemy imports it
+    except ImportError:
         raise ConfigurationError(
-            f"Connection {connection.conn_id!r} is of type {connection.conn_type!r}, which is no SQL database: the "
-            "target and the positions must be in one"
+            f"Connection {name!r} leads to MySQL or MariaDB, for which PyMySQL is needed: pip install "
+            "'airflow-kafka-offsets[mysql]'"
+        ) from None
+    arguments = {key: value for key, value in extra.items() if key not in _MYSQL_IGNORED}
+    # As the provider has them: an object, or its text.
+    tls = arguments.pop("ssl", None) or {}
+    tls = json.loads(tls) if isinstance(tls, str) else tls
+    arguments = {_MYSQL_OF_SSL.get(key, f"ssl.{key}"): value for key, value in tls.items()} | arguments
+    if unknown := sorted(arguments.keys() - {*_MYSQL_TLS, *_MYSQL_OTHERS}):
+        raise ConfigurationError(
+            f"The extra of connection {name!r} has {first_few(map(repr, unknown))}, which means nothing to PyMySQL; it "
+            f"may have {', '.join((*_MYSQL_TLS, *_MYSQL_OTHERS))}"
         )
+    if arguments.get("ssl_ca"):
+        # PyMySQL would accept a certificate of any host.
+        arguments.setdefault("ssl_verify_identity", True)
+    url = url.set(drivername="mysql+pymysql", host=url.host or "localhost", port=url.port or _MYSQL_PORT, query={})
     # Error messages must not show the values of rows.
-    engine: Engine = hook.get_sqlalchemy_engine(engine_kwargs={"hide_parameters": True})
-    return engine
+    return sa.create_engine(url, hide_parameters=True, connect_args=arguments)
 
 
-def _warn_once(engine: Engine, conn_id: str) -> None:
+def _warn_once(engine: sa.Engine, name: str) -> None:
     """Log a warning about the first connection where it is not encrypted."""
-    from sqlalchemy import event
 
     def look(driver_connection: Any, _: object) -> None:
         if problem := database_weakness(driver_connection):
-            log.warning("Connection %r: %s", conn_id, problem)
+            log.warning("Connection %r: %s", name, problem)
 
-    event.listen(engine, "connect", look, once=True)
+    sa.event.listen(engine, "connect", look, once=True)
 
 
 def database_weakness(driver_connection: Any) -> str | None:
     """Return why a connection of psycopg or PyMySQL is not safe, as a sentence; None where it is, and for other
     drivers.
     """
-    if (problem := mysql_weakness(driver_connection)) is not None:
-        return problem
-    pgconn = getattr(driver_connection, "pgconn", None)
-    if pgconn is None or pgconn.ssl_in_use or is_this_machine(driver_connection.info.host):
+    if (pgconn := getattr(driver_connection, "pgconn", None)) is not None:
+        is_encrypted, host = pgconn.ssl_in_use, driver_connection.info.host
+        remedy = "'sslmode': 'verify-full' and 'sslrootcert'"
+    else:
+        is_encrypted, host = getattr(driver_connection, "_secure", True), getattr(driver_connection, "host", "")
+        remedy = "'ssl_ca'"
+    if is_encrypted or is_this_machine(host):
         return None
-    return (
-        f"the rows and the positions cross the network to {driver_connection.info.host} in plain text; add 'sslmode': "
-        "'verify-full' and 'sslrootcert' to its extra"
-    )
+    return f"the rows and the positions cross the network to {host} in plain text; add {remedy} to its extra"
 
 
-@contextmanager
-def open_database(conn_id: str) -> Iterator[Engine]:
+def open_database(conn_id: str) -> AbstractContextManager[sa.Engine]:
     """Open the database of a connection, and close it after the block; see `database_engine`."""
-    engine = database_engine(conn_id)
-    try:
-        yield engine
-    finally:
-        engine.dispose()
+    return _open(database_engine(conn_id))
 
 
-@contextmanager
-def open_url(url: str) -> Iterator[Engine]:
+def open_url(url: str) -> AbstractContextManager[sa.Engine]:
     """Open the database of a URL, and close it after the block. Drivers and warnings are those of connections.
 
     :param url: of SQLAlchemy; it need not name the driver. In one of MySQL or MariaDB the query has what the extra of a
         connection has
     :raises ConfigurationError: it is no URL, or its query cannot be used
     """
-    import sqlalchemy as sa
-
-    from airflow_kafka_offsets.database.session import unify_sessions
-
+    name = "database URL"
     try:
         parsed = sa.make_url(url)
     except sa.exc.ArgumentError:
@@ -126,40 +164,30 @@ def open_url(url: str) -> Iterator[Engine]:
         raise ConfigurationError(
             "The database URL cannot be read; its form is dialect://user:password@host:port/database"
         ) from None
-    parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
     if parsed.get_backend_name() in ("mysql", "mariadb"):
-        engine = mysql_engine(_as_connection(parsed))
+        engine = _mysql_engine(parsed, {key: _value(text) for key, text in parsed.query.items()}, name)
     else:
+        parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
         # Error messages must not show the values of rows.
         engine = sa.create_engine(parsed, hide_parameters=True)
     unify_sessions(engine)
-    _warn_once(engine, "database URL")
+    _warn_once(engine, name)
+    return _open(engine)
+
+
+def _value(text: str | tuple[str, ...]) -> Any:
+    try:
+        return json.loads(str(text))
+    except ValueError:
+        return text
+
+
+@contextmanager
+def _open(engine: sa.Engine) -> Iterator[sa.Engine]:
     try:
         yield engine
     finally:
         engine.dispose()
-
-
-_DRIVERS = {"postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg"}
-
-
-def _as_connection(url: URL) -> SimpleNamespace:
-    """Return what `mysql_engine` takes of a connection."""
-    extra = {}
-    for name, value in url.query.items():
-        try:
-            extra[name] = json.loads(str(value))
-        except ValueError:
-            extra[name] = value
-    return SimpleNamespace(
-        conn_id="database URL",
-        login=url.username,
-        password=url.password,
-        host=url.host,
-        port=url.port,
-        schema=url.database,
-        extra_dejson=extra,
-    )
 
 
 def kafka_config(conn_id: str) -> dict[str, Any]:
@@ -225,9 +253,9 @@ def sink_connections(sink: Sink) -> dict[str, dict[str, Any]]:
     :raises AirflowNotFoundException: there is no such connection
     """
     found = {conn_id: _connection(conn_id) for conn_id in sink.conn_ids}
-    names = ("conn_type", "host", "port", "login", "password", "schema")
     return {
-        conn_id: {name: getattr(connection, name) for name in names} | {"extra": connection.extra_dejson}
+        conn_id: {name: getattr(connection, name) for name in ("conn_type", *_FIELDS)}
+        | {"extra": connection.extra_dejson}
         for conn_id, connection in found.items()
     }
 

@@ -1,6 +1,6 @@
 """Launch the Spark application with `spark-submit`, through the official provider's SparkSubmitHook.
 
-What the application does is in the package `spark`; the options that let its JVM start sooner are in `spark.main`.
+What the application does is in the package `spark`; the options that let its JVM start sooner are in `java`.
 """
 
 from __future__ import annotations
@@ -9,24 +9,20 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.hooks.java import check_java, class_options
-from airflow_kafka_offsets.hooks.spark_application import ApplicationEndedError, SparkApplication
-from airflow_kafka_offsets.hooks.spark_log import CollapsedLog
+from airflow_kafka_offsets.hooks.java import check_java, java_options
+from airflow_kafka_offsets.hooks.spark_application import ApplicationEndedError, SparkApplication, SparkHook
 from airflow_kafka_offsets.spark import daemon
-from airflow_kafka_offsets.spark.display import Bar, is_watched
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.main import java_options
 from airflow_kafka_offsets.spark.properties import REDACTION, read_defaults, split_secrets, weakness
 
 log = logging.getLogger(__name__)
@@ -37,70 +33,14 @@ _DAEMON = "spark.python.daemon.module"
 # Nothing else of a worker's environment, which may hold a secret under any name. AIRFLOW_HOME and AIRFLOW_CTX_* hold
 # none.
 _INHERITED = (
-    *(
-        "PATH",
-        "HOME",
-        "USER",
-        "LOGNAME",
-        "SHELL",
-        "LANG",
-        "LANGUAGE",
-        "LC_*",
-        "TZ",
-        "TMPDIR",
-        "LD_*",
-        "DYLD_*",
-        "MALLOC_*",
-    ),
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR"),
+    *("LD_*", "DYLD_*", "MALLOC_*"),
     *("JAVA_*", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "PYTHON*", "VIRTUAL_ENV", "CONDA_*", "*_NUM_THREADS"),
     *("SPARK_*", "PYSPARK_*", "HADOOP_*", "HDFS_*", "YARN_*", "KUBERNETES_*", "KRB5*"),
     *("AWS_*", "AZURE_*", "GOOGLE_*", "SSL_CERT_*", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
     *("AIRFLOW_HOME", "AIRFLOW_CTX_*"),
 )
-
-
-class _Hook(SparkSubmitHook):
-    """The provider's hook, and the only place that uses its internals: it has no public way to them."""
-
-    def __init__(self, *, conf: Mapping[str, Any], **arguments: Any) -> None:
-        super().__init__(**arguments)
-        # The constructor takes properties, too; but they depend on the master, which only the constructor resolves.
-        self._conf = {**_default_properties(self.resolved["master"]), **conf}
-        self.folded = CollapsedLog(log, lambda: Bar() if is_watched() else None)
-        self._is_killed = False
-
-    @property
-    def resolved(self) -> Mapping[str, Any]:
-        """The connection as the hook understands it: `master`, `deploy_mode`, `spark_binary`."""
-        resolved: Mapping[str, Any] = self._connection
-        return resolved
-
-    def submit(self, application: str = "", **kwargs: Any) -> str | None:
-        """Run spark-submit, and log what it prints as `spark_log` says."""
-        # The command line is long, and the first of Spark's lines.
-        self.folded.fold()
-        try:
-            return super().submit(application, **kwargs)
-        finally:
-            self.folded.close()
-
-    def on_kill(self) -> None:
-        """Stop spark-submit, also if it is only about to be started."""
-        self._is_killed = True
-        super().on_kill()
-
-    def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
-        # From here on there is a process.
-        if self._is_killed:
-            super().on_kill()
-        super()._process_spark_submit_log(self.folded.others(itr))
-
-    def close(self) -> None:
-        """Wait until spark-submit has exited, and close its pipe, which the hook leaves to the garbage collector."""
-        if self._submit_sp is not None:
-            self._submit_sp.wait()
-            self._submit_sp.stdout.close()
 
 
 class SparkSubmitLauncher:
@@ -142,7 +82,7 @@ class SparkSubmitLauncher:
                 f"Connection {connection.conn_id!r} leads to the cluster {master}: set Staging.dir to a location that "
                 "the workers and Spark's executors share (s3://…, gs://…, hdfs://…, or a shared file system)"
             )
-        if problem := self._weakness(hook):
+        if problem := self.weakness():
             log.warning("%s", problem)
         if shutil.which(binary, path=submit_environment()["PATH"]) is None:
             raise ConfigurationError(
@@ -157,10 +97,7 @@ class SparkSubmitLauncher:
 
     def weakness(self) -> str | None:
         """Return what the connection's cluster lacks to protect Kafka's credentials; None where it lacks nothing."""
-        return self._weakness(self._make_hook())
-
-    def _weakness(self, hook: _Hook) -> str | None:
-        return weakness(hook.resolved["master"], {**_spark_defaults(), **self._conf})
+        return weakness(self.master(), {**_spark_defaults(), **self._conf})
 
     def __call__(self, job: StageJob) -> None:
         """Stage a job in the application of the jobs before, or start one."""
@@ -208,11 +145,10 @@ class SparkSubmitLauncher:
                 self._end()
         self._with_sql = with_sql
         hook = self._make_hook()
-        home = spark_home(hook.resolved["spark_binary"])
-        options = class_options(home, {**_spark_defaults(), **self._conf}, with_sql=with_sql)
+        home, properties = spark_home(hook.resolved["spark_binary"]), {**_spark_defaults(), **self._conf}
         self._application = SparkApplication(
             lambda package, path: self._make_hook(py_files=package, application_args=[path]),
-            submit_environment() | java_options(job, os.environ, options),
+            submit_environment() | java_options(job, home, properties),
             self._secrets,
             is_local=_is_local(hook.resolved["master"]),
         )
@@ -220,8 +156,10 @@ class SparkSubmitLauncher:
             self._application.kill()
         self._application.stage(job)
 
-    def _make_hook(self, **arguments: Any) -> _Hook:
-        return _Hook(conf=self._conf, conn_id=self._conn_id, name=self.name, **arguments)
+    def _make_hook(self, **arguments: Any) -> SparkHook:
+        hook = SparkHook(conn_id=self._conn_id, name=self.name, **arguments)
+        hook.set_properties({**_default_properties(hook.resolved["master"]), **self._conf})
+        return hook
 
 
 def spark_home(binary: str) -> Path | None:

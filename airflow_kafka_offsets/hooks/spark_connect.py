@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 import re
 import socket
-import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import closing
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,7 +19,7 @@ from airflow_kafka_offsets.core.environment import variable
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.session_launcher import SessionLauncher
+from airflow_kafka_offsets.spark.launchers import SessionLauncher
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.client import DefaultChannelBuilder
@@ -61,19 +60,26 @@ class SparkConnectLauncher:
         :raises StagingError: the server does not answer
         """
         builder = self._builder()
-        if not staging_dir and not is_this_machine(_host(builder)):
+        if not staging_dir and not is_this_machine(address(builder.endpoint)[0]):
             raise ConfigurationError(
                 f"Connection {self._conn_id!r} leads to the Spark Connect server {builder.endpoint}: set Staging.dir "
                 "to a location that this worker and Spark's executors share (s3://…, gs://…, hdfs://…, or a shared "
                 "file system)"
             )
-        if problem := _weakness(builder):
+        if problem := self.weakness():
             log.warning("%s", problem)
         self._open()
 
     def weakness(self) -> str | None:
         """Return what the connection lacks to protect what is sent to the server; None where it lacks nothing."""
-        return _weakness(self._builder())
+        builder = self._builder()
+        if builder.secure or is_this_machine(address(builder.endpoint)[0]):
+            return None
+        return (
+            f"What this worker and the Spark Connect server {builder.endpoint} send to each other is unprotected, the "
+            "code of tasks and secrets of Spark.conf among it: set use_ssl in the connection, and put TLS before the "
+            "server"
+        )
 
     @property
     def endpoint(self) -> str:
@@ -89,7 +95,9 @@ class SparkConnectLauncher:
     def __call__(self, job: StageJob) -> None:
         self.last_batch = job.batch_id
         launcher = self._open()
-        with _connect_mode():
+        # `pyspark.sql.functions` makes columns of Spark Connect. `SparkSession.builder.remote` sets the same variable,
+        # and another one with the URL, which has the token.
+        with variable("SPARK_CONNECT_MODE_ENABLED", "1"):
             launcher(job)
 
     def cancel(self) -> None:
@@ -146,12 +154,9 @@ class SparkConnectLauncher:
 
         :raises StagingError: it does not
         """
-        channel = builder.toChannel()
-        try:
+        with closing(builder.toChannel()) as channel:
             if _is_ready(channel):
                 return
-        finally:
-            channel.close()
         raise StagingError(
             f"The Spark Connect server {builder.endpoint} of connection {self._conn_id!r} does not answer: "
             f"{_reason(builder)}. Start the server, or correct host, port and use_ssl of the connection"
@@ -195,18 +200,17 @@ def _is_ready(channel: Any) -> bool:
     """Return whether a channel of gRPC connects, within seconds."""
     from grpc import ChannelConnectivity
 
-    states: SimpleQueue[ChannelConnectivity] = SimpleQueue()
-    channel.subscribe(states.put, try_to_connect=True)
-    deadline = time.monotonic() + _CONNECT_SECONDS
+    outcomes = SimpleQueue[bool]()
+
+    def look(state: ChannelConnectivity) -> None:
+        if state in (ChannelConnectivity.READY, ChannelConnectivity.TRANSIENT_FAILURE):
+            outcomes.put(state is ChannelConnectivity.READY)
+
+    channel.subscribe(look, try_to_connect=True)
     try:
-        while (state := states.get(timeout=max(0.0, deadline - time.monotonic()))) is not ChannelConnectivity.READY:
-            if state is ChannelConnectivity.TRANSIENT_FAILURE:
-                return False
+        return outcomes.get(timeout=_CONNECT_SECONDS)
     except Empty:
         return False
-    finally:
-        channel.unsubscribe(states.put)
-    return True
 
 
 def _reason(builder: DefaultChannelBuilder) -> str:
@@ -217,24 +221,3 @@ def _reason(builder: DefaultChannelBuilder) -> str:
             return f"something listens there, and does not speak gRPC {security}"
     except OSError as error:
         return str(error)
-
-
-def _host(builder: DefaultChannelBuilder) -> str:
-    return address(builder.endpoint)[0]
-
-
-def _weakness(builder: DefaultChannelBuilder) -> str | None:
-    if builder.secure or is_this_machine(_host(builder)):
-        return None
-    return (
-        f"What this worker and the Spark Connect server {builder.endpoint} send to each other is unprotected, the code "
-        "of tasks and secrets of Spark.conf among it: set use_ssl in the connection, and put TLS before the server"
-    )
-
-
-def _connect_mode() -> AbstractContextManager[None]:
-    """Let `pyspark.sql.functions` make columns of Spark Connect, for the duration of the block.
-
-    `SparkSession.builder.remote` sets the same variable, and another one with the URL, which has the token.
-    """
-    return variable("SPARK_CONNECT_MODE_ENABLED", "1")

@@ -34,8 +34,8 @@ from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.loading.context import BatchContext
 from airflow_kafka_offsets.loading.staging_area import create_directory, remove_attempt
+from airflow_kafka_offsets.spark.driver import failure
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
-from airflow_kafka_offsets.spark.main import failure
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead
 from airflow_kafka_offsets.transforms.transform import as_transform

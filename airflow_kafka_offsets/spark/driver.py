@@ -1,30 +1,185 @@
-"""The driver of the Spark application: have Spark stage the slices of a job, and write the manifest.
+"""The driver of the Spark application: take jobs, have Spark stage their slices, and write the manifests. What a task
+does is in `tasks`.
 
-What a task does is in `tasks`, and what a submitted application does to start sooner is in `main`.
+`package` writes the file that is submitted and calls `main`. Some of what `main` does only makes small batches, which
+take a few seconds (docs/speed.md), start and end sooner:
+
+* Without a transform of DataFrames no SQL session is started: an RDD needs no query plan.
+* PySpark is imported with its bytecode, and once for all Python workers (`daemon`).
+* A session is not stopped. The JVM stops it when the process ends; PySpark's own way waits for up to a second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import io
+import json
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import redirect_stdout
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_offsets.core.text import count
-from airflow_kafka_offsets.exceptions import StagingError, TransformError
+from airflow_kafka_offsets.core.text import count, shortened
+from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, StagingError, TransformError
 from airflow_kafka_offsets.formats.read_schemas import with_texts
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
-from airflow_kafka_offsets.spark.display import Display
-from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.row_by_row import advice
-from airflow_kafka_offsets.spark.slice_notes import Progress, SliceNotes
-from airflow_kafka_offsets.spark.split_config import split_config
-from airflow_kafka_offsets.spark.tasks import RESULT_DDL, read_arrow, stage_slices, write_arrow
+from airflow_kafka_offsets.spark.daemon import prefer_installed_pyspark
+from airflow_kafka_offsets.spark.job import Answer, Jobs, SentJob, StageJob, split_job
+from airflow_kafka_offsets.spark.progress import Display, MarkedLines, Progress, SliceNotes
+from airflow_kafka_offsets.spark.tasks import RESULT_DDL, read_arrow, report_failure, stage_slices, write_arrow
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead, StagedFile
 from airflow_kafka_offsets.transforms.columns import check_columns
+from airflow_kafka_offsets.transforms.transform import DataFrameTransform
+from airflow_kafka_offsets.transforms.user_errors import from_text
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
+
+_OPTIMIZED = re.compile(r"== Optimized Logical Plan ==\n(.*?)\n== ", re.DOTALL)
+
+_NODE = re.compile(r"^[\s:+-]*(\w+)", re.MULTILINE)
+
+# What reads the records, what makes rows of each row by itself, and what writes the rows, from last to first.
+_ROW_BY_ROW = re.compile(r"(Python)?MapInArrow( Project| Filter)+ (Python)?MapInArrow\b.*")
+
+# Functions of the user's, and those that `Sql` refuses. Spark replaces the current time by a value.
+_OTHER = re.compile(
+    r"\b(?:\w*udf|rand|randn|uuid|shuffle|monotonically_increasing_id|spark_partition_id)\(", re.IGNORECASE
+)
+
+_CLOCK = re.compile(r"\bcurrent_(?:date|timestamp|time)\b|\bnow\(", re.IGNORECASE)
+
+
+def main(path: str) -> int:
+    """Stage the jobs that a launcher sends.
+
+    :param path: of the launcher's socket
+    :return: the exit status
+    """
+    prefer_installed_pyspark()
+    jobs = Jobs(path)
+    lines = jobs.lines()
+    # Where there is no line, the launcher is gone, and there are no jobs either.
+    application = Application(json.loads(next(lines, "{}")))
+    for job in map(StageJob.from_json, lines):
+        if application.is_stopped():
+            jobs.answer(Answer.STOPPED)
+            return 1
+        jobs.answer(Answer.BEGUN)
+        display = MarkedLines()
+        answer = _stage(application, job, display)
+        display.end()
+        jobs.answer(answer)
+    return 0
+
+
+def _stage(application: Application, job: StageJob, display: Display) -> Answer:
+    """Stage a job, and report its failure in the staging directory.
+
+    :raises Exception: no task has reported the failure: Spark, or this process, may be in any state
+    """
+    sys.path.extend(path for path in job.python_path if path not in sys.path)
+    try:
+        application.stage(job, display)
+    except KafkaOffsetsError as error:
+        report_failure(StagingDirectory(job.staging_uri), error)
+        if isinstance(error, TransformError):
+            # It has the frames that are the user's.
+            sys.stderr.write(f"TransformError: {error}\n")
+        else:
+            traceback.print_exc()
+        return Answer.FAILED
+    except Exception as error:
+        # The report of a task says more than Spark's exception.
+        staging = StagingDirectory(job.staging_uri)
+        if not staging.find("failure-"):
+            report_failure(staging, failure(job.batch_id, error, job.dataframe_transform))
+            raise
+        traceback.print_exc()
+        return Answer.FAILED
+    return Answer.DONE
+
+
+def failure(batch_id: int, error: Exception, transform: DataFrameTransform | None = None) -> KafkaOffsetsError:
+    """Return the error for an exception that Spark raised, with the line of its text that names the cause.
+
+    :return: a ConfigurationError where Spark's Python lacks a module that a task needs, a TransformError where the code
+        of a UDF of the transform raised, else a StagingError
+    """
+    text = str(error)
+    missing = re.search(r"No module named '([\w.]+)'", text)
+    if missing:
+        return ConfigurationError(
+            f"Spark's Python has no module {missing[1]!r}: install pyarrow, confluent-kafka and what the format or the "
+            "transform imports where the executors run, or set spark.pyspark.python to a Python that has them"
+        )
+    if transform is not None and (users := from_text(f"Transform {transform.name!r}", text)) is not None:
+        return users
+    # After that line come Java's stack frames, indented, and the same again as causes.
+    lines = [line for line in text.splitlines() if re.match(r"(?!Caused by|Driver stacktrace)\S", line)]
+    cause = shortened(lines[-1]) if lines else type(error).__name__
+    return StagingError(f"Spark did not stage batch {batch_id}: {cause}")
+
+
+class Application:
+    """Spark in an application that does nothing else, started as the first job needs it.
+
+    :param properties: those of Spark's that hold secrets
+    """
+
+    def __init__(self, properties: Mapping[str, Any]) -> None:
+        self._properties = dict(properties)
+        self._session: SparkSession | None = None
+        self._context: SparkContext | None = None
+
+    def is_stopped(self) -> bool:
+        """Return whether Spark was started, and was stopped since, for example by the cluster."""
+        from py4j.protocol import Py4JError
+
+        if self._context is None:
+            return False
+        try:
+            # A stopped context refuses it; without the JVM nothing answers.
+            _ = self._context.defaultParallelism
+        except Py4JError:
+            return True
+        return False
+
+    def stage(self, job: StageJob, display: Display) -> None:
+        """Stage a job: all have a transform of DataFrames, or none has one."""
+        display.line(
+            f"Batch {job.batch_id}: {count(job.offsets, 'offset')} in {count(len(job.slices), 'slice')} for Spark"
+        )
+        if job.dataframe_transform is not None:
+            run(self._sql(), job, display)
+        else:
+            self._stage_without_sql(split_job(job), display)
+
+    def _sql(self) -> SparkSession:
+        if self._session is None:
+            from pyspark.sql import SparkSession
+
+            self._session = SparkSession.builder.config(map=self._properties).getOrCreate()
+            self._context = self._session.sparkContext
+        else:
+            # What the transform of the batch before has cached.
+            self._session.catalog.clearCache()
+        return self._session
+
+    def _stage_without_sql(self, sent: SentJob, display: Display) -> None:
+        from pyspark import SparkConf, SparkContext
+
+        if self._context is None:
+            self._context = SparkContext.getOrCreate(SparkConf().setAll(list(self._properties.items())))
+        number = len(sent.job.tasks)
+        files = self._context.parallelize(range(number), number).mapPartitions(
+            lambda numbers: stage_slices(sent.whole(), numbers)
+        )
+        stage_files(sent.job, files.collect, display)
 
 
 def run(spark: SparkSession, job: StageJob, display: Display) -> Manifest:
@@ -36,29 +191,20 @@ def run(spark: SparkSession, job: StageJob, display: Display) -> Manifest:
         records
     :raises TargetError: the columns of the transform do not fit the target; no record was read
     """
-    job = split_config(job)
+    sent = split_job(job)
     tasks = spark.range(0, len(job.tasks), 1, len(job.tasks))
-    if job.dataframe_transform is None:
-        staged = tasks.mapInArrow(lambda numbers: write_arrow(job, read_arrow(job, numbers)), RESULT_DDL)
+    if (transform := job.dataframe_transform) is None:
+        staged = tasks.mapInArrow(
+            lambda numbers: write_arrow(sent.whole(), read_arrow(sent.whole(), numbers)), RESULT_DDL
+        )
     else:
-        staged = _transformed(job, tasks, display)
-    return stage_files(job, lambda: (StagedFile(*row) for row in staged.collect()), display)
-
-
-def _transformed(job: StageJob, tasks: DataFrame, display: Display) -> DataFrame:
-    """Return the files of a job with a transform of DataFrames. Spark writes them when they are collected.
-
-    :param tasks: their numbers
-    """
-    transform = job.dataframe_transform
-    assert transform is not None
-    decoded = tasks.mapInArrow(lambda numbers: read_arrow(job, numbers), spark_ddl(job.columns))
-    transformed = transform.apply(decoded)
-    check_columns(transformed.columns, job.target, transform.name)
-    staged = transformed.mapInArrow(lambda rows: write_arrow(job, rows), RESULT_DDL)
-    if (text := advice(staged, transform.name)) is not None:
-        display.line(text)
-    return staged
+        decoded = tasks.mapInArrow(lambda numbers: read_arrow(sent.whole(), numbers), spark_ddl(job.columns))
+        rows = transform.apply(decoded)
+        check_columns(rows.columns, job.target, transform.name)
+        staged = rows.mapInArrow(lambda batches: write_arrow(sent.whole(), batches), RESULT_DDL)
+        if (text := advice(staged, transform.name)) is not None:
+            display.line(text)
+    return stage_files(job, lambda: (StagedFile(**json.loads(row.file)) for row in staged.collect()), display)
 
 
 def stage_files(job: StageJob, collect: Callable[[], Iterable[StagedFile]], display: Display) -> Manifest:
@@ -115,3 +261,33 @@ def write_manifest(
     manifest = Manifest(job.batch_id, job.fingerprint, files, plain_reads, schemas, job.writer.columns)
     staging.write_text(MANIFEST, manifest.to_json())
     return manifest
+
+
+def advice(rows: DataFrame, name: str) -> str | None:
+    """Return the line of the log for a transform that `Sql` could do; None for another one.
+
+    :param rows: the files that are written of what the transform returned. Spark plans them once, for this and for the
+        job
+    :param name: of the transform
+    """
+    text = io.StringIO()
+    # All versions, and Spark Connect, can print it, and have no other public way.
+    with redirect_stdout(text):
+        rows.explain(extended=True)
+    if not is_simple(text.getvalue()):
+        return None
+    return (
+        f"Transform {name!r} is one that Sql(…) can do: it only selects, computes and filters. Sql does so in the pass "
+        "that decodes the records, in a fraction of the time; the rows of a DataFrame go through the JVM and back"
+    )
+
+
+def is_simple(plan: str) -> bool:
+    """Return whether a plan writes rows that it makes of each decoded row by itself, with Spark's own expressions.
+
+    :param plan: what `DataFrame.explain` prints
+    """
+    optimized = _OPTIMIZED.search(plan)
+    if optimized is None or _OTHER.search(optimized[1]) or _CLOCK.search(plan):
+        return False
+    return _ROW_BY_ROW.fullmatch(" ".join(_NODE.findall(optimized[1]))) is not None

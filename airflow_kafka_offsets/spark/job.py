@@ -1,20 +1,40 @@
-"""The job of the Spark application, and its form as JSON. What the application leaves behind is in
-`staging.directory`.
+"""The job of the Spark application, and how it reaches the driver and the executors. What the application leaves behind
+is in `staging.directory`.
+
+A submitted application gets its jobs over a Unix socket, with what is secret: no file, argument or variable holds it.
+The launcher listens, in a directory that only its owner can enter, and sends lines of JSON: Spark properties, then
+jobs. The application answers each job when it begins, and when it ends. It ends when the launcher closes the socket,
+and at once where that happens while a job runs: the launcher was killed, and nobody would commit what is staged.
+
+Executors get Kafka's configuration and the connections in two halves, either of which is random bytes without the
+other. One half is a file in the staging directory. The other is in the code that Spark sends to the executors, which
+Spark neither authenticates nor encrypts by default: who reads that has no secret.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
+from functools import lru_cache
 from itertools import chain
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES
+from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.formats.record_format import Connections, RecordFormat, from_plain, to_plain
+from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.rows import TargetColumns, schema_of, schema_text
 from airflow_kafka_offsets.transforms import transform as transforms
 from airflow_kafka_offsets.transforms.transform import BatchTransform, DataFrameTransform, Transform
@@ -27,8 +47,7 @@ class StageJob:
     """One attempt to stage a batch.
 
     :param tasks: the slices of each Spark task, by the number of the task
-    :param kafka_config: librdkafka configuration; holds secrets, and reaches the driver over the `job_socket`, and
-        executors as `split_config` says
+    :param kafka_config: librdkafka configuration; holds secrets
     :param connections: those that the format names, and the storage of the sink; they hold secrets, too
     :param columns: of a decoded row
     :param transform: what `Transform.prepared` returned, or None
@@ -118,7 +137,8 @@ class StageJob:
 class Launcher(Protocol):
     """Stages one job after another on Spark.
 
-    `session_launcher` and `hooks.spark` implement it. A launcher knows nothing of positions and targets.
+    `spark.launchers`, `hooks.spark` and `hooks.spark_connect` implement it. A launcher knows nothing of positions and
+    targets.
     """
 
     def check(self, staging_dir: str | None) -> None:
@@ -143,3 +163,115 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """End the application, if one is running; no job is running. A later call starts another."""
+
+
+SECRETS_FILE = "kafka-config"
+
+# The digest of the file is sent with the other half. Without random bytes before it, a guess at the configuration could
+# be proved.
+_SALT_BYTES = 32
+
+
+@dataclass(frozen=True)
+class SentJob:
+    """A job as it is sent to executors: Kafka's configuration and the connections are put together there.
+
+    :param job: without them
+    :param half: the bytes to combine with those of the file
+    :param digest: of the file: who may write into the staging directory must not lead the credentials to another broker
+    """
+
+    job: StageJob
+    half: bytes = field(repr=False)
+    digest: str
+
+    def whole(self) -> StageJob:
+        """Return the job with its secrets.
+
+        :raises StagingError: the file is missing, or not as it was written
+        """
+        return replace(self.job, **_secrets(self.job.staging_uri, self.half, self.digest))
+
+
+def split_job(job: StageJob) -> SentJob:
+    """Return a job as it is sent to executors, and write the file that they need."""
+    values = {"kafka_config": dict(job.kafka_config), "connections": dict(job.connections)}
+    plain = secrets.token_bytes(_SALT_BYTES) + json.dumps(values).encode()
+    half = secrets.token_bytes(len(plain))
+    text = _combined(plain, half).hex()
+    StagingDirectory(job.staging_uri).write_text(SECRETS_FILE, text)
+    return SentJob(replace(job, kafka_config={}, connections={}), half, _digest(text))
+
+
+@lru_cache(maxsize=4)
+def _secrets(staging_uri: str, half: bytes, digest: str) -> dict[str, Any]:
+    try:
+        text = StagingDirectory(staging_uri).read_text(SECRETS_FILE)
+    except FileNotFoundError as error:
+        raise StagingError(
+            f"{SECRETS_FILE} is missing; is {staging_uri} a location that all machines share?"
+        ) from error
+    if _digest(text) != digest:
+        raise StagingError(f"{SECRETS_FILE} in {staging_uri} is not as it was written")
+    values: dict[str, Any] = json.loads(_combined(bytes.fromhex(text), half)[_SALT_BYTES:])
+    return values
+
+
+def _combined(one: bytes, other: bytes) -> bytes:
+    number = int.from_bytes(one, "big") ^ int.from_bytes(other, "big")
+    return number.to_bytes(len(one), "big")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Answer(Enum):
+    """What the application says of a job: that it begins or does not, then what became of it."""
+
+    BEGUN = b"b"
+    DONE = b"d"
+    FAILED = b"f"
+    """The staging directory says why."""
+    STOPPED = b"s"
+    """Spark's context was stopped before the job came; the application ends."""
+
+
+class Jobs:
+    """What a launcher sends, as the application sees it.
+
+    :param path: of the socket
+    """
+
+    def __init__(self, path: str) -> None:
+        self._received = SimpleQueue[str | None]()
+        self._is_running = self._is_closed = False
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.connect(path)
+        threading.Thread(target=self._receive, name="jobs", daemon=True).start()
+
+    def lines(self) -> Iterator[str]:
+        """Wait for each line: the Spark properties that hold secrets, then jobs."""
+        return iter(self._received.get, None)
+
+    def answer(self, answer: Answer) -> None:
+        """Send an answer of the last job."""
+        # Before the launcher can know it, and close the socket.
+        self._is_running = answer is Answer.BEGUN
+        # The thread looks at both in the other order.
+        if self._is_running and self._is_closed:
+            os._exit(1)
+        # Where the launcher is gone, there is no other job.
+        with suppress(ConnectionError):
+            self._socket.sendall(answer.value)
+
+    def _receive(self) -> None:
+        with suppress(ConnectionError), self._socket.makefile(encoding="utf-8") as lines:
+            for line in lines:
+                # A line that is cut off is no job.
+                if line.endswith("\n"):
+                    self._received.put(line)
+        self._is_closed = True
+        self._received.put(None)
+        if self._is_running:
+            os._exit(1)

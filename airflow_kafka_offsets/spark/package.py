@@ -1,5 +1,5 @@
-"""Write the files that are submitted: this package, and the application that calls `main`. Jobs come over the
-`job_socket`.
+"""Write the files that are submitted: this package, and the application that calls `main`. Jobs come over a
+socket (`job`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _ARCHIVE = "airflow_kafka_offsets.zip"
 _APPLICATION = """\
 import sys
 
-from airflow_kafka_offsets.spark.main import main
+from airflow_kafka_offsets.spark.driver import main
 
 sys.exit(main(sys.argv[1]))
 """

@@ -1,4 +1,4 @@
-"""Which Spark properties hold secrets, which go to the application over the `job_socket`, never on a command line; and
+"""Which Spark properties hold secrets, which go to the application over a socket (`job`), never on a command line; and
 whether properties protect what Spark's processes send to each other.
 
 Spark hides in its own logs and event logs what `spark.redaction.regex` names; `REDACTION` names the same as this

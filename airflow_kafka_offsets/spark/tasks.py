@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,9 +16,8 @@ from airflow_kafka_offsets.exceptions import KafkaOffsetsError, NewFieldError, R
 from airflow_kafka_offsets.formats.read_schemas import has_schema_ids, schemas_read
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder, decoder_of
 from airflow_kafka_offsets.formats.row_columns import add_origin, format_columns
-from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.slice_notes import SliceReport
+from airflow_kafka_offsets.spark.progress import SliceReport
 from airflow_kafka_offsets.staging.arrow_files import read_records
 from airflow_kafka_offsets.staging.dead_letters import DeadLetterFile
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -27,18 +27,8 @@ from airflow_kafka_offsets.transforms.transform import BatchFunction
 from airflow_kafka_offsets.writers.row_writer import STORAGE
 from airflow_kafka_offsets.writers.table_rows import RefusedRows
 
-_RESULT = pa.schema(
-    [
-        ("name", pa.string()),
-        ("row_count", pa.int64()),
-        ("byte_count", pa.int64()),
-        ("sha256", pa.string()),
-        ("data", pa.string()),
-        ("branch", pa.int64()),
-    ]
-)
-
-RESULT_DDL = spark_ddl(_RESULT)
+RESULT_DDL = "file STRING"
+"""The column of what `write_arrow` yields."""
 
 _NO_DEAD_LETTER = (
     ". The record becomes no dead letter, as other rows that the transform of DataFrames made of it may be written: "
@@ -66,11 +56,10 @@ def read_arrow(job: StageJob, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.
 def write_arrow(job: StageJob, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Do the same as `write_rows`, as a function for `mapInArrow`.
 
-    :return: a row for each file, with the fields of `StagedFile` in their order
+    :return: for each file a row with the fields of `StagedFile`, as JSON
     """
     for file in write_rows(job, rows):
-        values = (file.name, file.rows, file.bytes, file.sha256, file.data, file.branch)
-        yield pa.RecordBatch.from_pylist([dict(zip(_RESULT.names, values, strict=True))], schema=_RESULT)
+        yield pa.RecordBatch.from_pydict({"file": [json.dumps(asdict(file))]})
 
 
 def read_rows(job: StageJob, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
@@ -82,7 +71,7 @@ def read_rows(job: StageJob, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]
     staging, tasks = StagingDirectory(job.staging_uri), job.tasks
     try:
         # All batches of a task go into one file, whose columns are those of the first.
-        transform = batch_function(job)
+        transform = None if job.batch_transform is None else job.batch_transform.function(job.columns)
         for number in numbers:
             for slice_ in tasks[number]:
                 yield from read_slice(job, slice_, staging, transform)
@@ -91,21 +80,12 @@ def read_rows(job: StageJob, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]
         raise
 
 
-def batch_function(job: StageJob) -> BatchFunction | None:
-    """Return the function of the job's transform, if that runs where records are decoded.
-
-    :raises ConfigurationError: the function cannot be used in this Python
-    """
-    transform = job.batch_transform
-    return None if transform is None else transform.function(job.columns)
-
-
 def read_slice(
     job: StageJob, slice_: Slice, staging: StagingDirectory, transform: BatchFunction | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Read, decode and transform a slice; leave its dead letters and notes of its progress in the staging directory.
 
-    :param transform: what `batch_function` returned
+    :param transform: the function of the job's transform, if that runs here
     """
     decode = decoder_of(job.record_format, format_columns(job.columns), job.connections)
     # Dead letters hold the headers.

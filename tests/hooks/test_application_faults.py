@@ -16,7 +16,7 @@ import pytest
 
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 from airflow_kafka_offsets.hooks.spark_application import ApplicationEndedError
-from airflow_kafka_offsets.spark.job_socket import Jobs
+from airflow_kafka_offsets.spark.job import Jobs
 from devstack.process import wait_until
 from tests.support.submitted import Submitted, no_process_left
 
@@ -119,7 +119,7 @@ def test_a_driver_ends_when_the_launcher_is_gone_before_it_sent_anything(tmp_pat
         listener.listen(1)
         jobs = Jobs(str(tmp_path / "jobs"))
     try:
-        assert within_seconds(lambda: (jobs.properties(), list(jobs))) == ({}, [])
+        assert within_seconds(lambda: list(jobs.lines())) == []
     finally:
         jobs._socket.close()
 

@@ -23,7 +23,7 @@ import pytest
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.hooks import spark_application
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
-from airflow_kafka_offsets.hooks.spark_log import CollapsedLog
+from airflow_kafka_offsets.hooks.spark_application import CollapsedLog
 from airflow_kafka_offsets.loading.stage import launch
 from airflow_kafka_offsets.spark import package
 from airflow_kafka_offsets.staging.directory import StagingDirectory

@@ -1,4 +1,4 @@
-"""What `hooks/spark.py` needs of the official provider's SparkSubmitHook beside its documented parameters."""
+"""What `SparkHook` needs of the official provider's SparkSubmitHook beside its documented parameters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def spark_default(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def changed(what: str) -> str:
-    return f"{PROVIDER} {version(PROVIDER)}: {what}; see _Hook in airflow_kafka_offsets/hooks/spark.py"
+    return f"{PROVIDER} {version(PROVIDER)}: {what}; see SparkHook in airflow_kafka_offsets/hooks/spark_application.py"
 
 
 @pytest.mark.parametrize("attribute", ["_connection", "_conf", "_submit_sp"])

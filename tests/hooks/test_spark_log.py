@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kafka_offsets.hooks.spark import _Hook
-from airflow_kafka_offsets.hooks.spark_log import CollapsedLog
-from airflow_kafka_offsets.spark.display import Lines
+from airflow_kafka_offsets.hooks.spark_application import CollapsedLog, SparkHook
+from airflow_kafka_offsets.spark.progress import Display
 
 PRINTED = """\
 :: loading settings ::
@@ -68,7 +67,7 @@ def submit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_sparks_lines_are_folded_and_others_stand_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hook = _Hook(conf={}, conn_id="spark_default")
+    hook = SparkHook(conn_id="spark_default")
     # Airflow's own does not reach the root logger.
     monkeypatch.setattr(hook, "_log", logging.getLogger(__name__))
     with caplog.at_level(logging.INFO):
@@ -87,12 +86,12 @@ def test_a_group_ends_where_spark_submit_cannot_be_started(
     connection = {"conn_type": "spark", "host": "local[2]", "extra": {"spark-binary": "spark3-submit"}}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
     with caplog.at_level(logging.INFO), pytest.raises(FileNotFoundError):
-        _Hook(conf={}, conn_id="spark_default").submit("application.py")
+        SparkHook(conn_id="spark_default").submit("application.py")
 
     assert [line for line in caplog.messages if line.startswith("::")] == ["::group::Spark", "::endgroup::"]
 
 
-class Drawn(Lines):
+class Drawn(Display):
     """A bar that remembers what it was given."""
 
     def __init__(self) -> None:

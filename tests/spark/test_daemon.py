@@ -12,7 +12,7 @@ from typing import Any
 import pyspark
 import pytest
 
-from airflow_kafka_offsets.spark.installed_pyspark import prefer_installed_pyspark
+from airflow_kafka_offsets.spark.daemon import prefer_installed_pyspark
 
 HOME = Path(pyspark.__file__).parent
 ARCHIVES = sorted(map(str, (HOME / "python" / "lib").glob("*.zip")))
@@ -43,7 +43,7 @@ def state(code: str) -> dict[str, Any]:
 def test_the_installed_package_goes_before_sparks_archives() -> None:
     assert ".zip/" in state("")["file"]
     found = state(
-        "from airflow_kafka_offsets.spark.installed_pyspark import prefer_installed_pyspark as f; f(); import py4j; "
+        "from airflow_kafka_offsets.spark.daemon import prefer_installed_pyspark as f; f(); import py4j; "
         "assert '.zip' not in py4j.__file__"
     )
     assert found["file"] == str(HOME / "__init__.py")
@@ -67,7 +67,7 @@ def test_a_spark_that_is_no_installed_package_keeps_its_archives(archive: str, m
 
 def test_the_daemon_has_imported_what_workers_run_and_nothing_that_starts_a_thread() -> None:
     found = state(
-        "from airflow_kafka_offsets.spark.installed_pyspark import prefer_installed_pyspark as f; f()\n"
+        "from airflow_kafka_offsets.spark.daemon import prefer_installed_pyspark as f; f()\n"
         "import pyspark.daemon; pyspark.daemon.manager = lambda: None\n"
         "from airflow_kafka_offsets.spark import daemon; daemon.main()"
     )

@@ -10,8 +10,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from airflow_kafka_offsets.spark.display import Bar, Lines, MarkedLine, MarkedLines, display_here
-from airflow_kafka_offsets.spark.slice_notes import Progress, SliceNotes
+from airflow_kafka_offsets.spark.progress import (
+    Bar,
+    Display,
+    MarkedLine,
+    MarkedLines,
+    Progress,
+    SliceNotes,
+    display_here,
+)
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from tests.spark.test_package import JOB
 
@@ -35,7 +42,7 @@ def test_the_task_that_submitted_an_application_reads_its_lines_again(capsys: py
 def test_a_terminal_gets_a_bar_and_a_log_gets_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert isinstance(display_here(), Lines)
+    assert isinstance(display_here(), Display)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     bar = display_here()
     bar.close()
@@ -57,8 +64,8 @@ def test_the_bar_shows_how_many_records_are_read_and_is_gone_at_the_end() -> Non
 
 def test_reports_become_rarer_in_a_long_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("airflow_kafka_offsets.spark.slice_notes.time.monotonic", lambda: now)
-    progress = Progress(replace(JOB, progress_interval=5.0), SliceNotes(StagingDirectory(str(tmp_path))))
+    monkeypatch.setattr("airflow_kafka_offsets.spark.progress.time.monotonic", lambda: now)
+    progress = Progress(replace(JOB, progress_interval=5.0), SliceNotes(StagingDirectory(str(tmp_path))), Display())
     reports = 0
     while now < 4 * 3600:
         now += progress._pause()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
-from airflow_kafka_offsets.spark.main import failure
+from airflow_kafka_offsets.spark.driver import failure
 
 TEXT = """\
 Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times

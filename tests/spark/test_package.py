@@ -47,8 +47,8 @@ class TestApplication:
         application, package = write_application(tmp_path)
         code = (
             "import runpy, sys\n"
-            "from airflow_kafka_offsets.spark import main\n"
-            "main.main = lambda path: print('jobs of', path) or 7\n"
+            "from airflow_kafka_offsets.spark import driver\n"
+            "driver.main = lambda path: print('jobs of', path) or 7\n"
             "sys.argv = ['application.py', '/jobs']\n"
             f"runpy.run_path({str(application)!r}, run_name='__main__')\n"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kafka_offsets.spark.row_by_row import is_simple
+from airflow_kafka_offsets.spark.driver import is_simple
 
 PLAN = """\
 == Parsed Logical Plan ==

@@ -12,7 +12,7 @@ import pytest
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.spark.driver import write_manifest
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.slice_notes import Progress, SliceNotes, write_progress, write_slice
+from airflow_kafka_offsets.spark.progress import Display, Progress, SliceNotes, write_progress, write_slice
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import SliceRead
 from tests.spark.test_package import JOB
@@ -61,7 +61,7 @@ def test_progress_opens_what_is_finished_once_and_what_is_being_read_each_time(
     staging: StagingDirectory, opened: Counter[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     notes = SliceNotes(staging)
-    progress = Progress(job(staging), notes)
+    progress = Progress(job(staging), notes, Display())
     for index in range(MANY):
         write_progress(staging, read(index, 0))
         if index != 7:

@@ -16,7 +16,7 @@ from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.raw import Raw
 from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.slice_notes import Progress, SliceNotes
+from airflow_kafka_offsets.spark.progress import Display, Progress, SliceNotes
 from airflow_kafka_offsets.spark.tasks import read_arrow, write_rows
 from airflow_kafka_offsets.staging.dead_letters import dead_letters
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -215,7 +215,7 @@ class TestBadRecords:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         one = job(tmp_path, has_dead_letters=True)
-        progress = Progress(one, SliceNotes(StagingDirectory(one.staging_uri)))
+        progress = Progress(one, SliceNotes(StagingDirectory(one.staging_uri)), Display())
         rows_of(one, [good(10, 20)])
         progress.report()
         assert "dead" not in capsys.readouterr().out

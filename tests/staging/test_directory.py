@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 from pyarrow import fs
 
-from airflow_kafka_offsets.spark.slice_notes import SliceNotes, write_progress, write_slice
+from airflow_kafka_offsets.spark.progress import SliceNotes, write_progress, write_slice
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import SliceRead
 

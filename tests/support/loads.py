@@ -20,7 +20,7 @@ from airflow_kafka_offsets.loading.load import load
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.session_launcher import SessionLauncher
+from airflow_kafka_offsets.spark.launchers import SessionLauncher
 from tests.support.clients import Kafka, produce
 from tests.support.pipelines import pipeline_and_options
 

@@ -24,9 +24,9 @@ SUBMIT = """\
 import json, os, signal, sys, time
 from pathlib import Path
 from airflow_kafka_offsets.exceptions import RecordError, StagingError
-from airflow_kafka_offsets.spark import main
+from airflow_kafka_offsets.spark import driver
 
-class Application(main.Application):
+class Application(driver.Application):
     def stage(self, job, display):
         directory = Path(job.staging_uri)
         display.line(f"Batch {{job.batch_id}}: staged")
@@ -47,9 +47,9 @@ class Application(main.Application):
     def is_stopped(self):
         return Path("{stopped}").exists()
 
-main.Application = Application
+driver.Application = Application
 print("26/11/23 01:00:00 WARN Utils: Set SPARK_LOCAL_IP", flush=True)
-status = main.main(sys.argv[-1])
+status = driver.main(sys.argv[-1])
 print("26/11/23 01:00:09 WARN Utils: the end", flush=True)
 sys.exit(status)
 """

@@ -282,7 +282,7 @@ def sniffer() -> Sniffer:
         pytest.skip("only root may look at packets")
 
 
-# a cluster of its own: half a minute. The halves of the configuration are in tests/spark/test_split_config.py
+# a cluster of its own: half a minute. The halves of the configuration are in tests/spark/test_secrets_of_jobs.py
 @pytest.mark.long
 @pytest.mark.parametrize("protected", [True, False], ids=["protected", "unprotected"])
 def test_secrets_of_a_cluster_are_found_nowhere_and_cross_no_network(

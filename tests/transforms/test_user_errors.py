@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_kafka_offsets.exceptions import StagingError, TransformError
-from airflow_kafka_offsets.spark.main import failure
+from airflow_kafka_offsets.spark.driver import failure
 from airflow_kafka_offsets.spark.package import write_package
 from airflow_kafka_offsets.transforms.dataframe import DataFrameFunction, call
 from airflow_kafka_offsets.transforms.user_errors import user_error
@@ -155,14 +155,14 @@ def test_the_application_prints_no_more_than_that() -> None:
     code = """
 import sys
 from airflow_kafka_offsets.exceptions import TransformError
-from airflow_kafka_offsets.spark import main
+from airflow_kafka_offsets.spark import driver
 class Job:
     python_path, staging_uri = (), "/nowhere"
-main.report_failure = lambda staging, error: None
-class Application(main.Application):
+driver.report_failure = lambda staging, error: None
+class Application(driver.Application):
     def stage(self, job, display):
         raise TransformError("Transform 'x' raised ValueError: no such day")
-print(main._stage(Application({}), Job, None))
+print(driver._stage(Application({}), Job, None).name)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("failed\n", "TransformError: Transform 'x' raised ValueError: no such day\n")
+    assert (done.stdout, done.stderr) == ("FAILED\n", "TransformError: Transform 'x' raised ValueError: no such day\n")

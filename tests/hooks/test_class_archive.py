@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.spark.class_archive import ClassArchive, has_own_options
+from airflow_kafka_offsets.hooks.java import ClassArchive, has_own_options
 
 
 @pytest.fixture

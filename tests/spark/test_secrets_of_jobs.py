@@ -12,10 +12,9 @@ from pyspark import SparkContext, cloudpickle
 
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.kafka.reader import consumer_config
-from airflow_kafka_offsets.spark import driver, main
-from airflow_kafka_offsets.spark.display import Lines
-from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.split_config import FILE, _together, split_config
+from airflow_kafka_offsets.spark import driver
+from airflow_kafka_offsets.spark.job import SECRETS_FILE, SentJob, StageJob, _secrets, split_job
+from airflow_kafka_offsets.spark.progress import Display
 from tests.spark.test_job import JOB
 
 CANARY = "canary-7d1f"
@@ -28,26 +27,26 @@ def job(tmp_path: Path) -> StageJob:
     return replace(JOB, staging_uri=str(tmp_path), kafka_config=CONFIG)
 
 
-def sent(job: StageJob) -> bytes:
+def sent(job: SentJob) -> bytes:
     code: bytes = cloudpickle.dumps(lambda: job)  # type: ignore[no-untyped-call]
-    _together.cache_clear()
+    _secrets.cache_clear()
     return code
 
 
 def received(code: bytes) -> StageJob:
-    function: Callable[[], StageJob] = cloudpickle.loads(code)
-    return function()
+    function: Callable[[], SentJob] = cloudpickle.loads(code)
+    return function().whole()
 
 
 def test_executors_put_the_configuration_together(job: StageJob) -> None:
-    arrived = received(sent(split_config(job)))
+    arrived = received(sent(split_job(job)))
     assert dict(arrived.kafka_config) == CONFIG
     assert consumer_config(arrived.kafka_config, "loader", "read_committed")["sasl.password"] == CANARY
-    assert replace(arrived, kafka_config=CONFIG) == job
+    assert arrived == job
 
 
 def test_neither_half_holds_a_credential(job: StageJob, tmp_path: Path) -> None:
-    code = sent(split_config(job))
+    code = sent(split_job(job))
     (file,) = tmp_path.iterdir()
     assert job.group_id.encode() in code
     for name in ("canary", "sasl", "bootstrap", "a:1"):
@@ -57,36 +56,29 @@ def test_neither_half_holds_a_credential(job: StageJob, tmp_path: Path) -> None:
 
 
 def test_the_halves_of_two_attempts_do_not_fit_together(job: StageJob, tmp_path: Path) -> None:
-    first = sent(split_config(job))
-    half = (tmp_path / FILE).read_text()
-    second = sent(split_config(job))
-    assert (tmp_path / FILE).read_text() != half
+    first = sent(split_job(job))
+    half = (tmp_path / SECRETS_FILE).read_text()
+    second = sent(split_job(job))
+    assert (tmp_path / SECRETS_FILE).read_text() != half
     with pytest.raises(StagingError, match=r"kafka-config in .* is not as it was written"):
-        dict(received(first).kafka_config)
+        received(first)
     assert dict(received(second).kafka_config) == CONFIG
 
 
 def test_writer_of_the_directory_cannot_redirect_credentials(job: StageJob, tmp_path: Path) -> None:
-    code = sent(split_config(job))
-    half = bytearray.fromhex((tmp_path / FILE).read_text())
+    code = sent(split_job(job))
+    half = bytearray.fromhex((tmp_path / SECRETS_FILE).read_text())
     half[-1] ^= 1
-    (tmp_path / FILE).write_text(half.hex())
+    (tmp_path / SECRETS_FILE).write_text(half.hex())
     with pytest.raises(StagingError, match="is not as it was written"):
-        received(code).kafka_config["bootstrap.servers"]
+        received(code)
 
 
 def test_a_location_that_machines_do_not_share_is_named(job: StageJob, tmp_path: Path) -> None:
-    code = sent(split_config(job))
-    (tmp_path / FILE).unlink()
+    code = sent(split_job(job))
+    (tmp_path / SECRETS_FILE).unlink()
     with pytest.raises(StagingError, match="a location that all machines share"):
-        len(received(code).kafka_config)
-
-
-def test_functions_are_sent_as_they_are(job: StageJob) -> None:
-    with_function = replace(job, kafka_config={**CONFIG, "oauth_cb": lambda _: ("token", 1.0)})
-    config = received(sent(split_config(with_function))).kafka_config
-    assert config["oauth_cb"](None) == ("token", 1.0)
-    assert config["sasl.password"] == CANARY
+        received(code)
 
 
 class Sent:
@@ -114,7 +106,7 @@ class Sent:
 
 @pytest.mark.parametrize(
     "run",
-    [lambda spark, job: driver.run(spark, job, Lines()), lambda _, job: main.Application({}).stage(job, Lines())],
+    [lambda spark, job: driver.run(spark, job, Display()), lambda _, job: driver.Application({}).stage(job, Display())],
     ids=["session", "application"],
 )
 def test_no_code_that_is_sent_holds_a_credential(
@@ -132,7 +124,7 @@ def test_no_code_that_is_sent_holds_a_credential(
 
 def test_connections_of_formats_go_the_same_way(job: StageJob, tmp_path: Path) -> None:
     connections = {"registry": {"url": "https://registry", "bearer.auth.token": CANARY}}
-    code = sent(split_config(replace(job, connections=connections)))
+    code = sent(split_job(replace(job, connections=connections)))
     assert b"canary" not in code
     assert not any(b"canary" in bytes.fromhex(file.read_text()) for file in tmp_path.iterdir())
     assert dict(received(code).connections) == connections

@@ -1,24 +1,26 @@
-"""The notes that the readers of slices leave in the staging directory, and what the driver makes of them: progress,
-shown while Spark works.
+"""The progress of a running batch: the notes that the readers of slices leave in the staging directory, and how they
+are shown while Spark works, as lines, or as a bar where somebody looks at a terminal or a notebook.
 
 `progress-N.json` exists from the moment that slice N is started, and is overwritten while the slice is read. Each
-evaluation that reads slice N to its end writes a `slice-N-*.json`.
+evaluation that reads slice N to its end writes a `slice-N-*.json`. The notes are not part of the rows: with a transform
+between reading and writing, Spark may evaluate the reader more than once, or drop all rows.
 
-The notes are not part of the rows: with a transform between reading and writing, Spark may evaluate the reader more
-than once, or drop all rows.
+A submitted application cannot know who looks. It prints lines with a mark, by which the task that submitted it knows
+them among Spark's own (`hooks.spark_application`).
 """
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,10 +28,111 @@ import pyarrow.compute as pc
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema
-from airflow_kafka_offsets.spark.display import Display, Lines
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import SliceRead, StagedFile
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_MARKED = re.compile(r"\[kafka-offsets(?: (\d+)/(\d+))?\] (.*)")
+
+END_OF_JOB = "[kafka-offsets end]"
+"""The line after all lines of a job."""
+
+
+class Display:
+    """Shows what a batch does: prints lines."""
+
+    def line(self, text: str) -> None:
+        """Show a line."""
+        self._print(text)
+
+    def progress(self, lines: Sequence[str], records: int, planned: int) -> None:
+        """Show how far the batch is.
+
+        :param lines: the same in words: the batch, then slices that are being read
+        :param records: how many are read
+        """
+        self._print("\n".join(lines))
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
+    def _print(self, text: str) -> None:
+        # Standard output is what reaches the task's log.
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+
+
+class MarkedLines(Display):
+    """Prints lines with a mark, for the task that submitted the application."""
+
+    def end(self) -> None:
+        """Print that all lines of the job are printed."""
+        self._print(END_OF_JOB)
+
+    def line(self, text: str) -> None:
+        self._print("\n".join(f"[kafka-offsets] {line}" for line in text.splitlines()))
+
+    def progress(self, lines: Sequence[str], records: int, planned: int) -> None:
+        first, *others = lines
+        self._print(
+            "\n".join([f"[kafka-offsets {records}/{planned}] {first}", *(f"[kafka-offsets] {o}" for o in others)])
+        )
+
+
+class MarkedLine(NamedTuple):
+    """A line that `MarkedLines` printed.
+
+    :param progress: the records that are read, and those that are planned
+    """
+
+    text: str
+    progress: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, line: str) -> MarkedLine | None:
+        """Return the line without its mark; None where it has none."""
+        if (match := _MARKED.match(line)) is None:
+            return None
+        return cls(match[3], (int(match[1]), int(match[2])) if match[1] else None)
+
+
+class Bar(Display):
+    """Draws a bar of the records that are read; lines are printed above it."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        # Airflow brings it. Spark's executors and a submitted application do without it.
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=console, transient=True)
+        self._task = self._bar.add_task("Kafka records", total=None)
+        self._bar.start()
+
+    def line(self, text: str) -> None:
+        self._bar.console.print(text, markup=False, highlight=False)
+
+    def progress(self, lines: Sequence[str], records: int, planned: int) -> None:
+        # The text is that of the batch, up to what the bar shows itself.
+        self._bar.update(self._task, description=lines[0].partition(":")[0], completed=records, total=planned)
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+def display_here() -> Display:
+    """Return a bar where standard output is a terminal or a notebook, else lines."""
+    return Bar() if is_watched() else Display()
+
+
+def is_watched() -> bool:
+    """Return whether standard output is a terminal or a notebook."""
+    shell = sys.modules.get("IPython")
+    in_notebook = shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
+    return in_notebook or sys.stdout.isatty()
+
 
 # A line for each slice helps if there are few. Of hundreds, the slowest are enough.
 _MAX_SLICES = 8
@@ -153,7 +256,7 @@ class Progress:
     """Shows how many of the planned records are read, in total and for each slice that is being read."""
 
     def __init__(self, job: StageJob, notes: SliceNotes, display: Display | None = None) -> None:
-        self._display = display if display is not None else Lines()
+        self._display = display if display is not None else Display()
         self._job = job
         self._notes = notes
         self._started = time.monotonic()

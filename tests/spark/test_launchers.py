@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from airflow_kafka_offsets.spark import session_launcher
-from airflow_kafka_offsets.spark.session_launcher import SessionLauncher
+from airflow_kafka_offsets.spark import launchers
+from airflow_kafka_offsets.spark.launchers import SessionLauncher
 from devstack.process import wait_until
 from tests.spark.test_package import JOB
 
@@ -100,7 +100,7 @@ class SubclassOfRemoteSession(RemoteSession):
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The sessions that jobs ran in."""
     ran: list[Any] = []
-    monkeypatch.setattr(session_launcher, "run", lambda spark, job, display: ran.append(spark))
+    monkeypatch.setattr(launchers, "run", lambda spark, job, display: ran.append(spark))
     return ran
 
 
@@ -148,7 +148,7 @@ def test_a_job_is_interrupted_by_a_tag_of_its_own_until_it_ends(monkeypatch: pyt
         assert left.wait(30)
         raise RuntimeError("[CANCELLED] a job of the tag was cancelled")
 
-    monkeypatch.setattr(session_launcher, "run", waits)
+    monkeypatch.setattr(launchers, "run", waits)
     launcher.cancel()  # nothing runs
     with ThreadPoolExecutor(1) as threads:
         staged = threads.submit(launcher, JOB)
@@ -168,7 +168,7 @@ def test_a_job_is_interrupted_by_a_tag_of_its_own_until_it_ends(monkeypatch: pyt
     assert len(of_job) == 1
 
     launcher.cancel()
-    monkeypatch.setattr(session_launcher, "run", lambda *_, **__: of_job.update(spark.tags.of_this_thread))
+    monkeypatch.setattr(launchers, "run", lambda *_, **__: of_job.update(spark.tags.of_this_thread))
     launcher(JOB)
     assert spark.tags.interrupted == interrupted
     assert len(of_job) == 2

@@ -1,4 +1,6 @@
-"""Run the application in an existing Spark session: in a notebook, in a script, or over Spark Connect."""
+"""Launchers in this process: in an existing Spark session (in a notebook, in a script, over Spark Connect), and without
+Spark.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +10,20 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable
 from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from airflow_kafka_offsets.spark.display import display_here
-from airflow_kafka_offsets.spark.driver import run
+from airflow_kafka_offsets.spark.driver import run, stage_here
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.package import write_package
-from airflow_kafka_offsets.spark.session_kind import is_connect
+from airflow_kafka_offsets.spark.progress import display_here
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
-
 
 # Contexts and sessions of Spark Connect whose executors have this package. Without this, each batch would send it
 # again.
@@ -55,18 +54,31 @@ class SessionLauncher:
         if job.dataframe_transform is not None:
             _make_active(spark)
         with closing(display_here()) as display, _Running(spark) as self._running:
-            try:
-                run(spark, job, display)
-            finally:
-                self._running = None
+            run(spark, job, display)
 
     def cancel(self) -> None:
         """Interrupt the job that is running, if there is one; the session stays."""
-        if (running := self._running) is not None:
-            running.interrupt()
+        if self._running is not None:
+            self._running.interrupt()
 
     def close(self) -> None:
         """Do nothing: the session belongs to the caller, who stops it."""
+
+
+class InProcessLauncher:
+    """Stages jobs in this process, without Spark: few records, and no transform of DataFrames."""
+
+    def check(self, staging_dir: str | None) -> None:
+        """Do nothing: this process has all it needs."""
+
+    def __call__(self, job: StageJob) -> None:
+        stage_here(job)
+
+    def cancel(self) -> None:
+        """Do nothing: no other process stages the job."""
+
+    def close(self) -> None:
+        """Do nothing: no application was started."""
 
 
 class _Running:
@@ -77,15 +89,11 @@ class _Running:
 
     def __init__(self, spark: SparkSession) -> None:
         self._tag = f"kafka-offsets-{uuid.uuid4().hex}"
-        self._add: Callable[[str], object]
-        self._remove: Callable[[str], object]
-        self._cancel: Callable[[str], object]
-        if is_connect(spark):
-            self._add, self._remove, self._cancel = spark.addTag, spark.removeTag, spark.interruptTag
-        else:
+        names = ("addTag", "removeTag", "interruptTag")
+        if (owner := _owner(spark)) is not spark:
             # A classic session of Spark 3.5 has no tags, but its context has.
-            context = spark.sparkContext
-            self._add, self._remove, self._cancel = context.addJobTag, context.removeJobTag, context.cancelJobsWithTag
+            names = ("addJobTag", "removeJobTag", "cancelJobsWithTag")
+        self._add, self._remove, self._cancel = (getattr(owner, name) for name in names)
         self._ended = threading.Event()
         self._interrupts = threading.Event()
 
@@ -99,10 +107,9 @@ class _Running:
 
     def interrupt(self) -> None:
         """Interrupt the job, and wait for nothing."""
-        if self._interrupts.is_set():
-            return
-        self._interrupts.set()
-        threading.Thread(target=self._interrupt, name="interrupt", daemon=True).start()
+        if not self._interrupts.is_set():
+            self._interrupts.set()
+            threading.Thread(target=self._interrupt, name="interrupt", daemon=True).start()
 
     def _interrupt(self) -> None:
         # Spark interrupts what it runs at that moment: before the job is submitted, that is nothing.
@@ -123,7 +130,7 @@ def _make_active(spark: SparkSession) -> None:
     kind = type(spark)
     if kind.getActiveSession() is not None:
         return
-    if is_connect(spark):
+    if _is_connect(spark):
         kind._set_default_and_active_session(spark)  # type: ignore[attr-defined]
     else:
         # The public call that does so.
@@ -132,13 +139,12 @@ def _make_active(spark: SparkSession) -> None:
 
 def _send_package(spark: SparkSession) -> None:
     """Send this package to the executors of a session that do not have it."""
-    # Spark 3.5 has addArtifacts for Spark Connect only.
-    connect = is_connect(spark)
-    owner = spark if connect else spark.sparkContext
+    owner = _owner(spark)
     if owner in _with_package:
         return
     archive = str(_archive())
-    if connect:
+    # Spark 3.5 has addArtifacts for Spark Connect only.
+    if owner is spark:
         spark.addArtifacts(archive, pyfile=True)
         # It is for the executors. This process has the package, and is not to import any more of it from there.
         while archive in sys.path:
@@ -156,3 +162,13 @@ def _archive() -> Path:
     directory = tempfile.mkdtemp(prefix="kafka-offsets-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return write_package(Path(directory) / "airflow_kafka_offsets.zip")
+
+
+def _owner(spark: SparkSession) -> SparkSession | SparkContext:
+    """Return what has the files and tags of a session: a classic one shares those of its context."""
+    return spark if _is_connect(spark) else spark.sparkContext
+
+
+def _is_connect(spark: SparkSession) -> bool:
+    """Return whether it is a session of Spark Connect, whose module is not imported, since it needs gRPC."""
+    return any(kind.__module__ == "pyspark.sql.connect.session" for kind in type(spark).__mro__)
