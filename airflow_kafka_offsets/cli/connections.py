@@ -19,17 +19,15 @@ if TYPE_CHECKING:
 class Connections(Protocol):
     """What the arguments of a command name.
 
-    :param errors: what it raises besides `KafkaOffsetsError`
     :param database: what names the database, for messages
     :param doctor: how `doctor` is called, for messages
     """
 
-    errors: tuple[type[Exception], ...]
     database: str
     doctor: str
 
-    def describe(self, error: Exception) -> str:
-        """Return what one of `errors` says, and what to do."""
+    def describe(self, error: Exception) -> str | None:
+        """Return what an error of its own says, and what to do; None for any other error."""
 
     def open_database(self) -> AbstractContextManager[Engine]:
         """Open the database with the state tables for a block."""
@@ -55,17 +53,14 @@ class AirflowConnections:
     doctor = "'airflow kafka-offsets doctor' with the same --conn-id, --schema and --prefix"
 
     def __init__(self, args: Namespace) -> None:
-        from airflow.sdk.exceptions import AirflowException
-
-        self.errors: tuple[type[Exception], ...] = (AirflowException,)
         self._args = args
 
-    def describe(self, error: Exception) -> str:
-        from airflow.sdk.exceptions import AirflowNotFoundException
+    def describe(self, error: Exception) -> str | None:
+        from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
         if isinstance(error, AirflowNotFoundException):
             return f"{error}. Name another connection, or add this one: 'airflow connections add'"
-        return str(error)
+        return str(error) if isinstance(error, AirflowException) else None
 
     def open_database(self) -> AbstractContextManager[Engine]:
         from airflow_kafka_offsets.hooks.connections import open_database

@@ -8,8 +8,8 @@ import json
 import os
 import re
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -67,22 +67,19 @@ def refuse_secrets(arguments: list[str]) -> None:
 class FileConnections:
     """Files and environment variables."""
 
-    errors: tuple[type[Exception], ...] = ()
     database = "the database URL"
     doctor = "'airflow kafka-offsets doctor'"
 
     def __init__(self, args: Namespace) -> None:
         self._args = args
 
-    def describe(self, error: Exception) -> str:
-        return str(error)
+    def describe(self, error: Exception) -> None:
+        return None
 
-    @contextmanager
-    def open_database(self) -> Iterator[Engine]:
+    def open_database(self) -> AbstractContextManager[Engine]:
         from airflow_kafka_offsets.hooks.connections import open_url
 
-        with open_url(self._url()) as engine:
-            yield engine
+        return open_url(self._url())
 
     @property
     def names_kafka(self) -> bool:

@@ -9,7 +9,7 @@ from argparse import Namespace
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_kafka_offsets.cli.command import cluster, command, database, scope, usage, whole_topics
+from airflow_kafka_offsets.cli.command import cluster, database, scope, usage, whole_topics
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.options import Limits
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.loading.plan_preview import PlanPreview
 
 
-@command("show")
 def show_group(args: Namespace) -> None:
     """Print every partition of a group."""
     report = _report(args)
@@ -52,7 +51,6 @@ def show_group(args: Namespace) -> None:
     _check_complete(args.group, report)
 
 
-@command("lag")
 def lag(args: Namespace) -> None:
     """Print the lag of a group, by topic and in total."""
     report = _report(args)
@@ -107,7 +105,6 @@ def _some_of(errors: int, partitions: int) -> str:
     return f"{errors:,} of {count(partitions, 'partition')} {'has' if errors == 1 else 'have'}"
 
 
-@command("plan")
 def plan(args: Namespace) -> None:
     """Print the open batch of a group, or the batch that a load would plan now."""
     from airflow_kafka_offsets.loading.plan_preview import next_batch

@@ -69,6 +69,11 @@ def check_target(args: Namespace, command: str, *, table: str = "--table") -> No
         raise ConfigurationError(f"The task of --task-id says what {', '.join(given)} would say: leave out one of them")
 
 
+def named_table(args: Namespace, table: str) -> DatabaseTable:
+    """Return a table that the arguments name."""
+    return DatabaseTable(table, args.table_schema, tuple(getattr(args, "upsert_key", None) or ()))
+
+
 def target_of(args: Namespace, table: str | None) -> CommandTarget:
     """Return the target.
 
@@ -76,9 +81,7 @@ def target_of(args: Namespace, table: str | None) -> CommandTarget:
     """
     if args.dag_id is None:
         assert table is not None  # see `check_target`
-        upsert_key = tuple(getattr(args, "upsert_key", None) or ())
-        sink = of_tables([DatabaseTable(table, args.table_schema, upsert_key)])
-        return CommandTarget(sink, Reading.isolation_level, {})
+        return CommandTarget(of_tables([named_table(args, table)]), Reading.isolation_level, {})
     from airflow_kafka_offsets.cli.dag_task import find_task
     from airflow_kafka_offsets.hooks.connections import sink_connections
 
@@ -98,7 +101,7 @@ def pipeline_of(args: Namespace, topics: Sequence[str]) -> CommandPipeline:
             group_id=args.group,
             topics=tuple(topics),
             value_format=Json(args.columns) if args.columns is not None else Raw(),
-            sink=of_tables([DatabaseTable(args.table, args.table_schema, tuple(args.upsert_key or ()))]),
+            sink=of_tables([named_table(args, args.table)]),
             transform=args.transform,
             staging=Staging(dir=args.staging_dir),
             state_tables=_state_tables(args),

@@ -10,7 +10,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from airflow_kafka_offsets.cli.command import cluster, command, database, scope, usage
+from airflow_kafka_offsets.cli.command import cluster, database, scope, usage
 from airflow_kafka_offsets.cli.load_target import CommandTarget, check_target, target_of
 from airflow_kafka_offsets.cli.output import note, show, show_value
 from airflow_kafka_offsets.core.log_identity import check_cluster
@@ -26,7 +26,6 @@ from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS, Scenario, write_offsets
 
 
-@command("rewind")
 def rewind(args: Namespace) -> None:
     """Preview a rewind, or execute it; a saved preview is executed as it was shown."""
     _check_replaced(args)
@@ -38,14 +37,12 @@ def rewind(args: Namespace) -> None:
         _move(args, _scenario(args))
 
 
-@command("import")
 def import_group(args: Namespace) -> None:
     """Preview the positions that a consumer group in Kafka has committed, or make them those of a group."""
     _check_replaced(args)
     _move(args, Scenario.of("import", args.from_group))
 
 
-@command("abandon")
 def abandon(args: Namespace) -> None:
     """Abandon an open batch."""
     with database(args) as ledger:
@@ -56,7 +53,6 @@ def abandon(args: Namespace) -> None:
     note(f"Batch {args.batch} of group {args.group!r} is abandoned; its attempt can never commit")
 
 
-@command("mirror")
 def mirror(args: Namespace) -> None:
     """Commit the positions of a group to a consumer group in Kafka.
 
@@ -75,7 +71,6 @@ def mirror(args: Namespace) -> None:
     note(f"Consumer group {args.to!r} in Kafka shows the positions of {count(partitions, 'partition')}")
 
 
-@command("export")
 def export(args: Namespace) -> None:
     """Print the positions of a group as CSV, for `rewind --from-file`."""
     with database(args) as ledger, ledger.connect() as conn:

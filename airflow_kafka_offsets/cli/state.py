@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from airflow_kafka_offsets.cli.command import command, database, usage
+from airflow_kafka_offsets.cli.command import database, usage
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.text import count, first_few, shortened
 from airflow_kafka_offsets.database.errors import database_message, is_outage
@@ -32,7 +32,6 @@ _BATCH_COLUMNS = [
 ]
 
 
-@command("init")
 def init(args: Namespace) -> None:
     """Create or upgrade the state tables, or print the statements."""
     with database(args) as ledger:
@@ -78,7 +77,6 @@ def _grants(args: Namespace, ledger: Ledger) -> str:
     return "" if args.grant_to is None else rights.grants(ledger.tables, dialect, args.grant_to, moves=args.grant_moves)
 
 
-@command("groups")
 def groups(args: Namespace) -> None:
     """Print every group in the state tables."""
     with database(args) as ledger, ledger.connect() as conn:
@@ -103,7 +101,6 @@ def _group_row(group: GroupSummary) -> dict[str, Any]:
     }
 
 
-@command("history")
 def history(args: Namespace) -> None:
     """Print batches, the newest first; or the ranges, gaps and replaced output of one."""
     with database(args) as ledger, ledger.connect() as conn:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict, replace
 
-from airflow_kafka_offsets.cli.command import command, database, offset_bounds, usage, whole_topics
+from airflow_kafka_offsets.cli.command import database, offset_bounds, usage, whole_topics
 from airflow_kafka_offsets.cli.load_target import check_target, pipeline_of, target_of
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.options import DeadLetters, Limits
@@ -20,7 +20,6 @@ from airflow_kafka_offsets.replaying.replay import replay as replay_range
 from airflow_kafka_offsets.verification import verify as verification
 
 
-@command("replay")
 def replay(args: Namespace) -> None:
     """Load a range, and print the result."""
     bounds = _bounds(args)
@@ -52,7 +51,6 @@ def replay(args: Namespace) -> None:
     show([asdict(result)], args.output)
 
 
-@command("verify")
 def verify(args: Namespace) -> None:
     """Print what was proved, or else every violation.
 
