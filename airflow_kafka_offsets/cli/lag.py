@@ -96,13 +96,10 @@ def _check_complete(group: str, report: LagReport) -> None:
     if report.errors:
         first = first_few((partition.error for partition in report.errors), most=1)
         raise KafkaOffsetsError(
-            f"the lag of group {group!r} is incomplete, {_some_of(len(report.errors), len(report.partitions))} an "
-            f"error: {first}"
+            f"the lag of group {group!r} is incomplete, {len(report.errors):,} of "
+            f"{count(len(report.partitions), 'partition')} {'has' if len(report.errors) == 1 else 'have'} an error: "
+            f"{first}"
         )
-
-
-def _some_of(errors: int, partitions: int) -> str:
-    return f"{errors:,} of {count(partitions, 'partition')} {'has' if errors == 1 else 'have'}"
 
 
 def plan(args: Namespace) -> None:
@@ -115,13 +112,7 @@ def plan(args: Namespace) -> None:
     with database(args) as ledger:
         topics = _topics(args, named, ledger, kafka)
         outlook = next_batch(
-            ledger,
-            kafka,
-            args.group,
-            topics,
-            options,
-            slice_offsets=args.slice_offsets,
-            writes_files=args.lake_table,
+            ledger, kafka, args.group, topics, options, slice_offsets=args.slice_offsets, writes_files=args.lake_table
         )
     if (batch := outlook.open_batch) is not None:
         note(

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
 from airflow_kafka_offsets.cli.command import cluster, database, scope, usage
-from airflow_kafka_offsets.cli.load_target import CommandTarget, check_target, target_of
+from airflow_kafka_offsets.cli.connections import read_text
+from airflow_kafka_offsets.cli.load_target import check_target, target_of
 from airflow_kafka_offsets.cli.output import note, show, show_value
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.text import count
@@ -95,18 +95,14 @@ def _scenario(args: Namespace) -> Scenario:
         options = ", ".join(f"--{name}" for name in SCENARIOS if name != "import")
         raise ConfigurationError(f"A rewind takes exactly one of {options}, or --preview; got {given}")
     name, value = chosen[0]
-    return Scenario.of(name, _text(value) if name == "from-file" else value, group_id=args.group)
-
-
-@usage()
-def _check_preview_is_alone(args: Namespace) -> None:
-    if _chosen(args) or args.topics:
-        raise ConfigurationError("--preview says what is moved: leave out the scenario and the scope")
+    return Scenario.of(name, read_text(value) if name == "from-file" else value, group_id=args.group)
 
 
 def _saved_preview(args: Namespace) -> RewindPreview:
-    _check_preview_is_alone(args)
-    preview = RewindPreview.from_json(_text(args.preview))
+    with usage():
+        if _chosen(args) or args.topics:
+            raise ConfigurationError("--preview says what is moved: leave out the scenario and the scope")
+    preview = RewindPreview.from_json(read_text(args.preview))
     if preview.group_id != args.group:
         raise ConfigurationError(f"The saved preview is of group {preview.group_id!r}, not of {args.group!r}")
     return preview
@@ -132,7 +128,7 @@ def _move(args: Namespace, scenario: Scenario) -> None:
 
 def _show_and_execute(args: Namespace, preview: RewindPreview, ledger: Ledger) -> None:
     """Show a preview, and execute it with --execute."""
-    target = _replaced_target(args)
+    target = target_of(args, args.replace) if args.replace is not False else None
     if target is not None:
         preview.refuse_replace()
     result = None
@@ -166,19 +162,9 @@ def _show_and_execute(args: Namespace, preview: RewindPreview, ledger: Ledger) -
         note(f"No position was to be changed{abandoned}")
     else:
         rows, dead_letters = count(result.rows_removed, "row"), count(result.dead_letters_removed, "dead letter")
-        removed = f"; {rows} and {dead_letters} were removed"
-        note(
-            f"{count(result.moved, 'position was', 'positions were')} changed, as number {result.batch_id} of the "
-            f"history: {offsets}"
-            f"{removed if target is not None else ''}"
-        )
-
-
-def _replaced_target(args: Namespace) -> CommandTarget | None:
-    """Return the target whose rows are deleted, if there is one."""
-    if args.replace is not False:
-        return target_of(args, args.replace)
-    return None
+        removed = f"; {rows} and {dead_letters} were removed" if target is not None else ""
+        moved = count(result.moved, "position was", "positions were")
+        note(f"{moved} changed, as number {result.batch_id} of the history: {offsets}{removed}")
 
 
 @usage()
@@ -195,30 +181,20 @@ def _show(preview: RewindPreview, output: str) -> None:
         # `--preview` reads the JSON.
         show_value(preview.as_dict(), output)
         return
-    show(
-        [
-            {
-                "topic": partition.topic,
-                "partition": partition.partition,
-                "beginning_offset": partition.beginning,
-                "end_offset": partition.end,
-                "old_offset": partition.old_offset,
-                "new_offset": partition.new_offset,
-                "difference": partition.difference,
-                "reread": partition.offsets_reread,
-                "skipped": partition.offsets_skipped,
-                "clamped": partition.clamped,
-                "note": partition.note,
-            }
-            for partition in preview.partitions
-        ],
-        output,
-    )
-
-
-def _text(path: str) -> str:
-    """Return the text of a file; `-` is standard input."""
-    try:
-        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"File {path!r} cannot be read: {error}") from error
+    rows = [
+        {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "beginning_offset": partition.beginning,
+            "end_offset": partition.end,
+            "old_offset": partition.old_offset,
+            "new_offset": partition.new_offset,
+            "difference": partition.difference,
+            "reread": partition.offsets_reread,
+            "skipped": partition.offsets_skipped,
+            "clamped": partition.clamped,
+            "note": partition.note,
+        }
+        for partition in preview.partitions
+    ]
+    show(rows, output)

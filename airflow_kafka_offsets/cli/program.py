@@ -14,14 +14,14 @@ from typing import Any, NoReturn
 
 from airflow_kafka_offsets.cli.arguments import OF_TASK, option
 from airflow_kafka_offsets.cli.commands import KAFKA_OFFSETS
-from airflow_kafka_offsets.cli.entries import Argument, Command, Group, epilog, wrapped
-from airflow_kafka_offsets.cli.file_connections import (
+from airflow_kafka_offsets.cli.connections import (
     DATABASE,
     DATABASE_FILE,
     KAFKA_CONFIG,
     FileConnections,
     refuse_secrets,
 )
+from airflow_kafka_offsets.cli.entries import Argument, Command, Group, epilog, wrapped
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 _ONLY_AIRFLOW = ("doctor", "replay", "archive-classes")
@@ -119,19 +119,16 @@ def _add(to: ArgumentParser, entries: Iterable[Command | Group]) -> None:
         own.set_defaults(run=entry.run, dag_id=None, task_id=None, spark_conn_id=None)
 
 
-def _arguments(command: Command) -> Iterable[Argument]:
-    """Yield positional arguments, and options by name."""
-    given = [own for argument in command.arguments for own in _own(argument)]
-    yield from sorted(given, key=lambda argument: (argument.flags[-1].startswith("-"), argument.flags[-1]))
-
-
-def _own(argument: Argument) -> Iterable[Argument]:
-    flag = argument.flags[0]
-    if flag not in _NEED_AIRFLOW:
-        yield argument
-        return
-    yield from _REPLACED.get(flag, ())
-    yield Argument((flag,), {"action": _NeedsAirflow, "help": SUPPRESS})
+def _arguments(command: Command) -> list[Argument]:
+    """Return positional arguments, and options by name."""
+    arguments: list[Argument] = []
+    for argument in command.arguments:
+        flag = argument.flags[0]
+        if flag in _NEED_AIRFLOW:
+            arguments += _REPLACED.get(flag, ())
+            argument = Argument((flag,), {"action": _NeedsAirflow, "help": SUPPRESS})
+        arguments.append(argument)
+    return sorted(arguments, key=lambda argument: (argument.flags[-1].startswith("-"), argument.flags[-1]))
 
 
 def _text(help_: str) -> str:

@@ -108,11 +108,8 @@ def history(args: Namespace) -> None:
             rows = overview.batch_parts(conn, ledger.tables, args.group, args.batch)
             if args.output in ("table", "plain"):
                 rows = [row | {"schema": row["schema"] and shortened(row["schema"], 80)} for row in rows]
-            show(
-                rows,
-                args.output,
-                [key for key in (rows[0] if rows else ()) if any(row[key] is not None for row in rows)],
-            )
+            names = rows[0] if rows else ()
+            show(rows, args.output, [name for name in names if any(row[name] is not None for row in rows)])
             return
         rows = overview.batches(conn, ledger.tables, args.group, args.limit + 1)
     newest = rows[: args.limit]

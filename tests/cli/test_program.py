@@ -13,7 +13,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import cli
 from airflow_kafka_offsets.cli.commands import KAFKA_OFFSETS
-from airflow_kafka_offsets.cli.file_connections import DATABASE, DATABASE_FILE, KAFKA_CONFIG
+from airflow_kafka_offsets.cli.connections import DATABASE, DATABASE_FILE, KAFKA_CONFIG
 from airflow_kafka_offsets.cli.program import main, parser
 from scripts.command_reference import DOCUMENT, own_commands
 from tests.support.clients import Kafka
@@ -117,7 +117,7 @@ def test_groups_and_lag_import_neither_arrow_nor_other_databases(tmp_path: Path)
 
 
 def test_no_command_imports_airflow_or_pyspark(tmp_path: Path) -> None:
-    need_airflow = {"airflow_program", "classes", "dag_task", "doctor", "doctor_checks"}
+    need_airflow = {"airflow_program", "classes", "doctor", "doctor_checks"}
     modules = {path.stem for path in Path(cli.__file__).parent.glob("*.py")} - need_airflow
     assert modules > {"lag", "dead_letters", "positions", "state", "target", "commands"}
     code = (
