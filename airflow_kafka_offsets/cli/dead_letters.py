@@ -20,7 +20,7 @@ from airflow_kafka_offsets.dead_letters.selection import DeadLetter, DeadLetterF
 from airflow_kafka_offsets.dead_letters.selection import topics as topics_of
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.groups import cluster_of
-from airflow_kafka_offsets.staging.refused import Record
+from airflow_kafka_offsets.staging.rows import Record
 
 
 def list_dead_letters(args: Namespace) -> None:

@@ -19,7 +19,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.positions import read_positions, stored_positions
 from airflow_kafka_offsets.ledger.tables import Ledger
-from airflow_kafka_offsets.loading.mirror import mirror_stored
+from airflow_kafka_offsets.loading.after_commit import mirror_stored
 from airflow_kafka_offsets.rewinding.execution import abandon_batch, execute_rewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
