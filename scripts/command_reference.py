@@ -210,13 +210,13 @@ def _filled(text: str) -> str:
 
 def _summaries() -> dict[str, str]:
     """Return what each command says of itself in one line, by name."""
-    from airflow_kafka_offsets.cli.commands import COMMANDS
+    from airflow_kafka_offsets.cli.commands import KAFKA_OFFSETS
     from airflow_kafka_offsets.cli.entries import Group
 
     found = {}
-    for entry in COMMANDS:
-        inner = {f"{entry.name} {one.name}": one.help for one in entry.commands} if isinstance(entry, Group) else {}
-        found |= inner or {entry.name: entry.help}
+    for entry in KAFKA_OFFSETS.commands:
+        members = entry.commands if isinstance(entry, Group) else [entry]
+        found |= {one.path.removeprefix("kafka-offsets "): one.help for one in members}
     return found
 
 

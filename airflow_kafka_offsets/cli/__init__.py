@@ -1,8 +1,7 @@
 """The command line: prints what the packages below decide and store, and decides nothing itself.
 
-`commands` is the table of all commands; `read_entries`, `write_entries` and `dead_letter_entries` have their arguments,
-and `make reference` writes them into `docs/commands.md`. Each command is a function decorated with `command.command`,
-in a module that is imported when the command runs. Two programs are made of the table: `airflow kafka-offsets`
+`commands` declares all commands, and `make reference` writes them into `docs/commands.md`. What a command runs is a
+function in a module that is imported then. Two programs are made of the commands: `airflow kafka-offsets`
 (`airflow_program`), with Airflow's connections, and `kafka-offsets` (`program`), which does not import Airflow.
 """
 

@@ -8,23 +8,14 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from airflow_kafka_offsets.cli.entries import Argument
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.core.instants import Start
 
 _COMMITTED_BY = "committed-by:"
-
-
-class Argument(NamedTuple):
-    """An argument of a command.
-
-    :param flags: as it is typed; a name without hyphens is positional
-    :param settings: as for `ArgumentParser.add_argument`
-    """
-
-    flags: tuple[str, ...]
-    settings: dict[str, Any]
 
 
 def option(flag: str, text: str, **settings: Any) -> Argument:
@@ -172,9 +163,9 @@ ON_DATA_LOSS = choice(
 
 SCOPE = "TOPIC[:PARTITION,…]"
 
-_STORED_TOPICS = "the topics of the stored positions"
+STORED_TOPICS = "the topics of the stored positions"
 
-_OF_LAG = (
+OF_LAG = (
     option(
         "--start",
         "where a topic without a stored position begins: earliest, latest, none, a timestamp (ISO 8601), a duration "
@@ -189,11 +180,9 @@ _OF_LAG = (
 LAG = (
     *GROUP,
     KAFKA_CONN_ID,
-    topics("only this topic, or these partitions of it", _STORED_TOPICS, metavar=SCOPE),
-    *_OF_LAG,
+    topics("only this topic, or these partitions of it", STORED_TOPICS, metavar=SCOPE),
+    *OF_LAG,
 )
-
-PLAN = (*GROUP, KAFKA_CONN_ID, topics("only this topic", _STORED_TOPICS, metavar="TOPIC"), *_OF_LAG)
 
 AUTHOR = (
     option(

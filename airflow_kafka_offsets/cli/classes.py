@@ -7,7 +7,6 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from airflow_kafka_offsets.cli.command import command
 from airflow_kafka_offsets.cli.output import note
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks.java import check_java, class_archive
@@ -16,7 +15,6 @@ from airflow_kafka_offsets.hooks.spark import spark_home, submit_environment
 _CONFIGURATIONS = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 
 
-@command("archive-classes")
 def archive_classes(args: Namespace) -> None:
     """Write the archives of the classes that drivers load, and print their paths."""
     check_java()

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
 from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 KAFKA_TIMEOUT_SECONDS = 10.0
 """How long a command waits for an answer of Kafka: less than a task, since a person waits for the command."""
 
-
 _OFFSETS = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+):(?P<start>\d+)-(?P<end>\d+)", re.ASCII)
 
 
@@ -36,34 +34,22 @@ class _UsageError(Exception):
     """An option has a value that it cannot have."""
 
 
-def command(name: str) -> Callable[[Callable[[Namespace], None]], Callable[[Namespace], None]]:
-    """Have the function of a command report a failure in one line on standard error, and exit with 1, or with 2 for a
-    usage error.
+@contextmanager
+def reported(command: str, connections: Connections) -> Iterator[None]:
+    """Report a failure in one line on standard error, and exit with 1, or with 2 for a usage error.
 
-    :param name: the name of the command after `kafka-offsets`
+    :param command: what the line begins with
     """
-
-    def decorate(function: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
-        @wraps(function)
-        def run(args: Namespace) -> None:
-            connections: Connections = args.connections
-            reported: tuple[type[Exception], ...] = (
-                KafkaOffsetsError,
-                SQLAlchemyError,
-                ImportError,
-                *connections.errors,
-            )
-            try:
-                function(args)
-            except _UsageError as error:
-                note(f"kafka-offsets {name}: {one_line(error)}")
-                raise SystemExit(2) from error
-            except reported as error:
-                raise SystemExit(f"kafka-offsets {name}: {one_line(describe_error(error, connections))}") from error
-
-        return run
-
-    return decorate
+    try:
+        yield
+    except _UsageError as error:
+        note(f"{command}: {one_line(error)}")
+        raise SystemExit(2) from error
+    except Exception as error:
+        text = describe_error(error, connections)
+        if text is None:
+            raise
+        raise SystemExit(f"{command}: {one_line(text)}") from error
 
 
 @contextmanager
@@ -78,8 +64,8 @@ def usage() -> Iterator[None]:
         raise _UsageError(str(error)) from error
 
 
-def describe_error(error: Exception, connections: Connections) -> str:
-    """Return what happened and what to do, without statements, values and URLs."""
+def describe_error(error: Exception, connections: Connections) -> str | None:
+    """Return what happened and what to do, without statements, values and URLs; None where nobody foresaw the error."""
     if isinstance(error, DBAPIError) and is_refused_login(error):
         return f"the database refuses the login: {database_message(error)}. Correct {connections.database}"
     if isinstance(error, DBAPIError):
@@ -88,7 +74,7 @@ def describe_error(error: Exception, connections: Connections) -> str:
         return f"the database connection cannot be used ({type(error).__name__}): check {connections.database}"
     if isinstance(error, ImportError):
         return f"{error}: install what the database needs, for example the extra [postgres]"
-    return connections.describe(error) if isinstance(error, connections.errors) else str(error)
+    return str(error) if isinstance(error, KafkaOffsetsError) else connections.describe(error)
 
 
 @contextmanager

@@ -1,21 +1,421 @@
-"""The table of all commands. `airflow kafka-offsets` and `kafka-offsets` are made of it.
+"""All commands, as they are declared: their arguments, examples and help, which `make reference` also writes into
+`docs/commands.md`.
 
-A new command is an entry in `read_entries`, `write_entries` or `dead_letter_entries`, and a function in a module of
-this package.
+A new command is a function here, which imports and calls one in a module of this package. Airflow imports this module
+with every command line that it builds: nothing heavy may be imported outside of the functions.
 """
 
 from __future__ import annotations
 
-from airflow_kafka_offsets.cli.dead_letter_entries import LETTERS
-from airflow_kafka_offsets.cli.entries import Command, Group
-from airflow_kafka_offsets.cli.read_entries import READ
-from airflow_kafka_offsets.cli.write_entries import WRITE
+from argparse import Namespace
 
-SUMMARY = "Offsets and batches of Kafka loads"
+from airflow_kafka_offsets.cli import arguments as shared
+from airflow_kafka_offsets.cli.arguments import option, positive, repeated, switch, topics
+from airflow_kafka_offsets.cli.entries import Group
 
-DESCRIPTION = (
-    "Show, check and correct what loads of Kafka topics have stored in a database. Data goes to standard output, "
-    "notes to standard error. A failure is one line on standard error, and an exit code other than 0."
+KAFKA_OFFSETS = Group(
+    "kafka-offsets",
+    "Offsets and batches of Kafka loads",
+    "Show, check and correct what loads of Kafka topics have stored in a database. Data goes to standard output, notes "
+    "to standard error. A failure is one line on standard error, and an exit code other than 0.",
 )
 
-COMMANDS: tuple[Command | Group, ...] = (*READ, *WRITE, LETTERS)
+
+@KAFKA_OFFSETS.command("groups --conn-id warehouse", *shared.DATABASE, shared.OUTPUT)
+def groups(args: Namespace) -> None:
+    """List the groups.
+
+    List every group in the state tables: the Kafka cluster it loads from, its generation (a rewind raises it), the
+    number of partitions with a position, its last committed and its open batch, and the run that holds its lease.
+    """
+    from airflow_kafka_offsets.cli import state
+
+    state.groups(args)
+
+
+@KAFKA_OFFSETS.command("show orders_loader --conn-id warehouse --output json", *shared.LAG)
+def show_group(args: Namespace) -> None:
+    """Show positions and lag of every partition of a group.
+
+    Show, for every partition of a group, the stored position, the ends of the log, the lag, the number of lost offsets,
+    the age of the newest committed record (0 without lag), the delay (how long the oldest unread record has waited),
+    and the headroom (how many offsets, and how much time, are left until retention reaches the position). Exits with 1
+    if a partition has an error (a position beyond the end of the log is one), or there is none.
+    """
+    from airflow_kafka_offsets.cli import lag
+
+    lag.show_group(args)
+
+
+@KAFKA_OFFSETS.command("lag orders_loader --conn-id warehouse --topic orders", *shared.LAG)
+def lag(args: Namespace) -> None:
+    """Show the lag of a group, by topic and in total.
+
+    Show the lag of a group, by topic and in total (the row whose topic is TOTAL, or null). Times are those of the worst
+    partition. Exits with 1 if the total is incomplete because a partition has an error, or there is none.
+    """
+    from airflow_kafka_offsets.cli import lag
+
+    lag.lag(args)
+
+
+@KAFKA_OFFSETS.command(
+    ("history orders_loader --conn-id warehouse --limit 5", "history orders_loader --conn-id warehouse --batch 42"),
+    *shared.GROUP,
+    option("--limit", "the most batches to show", type=positive, default=20),
+    option("--batch", "the id of the batch to show in full", type=positive),
+    shared.OUTPUT,
+)
+def history(args: Namespace) -> None:
+    """Show the batches of a group.
+
+    Show the batches of a group, the newest first: loads, rewinds and everything else that moved positions, with author
+    and reason. With --batch, show the ranges, gaps and replaced output of one batch, and the schemas of a registry that
+    it read (whole with --output json).
+    """
+    from airflow_kafka_offsets.cli import state
+
+    state.history(args)
+
+
+@KAFKA_OFFSETS.command(
+    "plan orders_loader --conn-id warehouse --max-records 1000000",
+    *shared.GROUP,
+    shared.KAFKA_CONN_ID,
+    topics("only this topic", shared.STORED_TOPICS, metavar="TOPIC"),
+    *shared.OF_LAG,
+    option("--until", "load up to the first record at or after this instant (ISO 8601)"),
+    shared.MAX_RECORDS,
+    option("--max-bytes", "the most bytes of a batch, estimated", type=positive),
+    option("--slice-offsets", "the most offsets of a slice", type=positive, default=250_000),
+    switch("--lake-table", "the target is a lake table: a large batch has fewer, larger slices"),
+    shared.ON_DATA_LOSS,
+)
+def plan(args: Namespace) -> None:
+    """Show what the next batch of a group would load.
+
+    Show what a load would do next, and write nothing: for every partition the range, the number of offsets, an estimate
+    of the bytes, and the number of slices that Spark reads in parallel. If the group has an open batch, that comes
+    next. Pass the options of the load: they are not stored.
+    """
+    from airflow_kafka_offsets.cli import lag
+
+    lag.plan(args)
+
+
+@KAFKA_OFFSETS.command(
+    (
+        "verify orders_loader --conn-id warehouse --table orders --kafka-conn-id kafka_default",
+        "verify orders_loader --conn-id warehouse --dag-id load_orders --task-id load",
+    ),
+    *shared.GROUP,
+    *shared.TASK,
+    shared.TABLE,
+    shared.TABLE_SCHEMA,
+    shared.UPSERT_KEY,
+    option(
+        "--kafka-conn-id",
+        "the Airflow connection of Kafka, to compare record by record (default: read the target and the database only)",
+    ),
+    shared.ISOLATION_LEVEL_OF_TASK,
+    shared.OUTPUT,
+)
+def verify(args: Namespace) -> None:
+    """Prove that a group loaded every record exactly once.
+
+    Prove that the history of a group has no hole and no overlap, and that its target holds each record up to the
+    positions exactly once. With --kafka-conn-id, read all records that Kafka still has again, and look for each. If
+    something is wrong, print all violations, and exit with 1. With --upsert-key, rows are not proved: later ones
+    replace earlier ones.
+    """
+    from airflow_kafka_offsets.cli import target
+
+    target.verify(args)
+
+
+@KAFKA_OFFSETS.command("export orders_loader --conn-id warehouse > positions.csv", *shared.GROUP)
+def export(args: Namespace) -> None:
+    """Print the positions of a group as CSV.
+
+    Print the positions of a group as CSV, topic,partition,offset, for 'rewind --from-file'.
+    """
+    from airflow_kafka_offsets.cli import positions
+
+    positions.export(args)
+
+
+@KAFKA_OFFSETS.command(
+    "doctor --conn-id warehouse --kafka-conn-id kafka_default --spark-conn-id spark_default",
+    *shared.DATABASE,
+    shared.KAFKA_CONN_ID,
+    shared.SPARK_CONN_ID,
+    topics("a topic that must be readable", "the topics of all stored positions", metavar="TOPIC"),
+    option("--table", "a table that must take rows, or be missing (default: the tables of all loads)"),
+    shared.TABLE_SCHEMA,
+    shared.UPSERT_KEY,
+    shared.OUTPUT,
+)
+def doctor(args: Namespace) -> None:
+    """Check that loads can run here.
+
+    Check versions, the database, the rights in it and the target, Kafka and its ACLs, Spark and Java, and say how to
+    mend each fault. Changes nothing. Exits with 1 if a check failed.
+    """
+    from airflow_kafka_offsets.cli import doctor
+
+    doctor.doctor(args)
+
+
+@KAFKA_OFFSETS.command(
+    "init --conn-id warehouse --show-sql --grant-to loader",
+    *shared.DATABASE,
+    switch("--show-sql", "print the statements instead of running them"),
+    option("--grant-to", "grant this role what loads need on the state tables", metavar="ROLE"),
+    switch("--grant-moves", "grant the role also what rewinds need, and replays that replace rows"),
+)
+def init(args: Namespace) -> None:
+    """Create or upgrade the state tables.
+
+    Create the tables that hold offsets and batch history, or upgrade those of an earlier schema version. Safe to run
+    again. With --show-sql, print the statements for this database instead, for a user who may run DDL. With --grant-to,
+    also those that grant a role what it needs on the state tables for loads, and no more.
+    """
+    from airflow_kafka_offsets.cli import state
+
+    state.init(args)
+
+
+@KAFKA_OFFSETS.command(
+    (
+        "rewind orders_loader --conn-id warehouse --to-datetime 2026-11-17T00:00:00Z --topic orders:0,1",
+        "rewind orders_loader --conn-id warehouse --undo --execute --reason 'wrong day'",
+        "rewind orders_loader --conn-id warehouse --to-batch 42 --execute --replace --dag-id load_orders "
+        "--task-id load",
+    ),
+    *shared.MOVE,
+    switch("--to-earliest", "to the beginning offsets"),
+    switch("--to-latest", "to the end offsets"),
+    switch("--to-current", "to the current positions"),
+    option("--to-offset", "to an offset", metavar="OFFSET"),
+    option("--shift-by", "by a number of offsets; a negative one moves back", metavar="OFFSETS"),
+    option(
+        "--to-datetime", "to the first record at or after an instant, ISO 8601; no zone means UTC", metavar="INSTANT"
+    ),
+    option("--by-duration", "to the first record of the last so much time, ISO 8601: P1DT12H", metavar="DURATION"),
+    option("--from-file", "to the offsets of a CSV file, topic,partition,offset (-: stdin)", metavar="FILE"),
+    option("--to-batch", "to the state before a batch of the history", metavar="BATCH"),
+    option("--to-group", "to the positions of another group in the state tables", metavar="GROUP"),
+    switch("--undo", "undo the last rewind"),
+    option("--preview", "execute a preview that was saved with --output json (-: stdin)", metavar="FILE"),
+    switch("--new-group", "allow a group that is not in the state tables yet"),
+)
+def rewind(args: Namespace) -> None:
+    """Move the positions of a group, with a preview first.
+
+    Show where a scenario moves the positions of a group, and move them with --execute: all partitions in one
+    transaction, with a row in the history. The scenarios are those of kafka-consumer-groups --reset-offsets, and
+    --to-batch, --to-group and --undo. Offsets outside of a log are clamped, and reported. A preview with --output json
+    can be saved; --preview executes it exactly, or fails if a position has moved since.
+    """
+    from airflow_kafka_offsets.cli import positions
+
+    positions.rewind(args)
+
+
+@KAFKA_OFFSETS.command(
+    "import orders_loader --conn-id warehouse --from-group old-job --topic orders --execute",
+    *shared.MOVE,
+    shared.kafka_group("--from-group"),
+)
+def import_group(args: Namespace) -> None:
+    """Take over the positions that a consumer group in Kafka committed.
+
+    Show what a consumer group in Kafka committed, and make it the positions of a group with --execute. Partitions
+    without a commit are left as they are, and listed; commits outside of the log are clamped, and listed. If the group
+    has no positions yet, all topics that the consumer group committed are imported, or those of --topic.
+    """
+    from airflow_kafka_offsets.cli import positions
+
+    positions.import_group(args)
+
+
+@KAFKA_OFFSETS.command(
+    "abandon orders_loader --conn-id warehouse --batch 42 --reason 'its topic was deleted'",
+    *shared.GROUP,
+    option("--batch", "the id of the batch", type=positive, required=True),
+    *shared.AUTHOR,
+    shared.OUTPUT,
+)
+def abandon(args: Namespace) -> None:
+    """Abandon the open batch of a group.
+
+    Abandon an open batch, a load or a replay: its attempt can never commit, the positions stay where they are, and the
+    next load plans a new batch. A prefetched batch is abandoned with it.
+    """
+    from airflow_kafka_offsets.cli import positions
+
+    positions.abandon(args)
+
+
+@KAFKA_OFFSETS.command(
+    "mirror orders_loader --conn-id warehouse --to orders_loader",
+    *shared.GROUP,
+    shared.KAFKA_CONN_ID,
+    shared.kafka_group("--to"),
+    shared.ISOLATION_LEVEL,
+    shared.OUTPUT,
+)
+def mirror(args: Namespace) -> None:
+    """Commit the positions of a group to a consumer group in Kafka.
+
+    Commit the positions of a group to a consumer group in Kafka, for tools that show lag, and read them back. No
+    consumer may use that consumer group. A load with Coordination.mirror_to does this after each commit.
+    """
+    from airflow_kafka_offsets.cli import positions
+
+    positions.mirror(args)
+
+
+@KAFKA_OFFSETS.command(
+    (
+        "replay orders_loader --conn-id warehouse --topic orders --batch 42 --table orders --replace "
+        "--columns 'id BIGINT, amount DOUBLE'",
+        "replay orders_loader --conn-id warehouse --batch 42 --replace --dag-id load_orders --task-id load",
+    ),
+    *shared.GROUP,
+    option("--kafka-conn-id", f"the Airflow connection of Kafka (default: {shared.OF_TASK} kafka_default)"),
+    shared.SPARK_CONN_ID_OF_TASK,
+    topics("the topic", "the topics of the task of --task-id"),
+    repeated("--offsets", "offsets of a partition, the end exclusive", metavar="TOPIC:PARTITION:START-END"),
+    option("--since", "from the first record at or after this instant, ISO 8601", metavar="INSTANT"),
+    option("--until", "up to the first record at or after this instant", metavar="INSTANT"),
+    switch("--all-records", "read on to the end of the log, and take exactly the records of the span of time"),
+    option("--batch", "the range of this batch of the group's history", type=positive),
+    *shared.TASK,
+    shared.TABLE,
+    *shared.PIPELINE,
+    switch("--replace", "remove what was loaded of the range, in the same transaction"),
+    shared.MAX_RECORDS,
+    shared.ON_DATA_LOSS,
+    option(
+        "--on-bad-record",
+        f"fail on records that do not decode, or write them to dead_letters (default: {shared.OF_TASK} fail)",
+        choices=("fail", "dead-letters"),
+    ),
+    *shared.AUTHOR,
+    shared.ISOLATION_LEVEL_OF_TASK,
+    shared.OUTPUT,
+)
+def replay(args: Namespace) -> None:
+    """Load a range of offsets or of time again, while loads of the group go on.
+
+    Load a range of offsets, a range of time, or that of a batch of the history, through Spark into a table, or into the
+    target of a task of a DAG. The positions are neither read nor moved, and loads of the group continue. Into the
+    group's own table it needs --replace, which removes what was loaded of the range in the same transaction, or
+    --upsert-key.
+    """
+    from airflow_kafka_offsets.cli import target
+
+    target.replay(args)
+
+
+@KAFKA_OFFSETS.command("archive-classes")
+def archive_classes(args: Namespace) -> None:
+    """Write an archive of Spark's classes, from which loads start sooner.
+
+    Start Spark twice, and have Java write the classes that loads need into archives, 65 and 155 MB, in the directory of
+    the option class_archives in section kafka_offsets, or in the user's cache directory. The drivers of loads find them
+    there, and start a second or two sooner. Run it once on each worker, or when its image is built, and again after an
+    upgrade of Java or Spark.
+    """
+    from airflow_kafka_offsets.cli import classes
+
+    classes.archive_classes(args)
+
+
+DEAD_LETTERS = KAFKA_OFFSETS.group(
+    "dead-letters",
+    "Look at dead letters, put them through the pipeline again, or drop them",
+    "Records that a load dead-lettered (on_bad_record=DeadLetters()): look at them, correct them, put them through the "
+    "pipeline as it is now, or drop what they hold.",
+)
+
+
+@DEAD_LETTERS.command("list orders_loader --conn-id warehouse", *shared.LETTERS, shared.OUTPUT)
+def list_letters(args: Namespace) -> None:
+    """Count dead letters by batch, partition and error class.
+
+    Count the dead letters of a group by batch, partition and error class: value, key or header for the part that does
+    not decode, size of a record that was too large to be kept, target where the target refuses the row, dropped where
+    the contents were deleted.
+    """
+    from airflow_kafka_offsets.cli import dead_letters
+
+    dead_letters.list_dead_letters(args)
+
+
+@DEAD_LETTERS.command(
+    "show orders_loader --conn-id warehouse --error-class value --output json",
+    *shared.LETTERS,
+    option("--limit", "the most of them", type=positive, default=100),
+    shared.OUTPUT,
+)
+def show_letters(args: Namespace) -> None:
+    """Show dead letters with key, value, headers and error.
+
+    Show dead letters with key, value, headers and error. Bytes that are not UTF-8 are shown in Base64. What --output
+    json prints can be corrected and given to 'dead-letters replay --corrected'.
+    """
+    from airflow_kafka_offsets.cli import dead_letters
+
+    dead_letters.show_dead_letters(args)
+
+
+@DEAD_LETTERS.command(
+    (
+        "replay orders_loader --conn-id warehouse --dag-id load_orders --task-id load --reason 'wider column'",
+        "replay orders_loader --conn-id warehouse --table orders --columns 'id BIGINT, name STRING'",
+    ),
+    *shared.LETTERS,
+    option("--corrected", "replay the dead letters of this file, with the values it has", metavar="FILE"),
+    *shared.TASK,
+    shared.TABLE,
+    *shared.PIPELINE,
+    shared.SPARK_CONN_ID_OF_TASK,
+    *shared.AUTHOR,
+    shared.OUTPUT,
+)
+def replay_letters(args: Namespace) -> None:
+    """Put dead letters through the pipeline again.
+
+    Decode dead letters again, write their rows, and delete them, in one transaction for each batch. A record that is
+    still bad stays a dead letter, with its new reason. The rows belong to the batch that dead-lettered the records.
+    Loads may go on meanwhile.
+    """
+    from airflow_kafka_offsets.cli import dead_letters
+
+    dead_letters.replay(args)
+
+
+@DEAD_LETTERS.command(
+    "drop orders_loader --conn-id warehouse --batch 42 --execute --reason 'test data'",
+    *shared.LETTERS,
+    option(
+        "--older-than",
+        "only those whose batch was committed so long ago, ISO 8601: P90D",
+        type=shared.duration,
+        metavar="DURATION",
+    ),
+    switch("--execute", "delete; without it, the command only counts"),
+    *shared.AUTHOR,
+    shared.OUTPUT,
+)
+def drop_letters(args: Namespace) -> None:
+    """Delete what dead letters hold.
+
+    Delete key, value, headers and error of dead letters, with --execute; without it, count them. That there were such
+    records, who dropped them and why stays in dead_letters, so that 'verify' proves the same as before.
+    """
+    from airflow_kafka_offsets.cli import dead_letters
+
+    dead_letters.drop(args)

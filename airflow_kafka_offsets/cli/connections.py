@@ -1,82 +1,107 @@
-"""Where a command finds the database, Kafka and Spark: what commands ask for, and Airflow's connections as an answer.
-
-The other answer is in `file_connections`. What a command runs with is `args.connections`.
+"""Where a command finds the database, Kafka and Spark: in Airflow's connections, or in a database URL and a Kafka
+configuration, from files and environment variables. What a command runs with is `args.connections`.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import sys
 from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow_kafka_offsets.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
     from airflow_kafka_offsets.spark.job import Launcher
 
+DATABASE = "KAFKA_OFFSETS_DATABASE"
+"""The environment variable of the database URL."""
 
-class Connections(Protocol):
-    """What the arguments of a command name.
+DATABASE_FILE = "KAFKA_OFFSETS_DATABASE_FILE"
+"""The environment variable of the path of a file that holds the database URL."""
 
-    :param errors: what it raises besides `KafkaOffsetsError`
-    :param database: what names the database, for messages
-    :param doctor: how `doctor` is called, for messages
+KAFKA_CONFIG = "KAFKA_OFFSETS_KAFKA_CONFIG"
+"""The environment variable of the path of the Kafka configuration, or of the configuration itself as JSON."""
+
+_NO_SECRETS = (
+    "arguments must not contain secrets: every user of this machine can read them, and shells store them. Use the "
+    f"environment variable {DATABASE} or --database-file for a database URL with a password, and a file for "
+    "--kafka-config"
+)
+
+_PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/\s]+@")
+
+_SECRET_PROPERTY = re.compile(
+    r"(password|passwd|passphrase|secret|jaas\.config|key\.pem|user\.info|oauthbearer\.config)[\"']?\s*[=:]",
+    re.IGNORECASE,
+)
+
+_SECRET_OPTION = re.compile(r"--[\w.-]*(password|passwd|passphrase|secret|token)\b", re.IGNORECASE)
+
+_FREE_TEXT = ("--reason", "--who")
+
+
+def refuse_secrets(arguments: list[str]) -> None:
+    """Raise an error if an argument contains a password. Its message does not repeat the argument.
+
+    :raises ConfigurationError: one does
     """
-
-    errors: tuple[type[Exception], ...]
-    database: str
-    doctor: str
-
-    def describe(self, error: Exception) -> str:
-        """Return what one of `errors` says, and what to do."""
-
-    def open_database(self) -> AbstractContextManager[Engine]:
-        """Open the database with the state tables for a block."""
-
-    @property
-    def names_kafka(self) -> bool:
-        """Whether the arguments name a cluster, where a command can do without."""
-
-    def kafka_config(self, fallback: str | None = None) -> dict[str, Any]:
-        """Return the librdkafka configuration.
-
-        :param fallback: the Airflow connection, where the arguments name none
-        """
-
-    def launcher(self, conn_id: str, conf: Mapping[str, Any] | None, name: str) -> Launcher:
-        """Return the launcher of Spark; see `hooks.connections.make_launcher`."""
+    option = ""
+    for argument in arguments:
+        if argument.startswith("--"):
+            option = argument.partition("=")[0]
+        if (
+            _PASSWORD_IN_URL.search(argument)
+            or _SECRET_OPTION.match(argument)
+            or (option not in _FREE_TEXT and _SECRET_PROPERTY.search(argument))
+        ):
+            raise ConfigurationError(f"{option or 'An argument'} contains a password, and {_NO_SECRETS}")
 
 
 class AirflowConnections:
-    """Airflow's connections, whose ids are arguments."""
+    """Airflow's connections, whose ids are arguments.
+
+    :cvar database: what names the database, for messages
+    :cvar doctor: how `doctor` is called, for messages
+    """
 
     database = "the connection of --conn-id"
     doctor = "'airflow kafka-offsets doctor' with the same --conn-id, --schema and --prefix"
 
     def __init__(self, args: Namespace) -> None:
-        from airflow.sdk.exceptions import AirflowException
-
-        self.errors: tuple[type[Exception], ...] = (AirflowException,)
         self._args = args
 
-    def describe(self, error: Exception) -> str:
-        from airflow.sdk.exceptions import AirflowNotFoundException
+    def describe(self, error: Exception) -> str | None:
+        """Return what an error of Airflow's says, and what to do; None for any other error."""
+        from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
         if isinstance(error, AirflowNotFoundException):
             return f"{error}. Name another connection, or add this one: 'airflow connections add'"
-        return str(error)
+        return str(error) if isinstance(error, AirflowException) else None
 
     def open_database(self) -> AbstractContextManager[Engine]:
+        """Open the database with the state tables for a block."""
         from airflow_kafka_offsets.hooks.connections import open_database
 
         return open_database(self._args.conn_id)
 
     @property
     def names_kafka(self) -> bool:
+        """Whether the arguments name a cluster, where a command can do without."""
         return self._args.kafka_conn_id is not None
 
     def kafka_config(self, fallback: str | None = None) -> dict[str, Any]:
+        """Return the librdkafka configuration.
+
+        :param fallback: the connection, where the arguments name none
+        """
         from airflow_kafka_offsets.hooks.connections import kafka_config
 
         conn_id = self._args.kafka_conn_id or fallback
@@ -85,6 +110,128 @@ class AirflowConnections:
         return kafka_config(conn_id)
 
     def launcher(self, conn_id: str, conf: Mapping[str, Any] | None, name: str) -> Launcher:
+        """Return the launcher of Spark; see `hooks.connections.make_launcher`."""
         from airflow_kafka_offsets.hooks.connections import make_launcher
 
         return make_launcher(conn_id, conf=conf, name=name)
+
+
+class FileConnections:
+    """Files and environment variables, in place of Airflow's connections."""
+
+    database = "the database URL"
+    doctor = "'airflow kafka-offsets doctor'"
+
+    def __init__(self, args: Namespace) -> None:
+        self._args = args
+
+    def describe(self, error: Exception) -> None:
+        return None
+
+    def open_database(self) -> AbstractContextManager[Engine]:
+        from airflow_kafka_offsets.hooks.connections import open_url
+
+        return open_url(self._url())
+
+    @property
+    def names_kafka(self) -> bool:
+        return self._args.kafka_config is not None
+
+    def kafka_config(self, fallback: str | None = None) -> dict[str, Any]:
+        from airflow_kafka_offsets.kafka.config import check_config
+
+        given = self._args.kafka_config or os.environ.get(KAFKA_CONFIG)
+        if not given:
+            raise ConfigurationError(
+                f"There is no configuration of Kafka: name its file with --kafka-config, or in {KAFKA_CONFIG}"
+            )
+        if given.lstrip().startswith("{"):
+            where, text = KAFKA_CONFIG, given
+        else:
+            where, text = given, read_text(given)
+        try:
+            return check_config(parse_config(text))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{where}: {error}") from error
+
+    def launcher(self, conn_id: str, conf: Mapping[str, Any] | None, name: str) -> Launcher:
+        return _needs_airflow("Spark")
+
+    def _url(self) -> str:
+        """Return the database URL: that of the arguments, or else of the environment.
+
+        :raises ConfigurationError: there is none
+        """
+        url, path = self._args.database, self._args.database_file
+        if url is None and path is None:
+            url, path = os.environ.get(DATABASE), os.environ.get(DATABASE_FILE)
+        if url and path:
+            raise ConfigurationError(
+                f"There are two database URLs: give either --database or --database-file, and set either {DATABASE} or "
+                f"{DATABASE_FILE}"
+            )
+        url = url or (read_text(path).strip() if path else "")
+        if not url:
+            raise ConfigurationError(f"There is no database URL: give --database or --database-file, or set {DATABASE}")
+        return url
+
+
+Connections = AirflowConnections | FileConnections
+
+
+def parse_config(text: str) -> dict[str, Any]:
+    """Return the properties of a Kafka configuration: a JSON object, or lines of `name=value` as in
+    `client.properties`.
+
+    :raises ConfigurationError: it is neither
+    """
+    if text.lstrip().startswith("{"):
+        try:
+            config = json.loads(text)
+        except ValueError as error:
+            # The message has a position, and nothing of the text.
+            raise ConfigurationError(f"The Kafka configuration is no valid JSON: {error}") from None
+        return dict(config)
+    config = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if not stripped or stripped[0] in "#!":
+            continue
+        name, equals, value = stripped.partition("=")
+        if not equals or not name.strip():
+            raise ConfigurationError(f"Line {number} of the Kafka configuration is not of the form name=value")
+        config[name.strip()] = value.strip()
+    if java := sorted(name for name in config if name in _OF_JAVA):
+        raise ConfigurationError(
+            f"The Kafka configuration sets {', '.join(f'{name} (librdkafka has {_OF_JAVA[name]})' for name in java)}: "
+            "the names are those of librdkafka, not of the Java client"
+        )
+    return config
+
+
+_OF_JAVA = {
+    "sasl.jaas.config": "sasl.username and sasl.password",
+    "ssl.truststore.location": "ssl.ca.location, a PEM file",
+    "ssl.truststore.password": "ssl.ca.location, a PEM file",
+    "ssl.truststore.type": "ssl.ca.location, a PEM file",
+    "ssl.truststore.certificates": "ssl.ca.pem",
+    "ssl.keystore.type": "ssl.certificate.location and ssl.key.location",
+    "sasl.login.callback.handler.class": "sasl.oauthbearer.method=oidc",
+}
+
+
+def read_text(path: str) -> str:
+    """Return the text of a file; `-` is standard input.
+
+    :raises ConfigurationError: it cannot be read
+    """
+    try:
+        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        # The message of a decoder has bytes of the file.
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigurationError(f"File {path!r} cannot be read: {reason}") from None
+
+
+def _needs_airflow(what: str) -> NoReturn:
+    raise ConfigurationError(f"This needs {what}, which Airflow's connections name: use 'airflow kafka-offsets'")

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from airflow_kafka_offsets.cli.command import command, database, offset_bounds, usage
+from airflow_kafka_offsets.cli.command import database, offset_bounds, usage
 from airflow_kafka_offsets.cli.load_target import check_target, pipeline_of
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.text import count
@@ -28,7 +28,6 @@ from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.staging.rows import Record
 
 
-@command("dead-letters list")
 def list_dead_letters(args: Namespace) -> None:
     """Print how many there are, by batch, partition and error class."""
     letters = _letters(args)
@@ -37,7 +36,6 @@ def list_dead_letters(args: Namespace) -> None:
         show(summary(conn, ledger.tables, letters), args.output)
 
 
-@command("dead-letters show")
 def show_dead_letters(args: Namespace) -> None:
     """Print dead letters with what they hold."""
     letters = _letters(args)
@@ -49,7 +47,6 @@ def show_dead_letters(args: Namespace) -> None:
         note(f"There may be more than these {args.limit}: see --limit")
 
 
-@command("dead-letters replay")
 def replay(args: Namespace) -> None:
     """Put dead letters through the pipeline, and print what became of them."""
     letters, corrected = _letters(args), _corrected(args.corrected)
@@ -77,7 +74,6 @@ def replay(args: Namespace) -> None:
     show([asdict(batch) for batch in replayed], args.output)
 
 
-@command("dead-letters drop")
 def drop(args: Namespace) -> None:
     """Delete what dead letters hold."""
     letters = _letters(args)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import socket
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 from airflow.sdk import BaseHook
@@ -24,6 +24,7 @@ from airflow_kafka_offsets.cli.doctor_database import (
     missing_rights,
     try_to_create,
 )
+from airflow_kafka_offsets.cli.load_target import named_table
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.hooks.connections import database_weakness, make_launcher
 from airflow_kafka_offsets.kafka.cluster import Cluster
@@ -43,6 +44,40 @@ _CONNECT_SECONDS = 5.0
 
 _MOST_RIGHTS = 5
 
+_DATABASE = {"database": "the database is not reached"}
+_KAFKA = {"Kafka connection": "there is no configuration"}
+_SPARK = {"Spark connection": "there is no connection"}
+_FIX_SECURITY = "see SECURITY.md"
+
+_Look = Callable[["CheckContext"], str]
+
+
+class Check(NamedTuple):
+    """A check.
+
+    :param fix: what the user can do if it fails or warns, unless the failure has a better answer
+    :param needs: the checks that must be ok, and why this one is skipped otherwise; an empty reason leaves it out
+    """
+
+    name: str
+    look: _Look
+    fix: str
+    needs: Mapping[str, str]
+
+
+CHECKS: list[Check] = []
+"""All checks, in the order in which they are made."""
+
+
+def _check(name: str, fix: str, needs: Mapping[str, str] | None = None) -> Callable[[_Look], _Look]:
+    """Have a method be a check; for the parameters see `Check`."""
+
+    def add(look: _Look) -> _Look:
+        CHECKS.append(Check(name, look, fix, needs or {}))
+        return look
+
+    return add
+
 
 class CheckContext:
     """What loads run with: the connections of a command, and what is installed here.
@@ -58,16 +93,14 @@ class CheckContext:
         self._is_installed = False
         self._master = ""
 
+    @_check("versions", "pip install airflow-kafka-offsets, in the environment of Airflow")
     def versions(self) -> str:
         installed = {name: _version(name) for name in _REQUIRED}
-        missing = [name for name, version in installed.items() if version is None]
-        if missing:
-            raise CheckFailedError(
-                f"not installed: {', '.join(missing)}",
-                "pip install airflow-kafka-offsets, in the environment of Airflow",
-            )
+        if missing := [name for name, version in installed.items() if version is None]:
+            raise CheckFailedError(f"not installed: {', '.join(missing)}")
         return ", ".join(f"{name} {version}" for name, version in installed.items())
 
+    @_check("database", "correct the connection, or start the database")
     def database(self) -> str:
         with database(self._args) as ledger, ledger.connect() as conn:
             conn.scalar(sa.select(1))
@@ -76,6 +109,7 @@ class CheckContext:
         user = f" as user {engine.url.username!r}" if engine.url.username else ""
         return f"{engine.dialect.name} {version}, database {engine.url.database!r}{user}"
 
+    @_check("database security", _FIX_SECURITY, _DATABASE)
     def database_security(self) -> str:
         with database(self._args) as ledger, ledger.connect() as conn:
             if conn.dialect.driver != "psycopg":
@@ -84,6 +118,11 @@ class CheckContext:
                 raise CheckWarning(problem)
         return "encrypted, or on this machine"
 
+    @_check(
+        "state tables",
+        "ask a user who may run DDL to apply the output of 'airflow kafka-offsets init --show-sql'",
+        _DATABASE,
+    )
     def state_tables(self) -> str:
         with database(self._args) as ledger:
             version = existing_version(ledger)
@@ -94,10 +133,14 @@ class CheckContext:
             try_to_create(ledger.engine, ledger.tables.metadata, "--schema")
         return "they do not exist yet; this user may create them, and the first load does"
 
+    @_check(
+        "rights",
+        "GRANT the missing rights to the user",
+        _DATABASE | {"state tables": "there are no state tables to check"},
+    )
     def rights(self) -> str:
+        self._refuse_missing_tables()
         with database(self._args) as ledger:
-            if existing_version(ledger) is None:
-                raise CheckSkipped("there are no state tables to check")
             missing = list(missing_rights(ledger, rights_of_loads(ledger.tables)))
             if missing:
                 raise CheckFailedError(
@@ -113,37 +156,47 @@ class CheckContext:
             return f"all that loads need; not all for rewinds, and replays that replace rows: {only_loads}"
         return "all that loads, replays and rewinds need, each tried in a transaction that was committed"
 
+    @_check(
+        "target",
+        "GRANT what is missing, create the table, or name another one with --table and --table-schema",
+        _DATABASE,
+    )
     def target(self) -> str:
         with database(self._args) as ledger:
+            targets = []
             if self._args.table is not None:
-                key = tuple(self._args.upsert_key or ())
-                targets = [DatabaseTable(self._args.table, self._args.table_schema, key)]
+                targets = [named_table(self._args, self._args.table)]
             elif self._is_installed:
                 with ledger.connect() as conn:
                     names = tables_of_groups(conn, ledger.tables)
                     targets = [existing_table(conn, name) or DatabaseTable(name) for name in names]
-            else:
-                targets = []
             if not targets:
                 raise CheckSkipped("no load is known; name a table with --table")
             return "; ".join(look_at_target(ledger.engine, target) for target in targets)
 
+    @_check(
+        "between commits",
+        "if no task works on it right now, run the load once more: it looks what the target has, and does the rest",
+        {"state tables": ""},
+    )
     def between_commits(self) -> str:
-        with database(self._args) as ledger:
-            if not self._is_installed:
-                raise CheckSkipped("there are no state tables to check")
-            with ledger.connect() as conn:
-                found = between_commits(conn, ledger.tables)
-        if found:
+        self._refuse_missing_tables()
+        with database(self._args) as ledger, ledger.connect() as conn:
             batches = [
                 f"batch {batch.batch_id} of group {group_id!r} ({batch.state}) and {batch.target}, since "
                 f"{batch.since:%Y-%m-%d %H:%M:%S} UTC"
-                for group_id, of_group in found.items()
+                for group_id, of_group in between_commits(conn, ledger.tables).items()
                 for batch in of_group
             ]
+        if batches:
             raise CheckWarning(first_few(batches, between="; "))
         return "no target is ahead of the state tables, or behind"
 
+    def _refuse_missing_tables(self) -> None:
+        if not self._is_installed:
+            raise CheckSkipped("there are no state tables to check")
+
+    @_check("binary COPY", "pip install 'airflow-kafka-offsets[postgres]'", {"database": ""})
     def binary_copy(self) -> str:
         with database(self._args) as ledger:
             dialect = ledger.engine.dialect
@@ -157,19 +210,30 @@ class CheckContext:
             )
         return f"pgpq {version}, driver {dialect.driver}"
 
+    @_check("Kafka connection", "add a connection of type kafka whose extra has 'bootstrap.servers'")
     def kafka_connection(self) -> str:
-        self._kafka_config = self.connections.kafka_config()
-        protocol = self._kafka_config.get("security.protocol", "plaintext")
-        return f"{self._kafka_config['bootstrap.servers']}, security.protocol={protocol}"
+        self._kafka_config = config = self.connections.kafka_config()
+        return f"{config['bootstrap.servers']}, security.protocol={config.get('security.protocol', 'plaintext')}"
 
+    @_check("Kafka security", _FIX_SECURITY, _KAFKA)
     def kafka_security(self) -> str:
         if problems := weaknesses(self._kafka_config):
             raise CheckWarning("; ".join(problems))
         return "nothing crosses the network in plain text"
 
+    @_check(
+        "Kafka cluster",
+        "correct bootstrap.servers, security.protocol and the credentials, or start the broker",
+        _KAFKA,
+    )
     def kafka_cluster(self) -> str:
         return f"cluster id {Cluster(self._kafka_config, timeout=KAFKA_TIMEOUT_SECONDS).cluster_id()}"
 
+    @_check(
+        "Kafka topics",
+        "correct the name, add the ACL Read on the topic, or start the broker",
+        _KAFKA | {"Kafka cluster": "the cluster is not reached"},
+    )
     def kafka_topics(self) -> str:
         if not self._topics:
             raise CheckSkipped("no positions are stored; name topics with --topic")
@@ -184,6 +248,11 @@ class CheckContext:
         cluster.check_readable(self._topics)
         return f"{count(len(set(self._topics)), 'topic')}, {count(len(answer.logs), 'partition')}"
 
+    @_check(
+        "headroom in time",
+        "for a min_headroom that is a duration, add the ACL DescribeConfigs on the topics",
+        _KAFKA | {"Kafka topics": "the topics are not read"},
+    )
     def headroom(self) -> str:
         unknown: dict[str, str] = {}
         known = Cluster(self._kafka_config, timeout=KAFKA_TIMEOUT_SECONDS).retention(self._topics, unknown)
@@ -191,15 +260,13 @@ class CheckContext:
             raise CheckWarning(f"unknown for {count(len(unknown), 'topic')}: {first_few(unknown.values(), most=1)}")
         return f"retention in time is known; {count(len(known), 'topic has', 'topics have')} one"
 
+    @_check("PySpark", "pip install 'airflow-kafka-offsets[spark]'")
     def pyspark(self) -> str:
         full, client = _version("pyspark"), _version("pyspark-client")
         if full is None:
             if client is not None and self._is_connect:
                 return f"pyspark-client {client}"
-            raise CheckFailedError(
-                f"pyspark is not installed{f', only pyspark-client {client}' if client else ''}",
-                "pip install 'airflow-kafka-offsets[spark]'",
-            )
+            raise CheckFailedError(f"pyspark is not installed{f', only pyspark-client {client}' if client else ''}")
         if client is not None and client != full:
             raise CheckFailedError(
                 f"pyspark {full} and pyspark-client {client} share their files, and overwrite each other's",
@@ -207,6 +274,7 @@ class CheckContext:
             )
         return f"pyspark {full}{f', pyspark-client {client}' if client else ''}"
 
+    @_check("Java", "install a Java runtime, and set JAVA_HOME if it is not on the PATH")
     def java(self) -> str:
         if self._is_connect:
             raise CheckSkipped("Spark is that of the Spark Connect server")
@@ -215,6 +283,11 @@ class CheckContext:
         check_java()
         return "new enough for Spark"
 
+    @_check(
+        "Spark connection",
+        "add a connection of type spark, with the master as its host: local[*], spark://…, yarn, k8s://…; or of type "
+        "spark_connect",
+    )
     def spark_connection(self) -> str:
         # Without such a connection, the hook would use YARN.
         if BaseHook.get_connection(self._args.spark_conn_id).conn_type == "spark_connect":
@@ -237,6 +310,17 @@ class CheckContext:
 
         return SparkConnectLauncher(self._args.spark_conn_id, name="doctor")
 
+    @_check(
+        "spark-submit",
+        "install the extra [spark], and correct the connection's extra",
+        _SPARK | {"Java": "it needs Java"},
+    )
+    def spark_submit(self) -> str:
+        # Whether the load needs a staging directory, and shares it with the executors, is not known here.
+        make_launcher(self._args.spark_conn_id, name="doctor").check("any")
+        return "on the PATH, client deploy mode"
+
+    @_check("Spark security", _FIX_SECURITY, _SPARK)
     def spark_security(self) -> str:
         if self._master.startswith("local"):
             raise CheckSkipped("driver and executors are one process")
@@ -250,11 +334,7 @@ class CheckContext:
             raise CheckFailedError(problem)
         return "authenticated and encrypted between driver and executors"
 
-    def spark_submit(self) -> str:
-        # Whether the load needs a staging directory, and shares it with the executors, is not known here.
-        make_launcher(self._args.spark_conn_id, name="doctor").check("any")
-        return "on the PATH, client deploy mode"
-
+    @_check("Spark master", "start the master, or correct the connection", _SPARK)
     def spark_master(self) -> str:
         if self._is_connect:
             with closing(self._connect_launcher()) as launcher:

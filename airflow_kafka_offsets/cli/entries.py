@@ -1,41 +1,113 @@
-"""An entry of the table of commands: the function, help, example and arguments of a command."""
+"""How commands are declared: by functions that are decorated with the `command` of a group of commands.
+
+What a command takes and says is here, for `airflow kafka-offsets` and `kafka-offsets` alike; each makes its parser of
+it.
+"""
 
 from __future__ import annotations
 
+import inspect
 import re
 import textwrap
-from collections.abc import Iterable
-from typing import NamedTuple
+from argparse import Namespace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_kafka_offsets.cli.arguments import Argument
+if TYPE_CHECKING:
+    from airflow_kafka_offsets.cli.connections import Connections
 
 _WIDTH = 100
 _COMMAND_WIDTH = 110
 _EXAMPLES = "Example: "
 
 
+class Argument(NamedTuple):
+    """An argument of a command.
+
+    :param flags: as it is typed; a name without hyphens is positional
+    :param settings: as for `ArgumentParser.add_argument`
+    """
+
+    flags: tuple[str, ...]
+    settings: dict[str, Any]
+
+
 class Command(NamedTuple):
     """A command.
 
-    :param function: module and name in this package
-    :param examples: command lines, without the name of the program
+    :param path: what is typed, with `kafka-offsets` and the name of its group
+    :param examples: whole command lines
     """
 
-    name: str
-    function: str
+    path: str
+    function: Callable[[Namespace], None]
     help: str
     description: str
     examples: tuple[str, ...]
     arguments: tuple[Argument, ...]
 
+    @property
+    def name(self) -> str:
+        return self.path.split()[-1]
 
-class Group(NamedTuple):
-    """Commands with a name in common."""
+    def run(self, args: Namespace, connections: Connections) -> None:
+        """Run it. A failure ends the process, with one line on standard error."""
+        from airflow_kafka_offsets.cli.command import reported
 
-    name: str
+        args.connections = connections
+        with reported(self.path, connections):
+            self.function(args)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Commands, and groups of commands, with a name in common.
+
+    :param path: what is typed before their names
+    """
+
+    path: str
     help: str
     description: str
-    commands: tuple[Command, ...]
+    commands: list[Command | Group] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.path.split()[-1]
+
+    def command(
+        self, examples: str | tuple[str, ...], *arguments: Argument
+    ) -> Callable[[Callable[[Namespace], None]], Command]:
+        """Have a function be a command of the group; its docstring is what the help says.
+
+        The function is called with the parsed arguments, and their `connections`. What it runs with is imported in it.
+
+        :param examples: command lines from the name of the command on
+        """
+        examples = (examples,) if isinstance(examples, str) else examples
+
+        def declare(function: Callable[[Namespace], None]) -> Command:
+            # Python leaves docstrings out where it is told to.
+            summary, _, description = (inspect.getdoc(function) or "").partition("\n\n")
+            command = Command(
+                f"{self.path} {examples[0].split()[0]}",
+                function,
+                summary.removesuffix("."),
+                " ".join(description.split()),
+                tuple(f"{self.path} {example}" for example in examples),
+                arguments,
+            )
+            self.commands.append(command)
+            return command
+
+        return declare
+
+    def group(self, name: str, summary: str, description: str) -> Group:
+        """Return a new group in this one."""
+        group = Group(f"{self.path} {name}", summary, description)
+        self.commands.append(group)
+        return group
 
 
 def wrapped(text: str, indent: int = 0) -> str:
@@ -46,27 +118,14 @@ def wrapped(text: str, indent: int = 0) -> str:
     return textwrap.fill(text, _WIDTH - indent)
 
 
-def epilog(program: str, examples: Iterable[str]) -> str:
-    """Return the examples, with lines that a shell joins."""
-    lines = (" \\\n".join(_command_lines(f"{program} {example}")) for example in examples)
-    return _EXAMPLES + f"\n{' ' * len(_EXAMPLES)}".join(lines)
+def epilog(examples: Iterable[str]) -> str:
+    """Return examples, with lines that a shell joins."""
+    return _EXAMPLES + f"\n{' ' * len(_EXAMPLES)}".join(map(_command_lines, examples))
 
 
-def _command_lines(command: str) -> list[str]:
+def _command_lines(command: str) -> str:
     """Break a command line before options."""
     unbreakable = re.sub(r" (?!--)", "\0", command)
     indent = " " * (len(_EXAMPLES) + 4)
     lines = textwrap.wrap(unbreakable, _COMMAND_WIDTH, subsequent_indent=indent, break_on_hyphens=False)
-    return [line.replace("\0", " ") for line in lines]
-
-
-def entry(
-    function: str, summary: str, description: str, examples: str | tuple[str, ...], *arguments: Argument
-) -> Command:
-    """Return a command.
-
-    :param function: module and name in this package; imported when the command runs
-    :param examples: what follows the name of the program
-    """
-    examples = (examples,) if isinstance(examples, str) else examples
-    return Command(examples[0].split()[0], function, summary, wrapped(description), examples, arguments)
+    return " \\\n".join(lines).replace("\0", " ")

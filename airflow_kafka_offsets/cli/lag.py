@@ -9,7 +9,7 @@ from argparse import Namespace
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_kafka_offsets.cli.command import cluster, command, database, scope, usage, whole_topics
+from airflow_kafka_offsets.cli.command import cluster, database, scope, usage, whole_topics
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.options import Limits
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.loading.plan import PlanPreview
 
 
-@command("show")
 def show_group(args: Namespace) -> None:
     """Print every partition of a group."""
     report = _report(args)
@@ -52,7 +51,6 @@ def show_group(args: Namespace) -> None:
     _check_complete(args.group, report)
 
 
-@command("lag")
 def lag(args: Namespace) -> None:
     """Print the lag of a group, by topic and in total."""
     report = _report(args)
@@ -98,16 +96,12 @@ def _check_complete(group: str, report: LagReport) -> None:
     if report.errors:
         first = first_few((partition.error for partition in report.errors), most=1)
         raise KafkaOffsetsError(
-            f"the lag of group {group!r} is incomplete, {_some_of(len(report.errors), len(report.partitions))} an "
-            f"error: {first}"
+            f"the lag of group {group!r} is incomplete, {len(report.errors):,} of "
+            f"{count(len(report.partitions), 'partition')} {'has' if len(report.errors) == 1 else 'have'} an error: "
+            f"{first}"
         )
 
 
-def _some_of(errors: int, partitions: int) -> str:
-    return f"{errors:,} of {count(partitions, 'partition')} {'has' if errors == 1 else 'have'}"
-
-
-@command("plan")
 def plan(args: Namespace) -> None:
     """Print the open batch of a group, or the batch that a load would plan now."""
     from airflow_kafka_offsets.loading.plan import next_batch
@@ -118,13 +112,7 @@ def plan(args: Namespace) -> None:
     with database(args) as ledger:
         topics = _topics(args, named, ledger, kafka)
         outlook = next_batch(
-            ledger,
-            kafka,
-            args.group,
-            topics,
-            options,
-            slice_offsets=args.slice_offsets,
-            writes_files=args.lake_table,
+            ledger, kafka, args.group, topics, options, slice_offsets=args.slice_offsets, writes_files=args.lake_table
         )
     if (batch := outlook.open_batch) is not None:
         note(

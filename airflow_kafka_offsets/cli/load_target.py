@@ -1,14 +1,21 @@
-"""What a command loads into or looks at: the target of a task of a DAG, or a table that the arguments name."""
+"""What a command loads into or looks at: a table that the arguments name, or the target of a task of a DAG.
+
+A task is as its DAG file says now. Airflow's metadata database is not asked.
+"""
 
 from __future__ import annotations
 
+import copy
+import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from contextlib import redirect_stdout
+from dataclasses import fields, replace
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 from airflow_kafka_offsets.cli.command import usage
 from airflow_kafka_offsets.core.options import Reading, Staging, StateTables
+from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.raw import Raw
@@ -18,6 +25,21 @@ from airflow_kafka_offsets.sinks.sink import DatabaseTable, Sink
 from airflow_kafka_offsets.spark.properties import Spark
 
 _OF_TASK = ("table", "table_schema", "columns", "transform", "upsert_key", "staging_dir")
+
+
+@runtime_checkable
+class PipelineTask(Protocol):
+    """A task that turns records into rows, as `operators.on_spark.PipelineOperator` does."""
+
+    template_fields: Sequence[str]
+    group_id: str
+    sink: Sink
+    reading: Reading
+    kafka_conn_id: str
+    spark: Spark
+
+    def pipeline(self) -> Pipeline:
+        """Return the pipeline, of rendered parameters."""
 
 
 class CommandPipeline(NamedTuple):
@@ -69,6 +91,11 @@ def check_target(args: Namespace, command: str, *, table: str = "--table") -> No
         raise ConfigurationError(f"The task of --task-id says what {', '.join(given)} would say: leave out one of them")
 
 
+def named_table(args: Namespace, table: str) -> DatabaseTable:
+    """Return a table that the arguments name."""
+    return DatabaseTable(table, args.table_schema, tuple(getattr(args, "upsert_key", None) or ()))
+
+
 def target_of(args: Namespace, table: str | None) -> CommandTarget:
     """Return the target.
 
@@ -76,14 +103,10 @@ def target_of(args: Namespace, table: str | None) -> CommandTarget:
     """
     if args.dag_id is None:
         assert table is not None  # see `check_target`
-        upsert_key = tuple(getattr(args, "upsert_key", None) or ())
-        sink = of_tables([DatabaseTable(table, args.table_schema, upsert_key)])
-        return CommandTarget(sink, Reading.isolation_level, {})
-    from airflow_kafka_offsets.cli.dag_task import find_task
+        return CommandTarget(of_tables([named_table(args, table)]), Reading.isolation_level, {})
     from airflow_kafka_offsets.hooks.connections import sink_connections
 
-    task = find_task(args.dag_id, args.task_id, only=("group_id", "sink"))
-    _check_group(args, task.group_id)
+    task = _find_task(args, only=("group_id", "sink"))
     return CommandTarget(task.sink, task.reading.isolation_level, sink_connections(task.sink))
 
 
@@ -93,38 +116,108 @@ def pipeline_of(args: Namespace, topics: Sequence[str]) -> CommandPipeline:
     :param topics: of the records; where there are none, those of the task
     """
     connections: dict[str, dict[str, Any]]
+    state_tables = StateTables(schema=args.schema, prefix=args.prefix)
     if args.dag_id is None:
         pipeline = Pipeline(
             group_id=args.group,
             topics=tuple(topics),
             value_format=Json(args.columns) if args.columns is not None else Raw(),
-            sink=of_tables([DatabaseTable(args.table, args.table_schema, tuple(args.upsert_key or ()))]),
+            sink=of_tables([named_table(args, args.table)]),
             transform=args.transform,
             staging=Staging(dir=args.staging_dir),
-            state_tables=_state_tables(args),
+            state_tables=state_tables,
         )
         kafka_conn_id, spark, connections = "kafka_default", Spark(), {}
     else:
-        from airflow_kafka_offsets.cli.dag_task import find_task
         from airflow_kafka_offsets.hooks.connections import registry_config, sink_connections
 
-        task = find_task(args.dag_id, args.task_id)
-        pipeline = replace(task.pipeline(), state_tables=_state_tables(args))
-        pipeline = replace(pipeline, topics=tuple(topics) or pipeline.topics)
-        _check_group(args, pipeline.group_id)
+        task = _find_task(args)
+        pipeline = task.pipeline()
+        pipeline = replace(pipeline, topics=tuple(topics) or pipeline.topics, state_tables=state_tables)
         kafka_conn_id, spark = task.kafka_conn_id, task.spark
         connections = {conn_id: registry_config(conn_id) for conn_id in pipeline.conn_ids}
         connections |= sink_connections(pipeline.sink)
     return CommandPipeline(pipeline, kafka_conn_id, (args.spark_conn_id or spark.conn_id, spark.conf), connections)
 
 
-def _state_tables(args: Namespace) -> StateTables:
-    return StateTables(schema=args.schema, prefix=args.prefix)
+def _find_task(args: Namespace, *, only: Sequence[str] | None = None) -> PipelineTask:
+    """Parse the DAG files, and return the task of the arguments as they say it now, with its templates rendered.
 
-
-def _check_group(args: Namespace, group_id: str) -> None:
-    if group_id != args.group:
+    :param only: the parameters that are rendered, for a command that asks for no others; None renders those of the
+        pipeline
+    :raises ConfigurationError: there is no such task, it is one of another kind or mapped, or a template or an argument
+        needs a run, or the task loads another group
+    """
+    dag_id, task_id = args.dag_id, args.task_id
+    # DAG files may print, and Airflow logs.
+    with redirect_stdout(sys.stderr):
+        dag, broken = _find_dag(dag_id)
+    if dag is None:
+        errors = f"; these files have errors: {first_few(sorted(broken))}" if broken else ""
+        raise ConfigurationError(f"No DAG file has a DAG {dag_id!r}{errors}")
+    task: Any = dag.task_dict.get(task_id)
+    if task is None:
+        raise ConfigurationError(f"DAG {dag_id!r} has no task {task_id!r}; it has {first_few(sorted(dag.task_dict))}")
+    if not isinstance(task, PipelineTask):
         raise ConfigurationError(
-            f"Task {args.task_id!r} of DAG {args.dag_id!r} loads group {group_id!r}, not {args.group!r}: it is not the "
+            f"Task {task_id!r} of DAG {dag_id!r} is a {task.task_type}, and not one that turns records into rows, such "
+            "as KafkaBatchOperator, or it is mapped"
+        )
+    rendered = _rendered(task, only)
+    if rendered.group_id != args.group:
+        raise ConfigurationError(
+            f"Task {task_id!r} of DAG {dag_id!r} loads group {rendered.group_id!r}, not {args.group!r}: it is not the "
             "task of this group"
         )
+    return rendered
+
+
+def _find_dag(dag_id: str) -> tuple[Any, list[str]]:
+    """Return a DAG of the DAG files, or None, and the files that have errors."""
+    # Each imports a large part of Airflow.
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.dag_processing.dagbag import BundleDagBag
+
+    bundles: Any = DagBundlesManager()  # type: ignore[no-untyped-call]  # Airflow does not annotate it
+    broken: list[str] = []
+    for bundle in bundles.get_all_dag_bundles():
+        bundle.initialize()
+        bag = BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
+        if dag_id in bag.dags:
+            return bag.dags[dag_id], []
+        broken += bag.import_errors
+    return None, broken
+
+
+def _rendered(task: Any, only: Sequence[str] | None) -> PipelineTask:
+    """Return a copy of a task whose parameters have no templates any more, as far as they are asked for."""
+    from airflow.sdk import XComArg
+    from airflow.sdk.execution_time.context import ConnectionAccessor, VariableAccessor
+    from jinja2 import UndefinedError
+
+    # What `@task.kafka_batch` gives its function is a part of the transform.
+    of_pipeline = {field.name for field in fields(Pipeline)} | {"spark", "op_args", "op_kwargs"}
+    rendered_names = of_pipeline if only is None else set(only)
+    context = {
+        "dag": task.dag,
+        "task": task,
+        "params": task.params.dump(),
+        "var": {"value": VariableAccessor(deserialize_json=False), "json": VariableAccessor(deserialize_json=True)},
+        "conn": ConnectionAccessor(),
+    }
+    environment, rendered = task.get_template_env(), copy.copy(task)
+    for name in rendered_names.intersection(task.template_fields):
+        given, needs_run = getattr(task, name), ""
+        if any(XComArg.iter_xcom_references(given)):
+            needs_run = "has what another task returns in a run"
+        else:
+            try:
+                setattr(rendered, name, task.render_template(given, context, environment))
+            except UndefinedError as error:
+                needs_run = f"has a template that only a run can render ({error})"
+        if needs_run:
+            raise ConfigurationError(
+                f"{name} of task {task.task_id!r} of DAG {task.dag_id!r} {needs_run}: give the options of the command "
+                "instead of --dag-id and --task-id"
+            )
+    return cast("PipelineTask", rendered)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
-from airflow_kafka_offsets.cli.command import cluster, command, database, scope, usage
-from airflow_kafka_offsets.cli.load_target import CommandTarget, check_target, target_of
+from airflow_kafka_offsets.cli.command import cluster, database, scope, usage
+from airflow_kafka_offsets.cli.connections import read_text
+from airflow_kafka_offsets.cli.load_target import check_target, target_of
 from airflow_kafka_offsets.cli.output import note, show, show_value
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.text import count
@@ -26,7 +26,6 @@ from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS, Scenario, write_offsets
 
 
-@command("rewind")
 def rewind(args: Namespace) -> None:
     """Preview a rewind, or execute it; a saved preview is executed as it was shown."""
     _check_replaced(args)
@@ -38,14 +37,12 @@ def rewind(args: Namespace) -> None:
         _move(args, _scenario(args))
 
 
-@command("import")
 def import_group(args: Namespace) -> None:
     """Preview the positions that a consumer group in Kafka has committed, or make them those of a group."""
     _check_replaced(args)
     _move(args, Scenario.of("import", args.from_group))
 
 
-@command("abandon")
 def abandon(args: Namespace) -> None:
     """Abandon an open batch."""
     with database(args) as ledger:
@@ -56,7 +53,6 @@ def abandon(args: Namespace) -> None:
     note(f"Batch {args.batch} of group {args.group!r} is abandoned; its attempt can never commit")
 
 
-@command("mirror")
 def mirror(args: Namespace) -> None:
     """Commit the positions of a group to a consumer group in Kafka.
 
@@ -75,7 +71,6 @@ def mirror(args: Namespace) -> None:
     note(f"Consumer group {args.to!r} in Kafka shows the positions of {count(partitions, 'partition')}")
 
 
-@command("export")
 def export(args: Namespace) -> None:
     """Print the positions of a group as CSV, for `rewind --from-file`."""
     with database(args) as ledger, ledger.connect() as conn:
@@ -100,18 +95,14 @@ def _scenario(args: Namespace) -> Scenario:
         options = ", ".join(f"--{name}" for name in SCENARIOS if name != "import")
         raise ConfigurationError(f"A rewind takes exactly one of {options}, or --preview; got {given}")
     name, value = chosen[0]
-    return Scenario.of(name, _text(value) if name == "from-file" else value, group_id=args.group)
-
-
-@usage()
-def _check_preview_is_alone(args: Namespace) -> None:
-    if _chosen(args) or args.topics:
-        raise ConfigurationError("--preview says what is moved: leave out the scenario and the scope")
+    return Scenario.of(name, read_text(value) if name == "from-file" else value, group_id=args.group)
 
 
 def _saved_preview(args: Namespace) -> RewindPreview:
-    _check_preview_is_alone(args)
-    preview = RewindPreview.from_json(_text(args.preview))
+    with usage():
+        if _chosen(args) or args.topics:
+            raise ConfigurationError("--preview says what is moved: leave out the scenario and the scope")
+    preview = RewindPreview.from_json(read_text(args.preview))
     if preview.group_id != args.group:
         raise ConfigurationError(f"The saved preview is of group {preview.group_id!r}, not of {args.group!r}")
     return preview
@@ -137,7 +128,7 @@ def _move(args: Namespace, scenario: Scenario) -> None:
 
 def _show_and_execute(args: Namespace, preview: RewindPreview, ledger: Ledger) -> None:
     """Show a preview, and execute it with --execute."""
-    target = _replaced_target(args)
+    target = target_of(args, args.replace) if args.replace is not False else None
     if target is not None:
         preview.refuse_replace()
     result = None
@@ -171,19 +162,9 @@ def _show_and_execute(args: Namespace, preview: RewindPreview, ledger: Ledger) -
         note(f"No position was to be changed{abandoned}")
     else:
         rows, dead_letters = count(result.rows_removed, "row"), count(result.dead_letters_removed, "dead letter")
-        removed = f"; {rows} and {dead_letters} were removed"
-        note(
-            f"{count(result.moved, 'position was', 'positions were')} changed, as number {result.batch_id} of the "
-            f"history: {offsets}"
-            f"{removed if target is not None else ''}"
-        )
-
-
-def _replaced_target(args: Namespace) -> CommandTarget | None:
-    """Return the target whose rows are deleted, if there is one."""
-    if args.replace is not False:
-        return target_of(args, args.replace)
-    return None
+        removed = f"; {rows} and {dead_letters} were removed" if target is not None else ""
+        moved = count(result.moved, "position was", "positions were")
+        note(f"{moved} changed, as number {result.batch_id} of the history: {offsets}{removed}")
 
 
 @usage()
@@ -200,30 +181,20 @@ def _show(preview: RewindPreview, output: str) -> None:
         # `--preview` reads the JSON.
         show_value(preview.as_dict(), output)
         return
-    show(
-        [
-            {
-                "topic": partition.topic,
-                "partition": partition.partition,
-                "beginning_offset": partition.beginning,
-                "end_offset": partition.end,
-                "old_offset": partition.old_offset,
-                "new_offset": partition.new_offset,
-                "difference": partition.difference,
-                "reread": partition.offsets_reread,
-                "skipped": partition.offsets_skipped,
-                "clamped": partition.clamped,
-                "note": partition.note,
-            }
-            for partition in preview.partitions
-        ],
-        output,
-    )
-
-
-def _text(path: str) -> str:
-    """Return the text of a file; `-` is standard input."""
-    try:
-        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"File {path!r} cannot be read: {error}") from error
+    rows = [
+        {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "beginning_offset": partition.beginning,
+            "end_offset": partition.end,
+            "old_offset": partition.old_offset,
+            "new_offset": partition.new_offset,
+            "difference": partition.difference,
+            "reread": partition.offsets_reread,
+            "skipped": partition.offsets_skipped,
+            "clamped": partition.clamped,
+            "note": partition.note,
+        }
+        for partition in preview.partitions
+    ]
+    show(rows, output)

@@ -1,4 +1,4 @@
-"""`kafka-offsets`: the table of commands as a program of its own, which does not import Airflow.
+"""`kafka-offsets`: the commands as a program of its own, which does not import Airflow.
 
 It has the commands of `airflow kafka-offsets`. Where those take the ids of Airflow's connections, it takes a database
 URL and a file.
@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import re
 import sys
-from argparse import SUPPRESS, Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Iterable, Iterator
-from importlib import import_module
+from argparse import SUPPRESS, Action, ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
-from airflow_kafka_offsets.cli.arguments import OF_TASK, Argument, option
-from airflow_kafka_offsets.cli.commands import COMMANDS, DESCRIPTION
-from airflow_kafka_offsets.cli.entries import Command, Group, epilog, wrapped
-from airflow_kafka_offsets.cli.file_connections import (
+from airflow_kafka_offsets.cli.arguments import OF_TASK, option
+from airflow_kafka_offsets.cli.commands import KAFKA_OFFSETS
+from airflow_kafka_offsets.cli.connections import (
     DATABASE,
     DATABASE_FILE,
     KAFKA_CONFIG,
     FileConnections,
     refuse_secrets,
 )
+from airflow_kafka_offsets.cli.entries import Argument, Command, Group, epilog, wrapped
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 _ONLY_AIRFLOW = ("doctor", "replay", "archive-classes")
@@ -55,14 +54,14 @@ _WORDS = {
     "; without a table, those of the target of --dag-id and --task-id": "",
     "that of the connection": "that of the database",
 }
-"""Words of the table of commands, and what is written in their place."""
+"""Words of the commands, and what is written in their place."""
 
 _NEED_AIRFLOW = ("--conn-id", "--kafka-conn-id", "--spark-conn-id", "--dag-id", "--task-id")
 
 _DESCRIPTION = (
-    f"{DESCRIPTION} The commands are those of 'airflow kafka-offsets', without Airflow's start: the database is that "
-    f"of {DATABASE}, {DATABASE_FILE}, --database or --database-file; Kafka that of {KAFKA_CONFIG} or --kafka-config. "
-    "No argument may contain a password."
+    f"{KAFKA_OFFSETS.description} The commands are those of 'airflow kafka-offsets', without Airflow's start: the "
+    f"database is that of {DATABASE}, {DATABASE_FILE}, --database or --database-file; Kafka that of {KAFKA_CONFIG} or "
+    "--kafka-config. No argument may contain a password."
 )
 
 _EPILOG = (
@@ -84,19 +83,18 @@ def main(arguments: list[str] | None = None) -> None:
     if arguments and arguments[0] in _ONLY_AIRFLOW:
         _refuse(f"{arguments[0]} needs the connections of Airflow: use 'airflow kafka-offsets {arguments[0]}'")
     args = parser().parse_args(arguments)
-    args.connections = FileConnections(args)
-    args.run(args)
+    args.run(args, FileConnections(args))
 
 
 def parser() -> ArgumentParser:
     """Return the parser of all commands."""
     root = ArgumentParser(
-        prog="kafka-offsets",
+        prog=KAFKA_OFFSETS.path,
         description=wrapped(_DESCRIPTION),
         epilog=wrapped(_EPILOG),
         formatter_class=RawDescriptionHelpFormatter,
     )
-    _add(root, (entry for entry in COMMANDS if entry.name not in _ONLY_AIRFLOW))
+    _add(root, (entry for entry in KAFKA_OFFSETS.commands if entry.name not in _ONLY_AIRFLOW))
     return root
 
 
@@ -106,9 +104,9 @@ def _add(to: ArgumentParser, entries: Iterable[Command | Group]) -> None:
         own = subparsers.add_parser(
             entry.name,
             help=entry.help,
-            description=_text(entry.description),
+            description=wrapped(_text(entry.description)),
             formatter_class=RawDescriptionHelpFormatter,
-            epilog=epilog(to.prog, _examples(entry)) if isinstance(entry, Command) else None,
+            epilog=epilog(_examples(entry)) if isinstance(entry, Command) else None,
             # An abbreviation could pass by what refuses secrets.
             allow_abbrev=False,
         )
@@ -118,22 +116,19 @@ def _add(to: ArgumentParser, entries: Iterable[Command | Group]) -> None:
         for argument in _arguments(entry):
             own.add_argument(*argument.flags, **{**argument.settings, "help": _text(argument.settings["help"])})
         # What commands look at, and nobody can give here.
-        own.set_defaults(run=_run(entry.function), dag_id=None, task_id=None, spark_conn_id=None)
+        own.set_defaults(run=entry.run, dag_id=None, task_id=None, spark_conn_id=None)
 
 
-def _arguments(command: Command) -> Iterable[Argument]:
-    """Yield positional arguments, and options by name."""
-    given = [own for argument in command.arguments for own in _own(argument)]
-    yield from sorted(given, key=lambda argument: (argument.flags[-1].startswith("-"), argument.flags[-1]))
-
-
-def _own(argument: Argument) -> Iterable[Argument]:
-    flag = argument.flags[0]
-    if flag not in _NEED_AIRFLOW:
-        yield argument
-        return
-    yield from _REPLACED.get(flag, ())
-    yield Argument((flag,), {"action": _NeedsAirflow, "help": SUPPRESS})
+def _arguments(command: Command) -> list[Argument]:
+    """Return positional arguments, and options by name."""
+    arguments: list[Argument] = []
+    for argument in command.arguments:
+        flag = argument.flags[0]
+        if flag in _NEED_AIRFLOW:
+            arguments += _REPLACED.get(flag, ())
+            argument = Argument((flag,), {"action": _NeedsAirflow, "help": SUPPRESS})
+        arguments.append(argument)
+    return sorted(arguments, key=lambda argument: (argument.flags[-1].startswith("-"), argument.flags[-1]))
 
 
 def _text(help_: str) -> str:
@@ -158,15 +153,6 @@ def _examples(command: Command) -> Iterator[str]:
         if not re.search(r"--(dag|task|spark-conn)-id", example):
             without = re.sub(r" --conn-id \S+", "", example)
             yield re.sub(r"--kafka-conn-id \S+", "--kafka-config client.properties", without)
-
-
-def _run(path: str) -> Callable[[Namespace], None]:
-    module, _, name = path.rpartition(".")
-
-    def run(args: Namespace) -> None:
-        getattr(import_module(f"airflow_kafka_offsets.cli.{module}"), name)(args)
-
-    return run
 
 
 def _refuse(message: str) -> NoReturn:

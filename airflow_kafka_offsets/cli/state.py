@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from airflow_kafka_offsets.cli.command import command, database, usage
+from airflow_kafka_offsets.cli.command import database, usage
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.text import count, first_few, shortened
 from airflow_kafka_offsets.database.errors import database_message, is_outage
@@ -32,7 +32,6 @@ _BATCH_COLUMNS = [
 ]
 
 
-@command("init")
 def init(args: Namespace) -> None:
     """Create or upgrade the state tables, or print the statements."""
     with database(args) as ledger:
@@ -80,7 +79,6 @@ def _grants(args: Namespace, ledger: Ledger) -> str:
     )
 
 
-@command("groups")
 def groups(args: Namespace) -> None:
     """Print every group in the state tables."""
     with database(args) as ledger, ledger.connect() as conn:
@@ -105,7 +103,6 @@ def _group_row(group: GroupSummary) -> dict[str, Any]:
     }
 
 
-@command("history")
 def history(args: Namespace) -> None:
     """Print batches, the newest first; or the ranges, gaps and replaced output of one."""
     with database(args) as ledger, ledger.connect() as conn:
@@ -113,11 +110,8 @@ def history(args: Namespace) -> None:
             rows = overview.batch_parts(conn, ledger.tables, args.group, args.batch)
             if args.output in ("table", "plain"):
                 rows = [row | {"schema": row["schema"] and shortened(row["schema"], 80)} for row in rows]
-            show(
-                rows,
-                args.output,
-                [key for key in (rows[0] if rows else ()) if any(row[key] is not None for row in rows)],
-            )
+            names = rows[0] if rows else ()
+            show(rows, args.output, [name for name in names if any(row[name] is not None for row in rows)])
             return
         rows = overview.batches(conn, ledger.tables, args.group, args.limit + 1)
     newest = rows[: args.limit]

@@ -7,7 +7,7 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict, replace
 
-from airflow_kafka_offsets.cli.command import command, database, offset_bounds, usage, whole_topics
+from airflow_kafka_offsets.cli.command import database, offset_bounds, usage, whole_topics
 from airflow_kafka_offsets.cli.load_target import check_target, pipeline_of, target_of
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.options import DeadLetters, Limits
@@ -20,22 +20,18 @@ from airflow_kafka_offsets.replaying.replay import replay as replay_range
 from airflow_kafka_offsets.verification import verify as verification
 
 
-@command("replay")
 def replay(args: Namespace) -> None:
     """Load a range, and print the result."""
     bounds = _bounds(args)
     check_target(args, "A replay")
     topics = whole_topics(args, "partitions are named with their offsets: --offsets TOPIC:PARTITION:START-END")
-    _check_topics(args)
+    with usage():
+        if not topics and args.dag_id is None:
+            raise ConfigurationError("A replay needs --topic, or --dag-id and --task-id of the load")
     with database(args) as ledger:
         pipeline, kafka_conn_id, spark, connections = pipeline_of(args, topics)
-        pipeline = replace(
-            pipeline,
-            on_bad_record=_on_bad_record(args, pipeline),
-            reading=pipeline.reading
-            if args.isolation_level is None
-            else replace(pipeline.reading, isolation_level=args.isolation_level),
-        )
+        reading = replace(pipeline.reading, isolation_level=args.isolation_level or pipeline.reading.isolation_level)
+        pipeline = replace(pipeline, on_bad_record=_on_bad_record(args, pipeline), reading=reading)
         result = replay_range(
             pipeline,
             bounds,
@@ -52,7 +48,6 @@ def replay(args: Namespace) -> None:
     show([asdict(result)], args.output)
 
 
-@command("verify")
 def verify(args: Namespace) -> None:
     """Print what was proved, or else every violation.
 
@@ -86,12 +81,6 @@ def _on_bad_record(args: Namespace, pipeline: Pipeline) -> OnBadRecord:
     if args.on_bad_record == "dead-letters":
         return pipeline.dead_letters or DeadLetters()
     return args.on_bad_record or pipeline.on_bad_record
-
-
-@usage()
-def _check_topics(args: Namespace) -> None:
-    if not args.topics and args.dag_id is None:
-        raise ConfigurationError("A replay needs --topic, or --dag-id and --task-id of the load")
 
 
 @usage()

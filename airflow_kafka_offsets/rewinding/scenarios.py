@@ -7,7 +7,7 @@ To add a scenario:
 * in `decision._wanted_offset`, return its offset; if the history, another group or Kafka has to be asked, ask in
   `look_up` of `previewing`; if the scenario names its partitions itself, in `known_positions`;
 * if its offsets belong to the cluster that the group was loaded from, add it to `previewing._OF_OLD_CLUSTER`;
-* add its option to the command `rewind` in `cli/write_entries.py`, and its rules to `docs/semantics.md`.
+* add its option to the command `rewind` in `cli/commands.py`, and its rules to `docs/semantics.md`.
 """
 
 from __future__ import annotations

@@ -60,6 +60,7 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
     takes_span = batches.records_since_ms.is_not(None).label("takes_span")
     place = (replaced.c.topic, replaced.c.partition)
     removed = (sa.func.sum(replaced.c.row_count), sa.func.sum(replaced.c.dead_letters))
+    letter_place, offset = (letters.batch_id, letters.topic, letters.partition), letters.offset_value
     queries = {
         "batch": of_group.add_columns(
             batches.kind,
@@ -82,17 +83,13 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
         .join(replaced, replaced.c.batch_id == batches.batch_id)
         .where(replaced.c.replaced_batch_id > batches.batch_id),
         "wholly_replaced": _wholly_replaced(tables, of_group),
-    }
-    counts = (sa.func.count(), sa.func.count(), sa.func.min(letters.offset_value), sa.func.max(letters.offset_value))
-    dead_letters = (
         # The key of the table keeps offsets apart: as many as there are records are distinct.
-        sa.select(letters.batch_id, letters.topic, letters.partition, *counts)
+        "letters": sa.select(*letter_place, sa.func.count(), sa.func.count(), sa.func.min(offset), sa.func.max(offset))
         .where(letters.consumer_group == group_id)
-        .group_by(letters.batch_id, letters.topic, letters.partition)
-        .order_by(letters.batch_id)
-    )
+        .group_by(*letter_place)
+        .order_by(letters.batch_id),
+    }
     parts = [_read(conn, kind, query) for kind, query in queries.items()]
-    parts.append((batch_id, kind, RowCount(*row[1:])) for batch_id, kind, row in _read(conn, "letters", dead_letters))
     if rows.detail != "nothing":
         others = sa.select(batches.batch_id).where(batches.consumer_group != group_id)
         parts.append((batch_id, "rows", count) for batch_id, count in rows.counts(others))
@@ -149,7 +146,7 @@ def _batch_facts(batch_id: int, stored: Mapping[str, list[Any]]) -> BatchFacts:
         ),
         gaps=tuple(map(as_gap, stored["gaps"])),
         rows=tuple(stored["rows"]),
-        dead_letters=tuple(stored["letters"]),
+        dead_letters=tuple(RowCount(*row[1:]) for row in stored["letters"]),
         replaced={_partition(row): RemovedOutput(*map(int, row[3:])) for row in stored["replaced"]},
         after=frozenset(row.replaced_batch_id for row in stored["after"]),
     )

@@ -113,6 +113,10 @@ class BatchFacts:
         """Whether its rows are of dead letters of an earlier batch."""
         return self.kind == DEAD_LETTERS
 
+    def wrote_into(self, target: str) -> bool:
+        """Whether a target should have rows of it: those of a replay are in the target that it names."""
+        return not self.is_rewind and (not self.is_replay or self.target_table == target)
+
     @property
     def names_offsets(self) -> bool:
         """Whether its rows are one for each record, and say which: not so where their columns were added later."""

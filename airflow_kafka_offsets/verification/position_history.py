@@ -1,4 +1,8 @@
-"""The history of each partition: whether each move of its position starts where the one before ended. Pure."""
+"""The history of each partition, followed batch by batch. Pure.
+
+`PositionHistories` says whether each move of a position starts where the one before ended, and ends at the stored
+position; `LoadedOffsets` whether a rewind recorded what it skipped of the rest, and no replay appended what loads load.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from airflow_kafka_offsets.core.log_identity import is_other_topic
-from airflow_kafka_offsets.core.offsets import OffsetRange, Position, TopicPartition
+from airflow_kafka_offsets.core.offsets import OffsetRange, Position, TopicPartition, intersect, merge, subtract
 from airflow_kafka_offsets.verification.facts import CONTINUED, BatchFacts, Findings, LoadedRange, Span
 
 
@@ -28,22 +32,23 @@ class _PositionHistory:
 
     def note_output(self, batch: BatchFacts, loaded: LoadedRange, wrote_rows: bool) -> None:
         """Note which offsets can be read again after a batch."""
-        if loaded.replaced is not None and batch.takes_span and batch.names_offsets:
-            # The records that it replaced are among its rows; the others are still those of the earlier batches.
-            self.spans = [span.replaced_in_part(batch.batch_id, *loaded.replaced) for span in self.spans]
-        elif loaded.replaced is not None:
-            self.spans = [piece for span in self.spans for piece in span.without(*loaded.replaced)]
-        if wrote_rows and batch.names_offsets and not batch.takes_span and loaded.range.start < loaded.range.end:
-            self._extend(batch.batch_id, loaded.range)
-
-    def note_dead_letters(self, batch: BatchFacts, range_: OffsetRange) -> None:
-        """Note that some offsets of a range are rows of a batch that replayed dead letters."""
-        if is_other_topic(self.topic_id, range_.topic_id):
+        range_ = loaded.range
+        if batch.replays_dead_letters:
+            if wrote_rows and not is_other_topic(self.topic_id, range_.topic_id):
+                self._replace(batch.batch_id, (range_.start, range_.end), in_part=batch.names_offsets)
             return
-        if batch.names_offsets:
-            self.spans = [span.replaced_in_part(batch.batch_id, range_.start, range_.end) for span in self.spans]
+        if loaded.replaced is not None:
+            # The records of a span of time are among its rows; the others are still those of the earlier batches.
+            self._replace(batch.batch_id, loaded.replaced, in_part=batch.takes_span and batch.names_offsets)
+        if wrote_rows and batch.names_offsets and not batch.takes_span and range_.start < range_.end:
+            self._extend(batch.batch_id, range_)
+
+    def _replace(self, batch_id: int, replaced: tuple[int, int], *, in_part: bool) -> None:
+        """Note that a batch replaced all output of some offsets, or wrote some of it anew."""
+        if in_part:
+            self.spans = [span.replaced_in_part(batch_id, *replaced) for span in self.spans]
         else:
-            self.spans = [piece for span in self.spans for piece in span.without(range_.start, range_.end)]
+            self.spans = [piece for span in self.spans for piece in span.without(*replaced)]
 
     def _extend(self, batch_id: int, range_: OffsetRange) -> None:
         last = self.spans[-1] if self.spans else None
@@ -64,8 +69,25 @@ class PositionHistories:
     target: str
     _histories: dict[TopicPartition, _PositionHistory] = field(default_factory=dict, init=False)
 
-    def follow(self, batch: BatchFacts, range_: OffsetRange) -> None:
-        """Check that the moves that a committed batch makes in a partition start where the one before ended."""
+    def follow(self, batch: BatchFacts) -> None:
+        """Check that the moves that a committed batch makes in partitions start where the ones before ended, and note
+        what it left in the target, for the comparison with Kafka.
+        """
+        for loaded in () if batch.is_replay else batch.ranges:
+            self._follow(batch, loaded.range)
+        wrote_rows = batch.wrote_into(self.target)
+        for loaded in batch.ranges:
+            if (history := self._histories.get(loaded.range.topic_partition)) is not None:
+                history.note_output(batch, loaded, wrote_rows)
+        # Dead letters after a position that was moved back may be replayed: their records will be loaded again.
+        if not wrote_rows or batch.replays_dead_letters:
+            return
+        for count in batch.rows:
+            tp = count.topic_partition
+            if tp in self._histories and count.last is not None:
+                self._histories[tp].highest = max(self._histories[tp].highest, count.last)
+
+    def _follow(self, batch: BatchFacts, range_: OffsetRange) -> None:
         tp = range_.topic_partition
         if not batch.is_rewind:
             for gap in sorted(batch.gaps, key=lambda gap: gap.start):
@@ -118,24 +140,6 @@ class PositionHistories:
             return
         self.findings.add_violation(wrong, move.topic_partition, offset, batch.batch_id)
 
-    def note_output(self, batch: BatchFacts, wrote_rows: bool) -> None:
-        """Note what a committed batch removed from the target, and what it left there, for the comparison with Kafka.
-
-        :param wrote_rows: whether it wrote rows into the target
-        """
-        for loaded in batch.ranges:
-            if (history := self._histories.get(loaded.range.topic_partition)) is None:
-                continue
-            if not batch.replays_dead_letters:
-                history.note_output(batch, loaded, wrote_rows)
-            elif wrote_rows:
-                history.note_dead_letters(batch, loaded.range)
-        # Dead letters after a position that was moved back may be replayed: their records will be loaded again.
-        for count in batch.rows if wrote_rows and not batch.replays_dead_letters else ():
-            history = self._histories.get(count.topic_partition) if count.topic_partition is not None else None
-            if history is not None and count.last is not None:
-                history.highest = max(history.highest, count.last)
-
     def finish(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Compare the ends of the histories with the stored positions."""
         for tp in sorted(self._histories.keys() | positions.keys()):
@@ -175,3 +179,109 @@ class PositionHistories:
                 f"{position.offset}: its record would be loaded again"
             )
             self.findings.add_violation(wrong, tp, history.highest)
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """What was loaded of a partition.
+
+    :param spans: by loads, and by replays that replaced what was there
+    :param appended: by other replays, each with its batch
+    """
+
+    topic_id: str | None
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    appended: list[tuple[tuple[int, int], int]] = field(default_factory=list)
+
+    def remove(self, removed: tuple[int, int] | None) -> None:
+        """Leave out what a batch removed."""
+        if removed is not None:
+            self.spans = subtract(self.spans, [removed])
+            self.appended = [
+                (piece, batch_id) for span, batch_id in self.appended for piece in subtract([span], [removed])
+            ]
+
+
+@dataclass(slots=True)
+class LoadedOffsets:
+    """Follows the history of a group batch by batch.
+
+    :param target: the target's name
+    :param replaces_rows: whether a record that is written again replaces its row: no replay duplicates any then
+    """
+
+    findings: Findings
+    target: str
+    replaces_rows: bool
+    # Also of partitions whose position was removed: what was loaded of them is still there.
+    _anywhere: dict[TopicPartition, _Loaded] = field(default_factory=dict, init=False)
+    _in_target: dict[TopicPartition, _Loaded] = field(default_factory=dict, init=False)
+
+    def follow(self, batch: BatchFacts) -> None:
+        """Note what a committed batch loaded, and what it removed."""
+        if batch.replays_dead_letters:
+            return
+        in_target = batch.target_table in (None, self.target) and not self.replaces_rows
+        for loaded in batch.ranges:
+            if batch.is_rewind:
+                self._check_gaps(batch, loaded.range)
+            if not batch.is_replay:  # a replay has loaded again what it removed
+                self._note(self._anywhere, batch, loaded, wrote=batch.kind == "load")
+            if in_target:
+                wrote = batch.kind in ("load", "replay") and loaded.records != 0
+                self._note(self._in_target, batch, loaded, wrote=wrote)
+
+    def _note(
+        self, partitions: dict[TopicPartition, _Loaded], batch: BatchFacts, loaded: LoadedRange, *, wrote: bool
+    ) -> None:
+        partition = self._of_topic(partitions, loaded.range)
+        if batch.takes_span and loaded.replaced is not None:
+            # It has written again what it removed. Which offsets of the range these are is not known here.
+            return
+        partition.remove(loaded.replaced)
+        span = (loaded.range.start, loaded.range.end)
+        if wrote and batch.is_replay and loaded.replaced is None:
+            partition.appended.append((span, batch.batch_id))
+        elif wrote:
+            partition.spans = merge([*partition.spans, span])
+
+    def _check_gaps(self, batch: BatchFacts, range_: OffsetRange) -> None:
+        """Check that what a rewind skips of a partition was loaded, or is a gap that it recorded."""
+        if range_.how == "removed" or range_.how not in CONTINUED:
+            return
+        tp = range_.topic_partition
+        recorded = [(gap.start, gap.end) for gap in batch.gaps if gap.topic_partition == tp]
+        loaded = self._anywhere[tp].spans if tp in self._anywhere else []
+        for start, end in subtract(merge([(range_.start, range_.end)]), [*recorded, *loaded]):
+            wrong = (
+                f"batch {batch.batch_id} moved the position from offset {range_.start} to {range_.end}, and offsets "
+                f"{start}..{end}, which were never loaded, are in no recorded gap: the gap was removed"
+            )
+            self.findings.add_violation(wrong, tp, start, batch.batch_id)
+
+    def finish(self) -> None:
+        """Check what the target holds at the end of the history."""
+        for tp, loaded in sorted(self._in_target.items()):
+            self._check_appended(tp, loaded)
+
+    def _of_topic(self, partitions: dict[TopicPartition, _Loaded], range_: OffsetRange) -> _Loaded:
+        """Return what was loaded of the partition of a range; nothing yet where its topic was recreated."""
+        tp = range_.topic_partition
+        loaded = partitions.setdefault(tp, _Loaded(range_.topic_id))
+        if is_other_topic(loaded.topic_id, range_.topic_id):
+            self._check_appended(tp, loaded)
+            loaded = partitions[tp] = _Loaded(range_.topic_id)
+        loaded.topic_id = range_.topic_id or loaded.topic_id
+        return loaded
+
+    def _check_appended(self, tp: TopicPartition, loaded: _Loaded) -> None:
+        """Check that no replay appended what loads load: users who ask for duplicates load after a rewind, or append
+        twice.
+        """
+        for appended, batch_id in loaded.appended:
+            for start, end in filter(None, (intersect(appended, span) for span in loaded.spans)):
+                wrong = (
+                    f"offsets {start}..{end} were appended to table {self.target!r} by batch {batch_id}, a replay, and "
+                    "loaded by the group itself: their records are duplicated. Replay them with replace=True"
+                )
+                self.findings.add_violation(wrong, tp, start, batch_id)

@@ -1,22 +1,190 @@
 """Whether history, positions, rows and dead letters of a group prove that every record was loaded exactly once. Pure.
 
-A partition's history is a sequence of moves of its position. `position_history` says whether each move starts where the
-one before ended, `loaded_offsets` whether gaps are recorded and nothing is appended twice, and `row_counts` whether the
-rows that batches wrote are there.
+A partition's history is a sequence of moves of its position: `position_history` follows it. `RowCounts` says whether
+the target and `dead_letters` hold exactly what committed batches wrote: by counts, batch by batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from airflow_kafka_offsets.core.history import OPEN_STATES
-from airflow_kafka_offsets.core.offsets import Position, TopicPartition
-from airflow_kafka_offsets.sinks.target_rows import Detail
-from airflow_kafka_offsets.verification.facts import BatchFacts, Findings
-from airflow_kafka_offsets.verification.loaded_offsets import LoadedOffsets
-from airflow_kafka_offsets.verification.position_history import PositionHistories
-from airflow_kafka_offsets.verification.row_counts import RowCounts
+from airflow_kafka_offsets.core.history import OPEN_STATES, UNFINISHED_STATES
+from airflow_kafka_offsets.core.offsets import OffsetRange, Position, TopicPartition
+from airflow_kafka_offsets.sinks.target_rows import Detail, RowCount
+from airflow_kafka_offsets.verification.facts import BatchFacts, Findings, LoadedRange
+from airflow_kafka_offsets.verification.position_history import LoadedOffsets, PositionHistories
+
+
+@dataclass(frozen=True, slots=True)
+class RowCounts:
+    """Compares the counted rows and dead letters of each batch with what it wrote.
+
+    :param target: the target's name, for violations
+    :param detail: what the rows say of their origin
+    """
+
+    findings: Findings
+    target: str
+    detail: Detail
+
+    def check(self, batch: BatchFacts) -> None:
+        """Check what a batch left, or did not leave."""
+        if batch.state != "committed" or batch.is_rewind:
+            self._refuse_leftovers(batch)
+            return
+        if batch.wrote_into(self.target):
+            self._check_rows(batch)
+        else:
+            self._refuse_leftovers(replace(batch, dead_letters=()))
+        self._check_dead_letters(batch)
+
+    def _refuse_leftovers(self, batch: BatchFacts) -> None:
+        """Report rows and dead letters of a batch that is not committed, or that wrote none."""
+        not_ours = ": this package did not write them"
+        if batch.state is None:
+            why = (
+                "which the state tables do not know: these are older than the rows, or not those that the rows were "
+                "loaded with"
+            )
+        elif batch.state != "committed":
+            why = f"which is {batch.state} and not committed{not_ours}"
+        elif batch.is_rewind:
+            why = f"which moved positions and loaded nothing{not_ours}"
+        else:
+            why = f"a replay into table {batch.target_table!r}{not_ours}"
+        of_rows = why
+        if batch.state == "abandoned" and batch.is_publishing:
+            of_rows = (
+                "which was published and is abandoned: the next load or replay of the group into it takes them back"
+            )
+        for counts, what, where, cause in (
+            (batch.rows, "rows", f"table {self.target!r}", of_rows),
+            (batch.dead_letters, "dead letters", "dead_letters", why),
+        ):
+            if counts:
+                wrong = (
+                    f"{where} holds {_total(counts):,} {what} of batch {batch.batch_id}, {cause}. Their records "
+                    "may be loaded again"
+                )
+                self.findings.add_violation(wrong, counts[0].topic_partition, counts[0].first, batch.batch_id)
+                if counts is batch.rows and batch.state in (None, *UNFINISHED_STATES):
+                    self.findings.uncommitted[batch.batch_id] = self.findings.violations[-1]
+
+    def _check_rows(self, batch: BatchFacts) -> None:
+        """Check that the target holds exactly the rows that a committed batch wrote, and no later batch replaced."""
+        removed = _removed(batch)
+        expected = (batch.row_count or 0) - removed
+        if self.detail == "nothing":
+            self.findings.rows += expected
+            return
+        total, before = _total(batch.rows), len(self.findings.violations)
+        self.findings.rows += total
+        if self.detail == "offsets":
+            for loaded in batch.ranges if batch.names_offsets else ():
+                self._check_range(batch, loaded)
+            self._check_places(batch, batch.rows, f"table {self.target!r} holds rows of")
+        # Where the rows of a partition are wrong, their sum is too.
+        if total != expected and len(self.findings.violations) == before:
+            wrong = (
+                f"table {self.target!r} holds {total:,} rows of batch {batch.batch_id}, which wrote "
+                f"{batch.row_count or 0:,}"
+                f"{_less(removed)}{self._elsewhere(batch)}"
+            )
+            self.findings.add_violation(wrong, batch_id=batch.batch_id)
+        output = batch.outputs.get(self.target)
+        if output is not None and output.is_each:
+            self._check_repeated(batch)
+
+    def _check_repeated(self, batch: BatchFacts) -> None:
+        """Check that no offset is in several rows of one of several targets, where each record is one row."""
+        for count in batch.rows:
+            if count.topic_partition is not None and count.distinct != count.count:
+                wrong = (
+                    f"table {self.target!r} holds {count.count:,} rows of batch {batch.batch_id}, but only "
+                    f"{count.distinct:,} different offsets: records are duplicated"
+                )
+                self.findings.add_violation(wrong, count.topic_partition, count.first, batch.batch_id)
+
+    def _check_range(self, batch: BatchFacts, loaded: LoadedRange) -> None:
+        """Check that each record that is no dead letter is one row, as it is without a transform."""
+        count, written = _count_of(batch.rows, loaded.range.topic_partition), loaded.rows
+        removed = _removed_of(batch, loaded)
+        if written is not None and count.count != written - removed:
+            wrong = "rows are missing" if count.count < written - removed else "there are too many"
+            wrong = f", which wrote {written:,}{_less(removed)}: {wrong}{self._elsewhere(batch)}"
+        elif count.distinct != count.count:
+            wrong = (
+                f", but only {count.distinct:,} different offsets: records are duplicated, or do not say their offset"
+            )
+        else:
+            return
+        self._add_violation(f"table {self.target!r} holds {count.count:,} rows of", batch, loaded.range, wrong)
+
+    def _check_dead_letters(self, batch: BatchFacts) -> None:
+        """Check that exactly the dead letters of a committed batch are there that no later batch replaced."""
+        for loaded in batch.ranges:
+            written, tp = loaded.dead_letters, loaded.range.topic_partition
+            count = _count_of(batch.dead_letters, tp).count
+            self.findings.dead_letters += count
+            removed = written if loaded.is_replaced else batch.replaced_of(tp).dead_letters
+            if count != written - removed:
+                wrong = f", which dead-lettered {written:,}{_less(removed)}"
+                self._add_violation(f"dead_letters holds {count:,} records of", batch, loaded.range, wrong)
+        self._check_places(batch, batch.dead_letters, "dead_letters holds records of")
+
+    def _check_places(self, batch: BatchFacts, counts: Sequence[RowCount], what: str) -> None:
+        """Check that nothing of a batch is from outside of its ranges. A transform may drop where rows are from."""
+        ranges = {loaded.range.topic_partition: loaded.range for loaded in batch.ranges}
+        for count in counts:
+            tp, offset, last = count.topic_partition, count.first, count.last
+            if tp is None or offset is None or last is None:
+                if not batch.names_offsets:
+                    continue
+                offset, wrong = None, f" that do not say their topic, partition or offset ({count.count:,})"
+            elif (range_ := ranges.get(tp)) is None:
+                wrong = f", which loaded nothing of this partition by the history ({count.count:,})"
+            elif offset < range_.start or last >= range_.end:
+                offset = offset if offset < range_.start else last
+                wrong = f" at offset {offset}, outside of what it loaded, {range_.start}..{range_.end}"
+            else:
+                continue
+            self.findings.add_violation(f"{what} batch {batch.batch_id}{wrong}", tp, offset, batch.batch_id)
+
+    def _add_violation(self, what: str, batch: BatchFacts, range_: OffsetRange, wrong: str) -> None:
+        text = f"{what} batch {batch.batch_id}, offsets {range_.start}..{range_.end}{wrong}"
+        self.findings.add_violation(text, range_.topic_partition, range_.start, batch.batch_id)
+
+    def _elsewhere(self, batch: BatchFacts) -> str:
+        if batch.target_table in (None, self.target):
+            return ""
+        return f" (into table {batch.target_table!r}, by the history)"
+
+
+def _total(counts: Sequence[RowCount]) -> int:
+    return sum(count.count for count in counts)
+
+
+def _count_of(counts: Sequence[RowCount], tp: TopicPartition) -> RowCount:
+    return next((count for count in counts if count.topic_partition == tp), RowCount(*tp, 0))
+
+
+def _removed(batch: BatchFacts) -> int:
+    """Return how many rows of a batch later batches removed."""
+    replaced = [loaded.is_replaced for loaded in batch.ranges if loaded.range.start < loaded.range.end]
+    if replaced and all(replaced):
+        return batch.row_count or 0
+    return sum(_removed_of(batch, loaded) for loaded in batch.ranges)
+
+
+def _removed_of(batch: BatchFacts, loaded: LoadedRange) -> int:
+    if loaded.is_replaced and loaded.rows is not None and not batch.has_transform:
+        return loaded.rows
+    return batch.replaced_of(loaded.range.topic_partition).rows
+
+
+def _less(removed: int) -> str:
+    return f", of which {removed:,} were replaced" if removed else ""
 
 
 def prove(
@@ -42,32 +210,17 @@ def prove(
     offsets = LoadedOffsets(findings, target, replaces_rows)
     counts = RowCounts(findings, target, detail)
     for batch in _as_committed(batches):
-        if batch.state != "committed":
-            if batch.kind == "load" and batch.state in OPEN_STATES:
-                findings.open_batch = batch.batch_id
-            counts.refuse_leftovers(batch)
-            continue
-        findings.batches += 1
-        findings.gaps += sum(gap.end - gap.start for gap in batch.gaps)
-        for loaded in batch.ranges:
-            if not batch.is_replay:
-                histories.follow(batch, loaded.range)
-            if batch.is_rewind:
-                offsets.check_gaps(batch, loaded.range)
-        if not batch.replays_dead_letters:
-            offsets.follow(batch)
-        wrote_rows = not batch.is_rewind and (not batch.is_replay or batch.target_table == target)
-        histories.note_output(batch, wrote_rows)
-        if batch.is_rewind:
-            counts.refuse_leftovers(batch)
-            continue
-        if wrote_rows:
-            if not batch.replays_dead_letters:  # the batch that dead-lettered them has counted them
+        if batch.state == "committed":
+            findings.batches += 1
+            findings.gaps += sum(gap.end - gap.start for gap in batch.gaps)
+            # The batch that dead-lettered records has counted them.
+            if batch.wrote_into(target) and not batch.replays_dead_letters:
                 findings.records += sum(loaded.records or 0 for loaded in batch.ranges)
-            counts.check_rows(batch)
-        else:
-            counts.refuse_leftovers(replace(batch, dead_letters=()))
-        counts.check_dead_letters(batch)
+            histories.follow(batch)
+            offsets.follow(batch)
+        elif batch.kind == "load" and batch.state in OPEN_STATES:
+            findings.open_batch = batch.batch_id
+        counts.check(batch)
     histories.finish(positions)
     offsets.finish()
     return findings

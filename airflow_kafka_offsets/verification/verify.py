@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.core.parameters import from_attributes
+from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.transactions import snapshot
 from airflow_kafka_offsets.exceptions import ConfigurationError, VerificationError, Violation
 from airflow_kafka_offsets.ledger.group_table import group_table
@@ -19,10 +21,9 @@ from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.publications import PublishedBatch, published_batches
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.fan_out import Sinks, as_sink
-from airflow_kafka_offsets.sinks.sink import Connections
+from airflow_kafka_offsets.sinks.sink import Connections, Sink
 from airflow_kafka_offsets.sinks.target_names import same_table_names
 from airflow_kafka_offsets.verification.batch_facts import Snapshot, batch_facts
-from airflow_kafka_offsets.verification.branches import prove_branches
 from airflow_kafka_offsets.verification.facts import Coverage, Findings
 from airflow_kafka_offsets.verification.kafka_comparison import KafkaComparison, without_transform
 from airflow_kafka_offsets.verification.proof import prove
@@ -63,31 +64,19 @@ def verify(
     """
     sink = as_sink(sink)
     ledger = Ledger(engine, tables or Tables.of())
-    tables = ledger.tables
     comparison = KafkaComparison(kafka_config, group_id, isolation_level) if kafka_config is not None else None
-    with snapshot(ledger.engine) as conn:
-        cluster_of(conn, tables, group_id)  # raises where there is no such group, and names those that there are
+    with snapshot(engine) as conn:
+        cluster_of(conn, ledger.tables, group_id)  # raises where there is no such group, and names those that there are
         rows = sink.connect(engine, connections).rows(conn)
-        detail, limit = rows.detail, rows.limit
-        shared = Snapshot(conn, tables, group_id, sink.name, rows)
-        _check_target(shared)
-        if comparison is not None and rows.exists and limit and not rows.branches:
-            raise ConfigurationError(
-                f"{limit}: records of Kafka cannot be looked for in it. Verify without the Kafka connection."
-            )
-        positions = stored_positions(conn, tables, group_id)
-        if rows.branches:
-            findings = prove_branches(shared, rows, positions, replaces_rows=sink.replaces_rows)
-        else:
-            findings = prove(
-                batch_facts(shared), positions, target=sink.name, detail=detail, replaces_rows=sink.replaces_rows
-            )
-        published: list[PublishedBatch] = []
-        if findings.uncommitted and sink.commits_externally:
-            # It was read after the state tables, and commits before them: they are asked again.
-            published = published_batches(ledger, sink.name, list(findings.uncommitted))
-        by_right = {batch.batch_id for batch in published}
-        violations = [*findings.without(by_right), *_loaded_dead_letters(shared, findings)]
+        shared = Snapshot(conn, ledger.tables, group_id, sink.name, rows)
+        _check_target(shared, looks_for_records=comparison is not None)
+        positions = stored_positions(conn, ledger.tables, group_id)
+        findings = _findings(shared, positions, replaces_rows=sink.replaces_rows)
+        published = _published(ledger, sink, findings)
+        violations = [
+            *findings.without({batch.batch_id for batch in published}),
+            *_loaded_dead_letters(shared, findings),
+        ]
         if violations and not rows.exists:
             text = (
                 f"database {engine.url.database!r} has no table {sink.name!r}: it was dropped with the rows of the "
@@ -103,7 +92,7 @@ def verify(
         Coverage,
         findings,
         group_id=group_id,
-        output_checked=detail != "nothing",
+        output_checked=rows.detail != "nothing",
         reread=comparison.records if comparison is not None else None,
         published=sorted(
             batch.batch_id for batch in published if batch.group_id == group_id and not batch.is_committed
@@ -112,8 +101,16 @@ def verify(
     if coverage.output_checked:
         log.info("The coverage of group %r is proved: %s", group_id, coverage.text)
     else:
-        log.warning("Group %r: %s: %s", group_id, describe_unchecked(limit), coverage.text)
+        log.warning("Group %r: %s: %s", group_id, describe_unchecked(rows.limit), coverage.text)
     return coverage
+
+
+def _published(ledger: Ledger, sink: Sink, findings: Findings) -> list[PublishedBatch]:
+    """Return the batches of uncommitted rows that a target which commits elsewhere has, or is about to have."""
+    if not findings.uncommitted or not sink.commits_externally:
+        return []
+    # It was read after the state tables, and commits before them: they are asked again.
+    return published_batches(ledger, sink.name, list(findings.uncommitted))
 
 
 def describe_unchecked(limit: str) -> str:
@@ -127,8 +124,36 @@ def describe_unchecked(limit: str) -> str:
     )
 
 
-def _check_target(snapshot: Snapshot) -> None:
-    """Raise if the group loads into another target than one whose rows say nothing: no row would be missed in it."""
+def _findings(snapshot: Snapshot, positions: Mapping[TopicPartition, Position], *, replaces_rows: bool) -> Findings:
+    """Prove history, positions and rows.
+
+    :return: of several targets, the findings of one, with the rows and the violations of all
+    """
+    rows = snapshot.rows
+    if not rows.branches:
+        batches = batch_facts(snapshot)
+        return prove(batches, positions, target=snapshot.target, detail=rows.detail, replaces_rows=replaces_rows)
+    found: list[Findings] = []
+    # History, positions and dead letters are the same for all.
+    for name, branch in rows.branches.items():
+        batches = (batch.of_branch(snapshot.target, name) for batch in batch_facts(snapshot._replace(rows=branch)))
+        findings = prove(batches, positions, target=name, detail=branch.detail, replaces_rows=replaces_rows)
+        if branch.detail == "nothing":
+            log.warning("%s: the rows of %r were not looked at", branch.limit, name)
+        else:
+            log.info("%r has %s, the number that was written of each batch", name, count(findings.rows, "row"))
+        found.append(findings)
+    violations = list(dict.fromkeys(violation for findings in found for violation in findings.violations))
+    return replace(found[0], rows=sum(findings.rows for findings in found), violations=violations)
+
+
+def _check_target(snapshot: Snapshot, *, looks_for_records: bool) -> None:
+    """Raise if nothing could be proved of the rows.
+
+    :param looks_for_records: whether each record of Kafka is looked for in the target
+    :raises ConfigurationError: the group loads into another target than one whose rows say nothing, in which no row
+        would be missed; or the rows do not say enough to find records
+    """
     conn, tables, group_id, target, rows = snapshot
     known = group_table(conn, tables, group_id) if rows.detail == "nothing" else None
     if known is not None and known.name not in same_table_names(conn, target):
@@ -137,6 +162,10 @@ def _check_target(snapshot: Snapshot) -> None:
             f"the table named is {target!r}, whose rows do not say their batch: nothing can be proved of it. Name the "
             "table that the group loads into; one that was renamed is known by its new name from the next load into "
             "it on."
+        )
+    if looks_for_records and rows.exists and rows.limit and not rows.branches:
+        raise ConfigurationError(
+            f"{rows.limit}: records of Kafka cannot be looked for in it. Verify without the Kafka connection."
         )
 
 
@@ -148,8 +177,8 @@ def _loaded_dead_letters(snapshot: Snapshot, findings: Findings) -> Iterator[Vio
     letters = tables.dead_letters.c
     query = sa.select(letters.batch_id, letters.topic, letters.partition, letters.offset_value)
     query = query.where(letters.batch_id.in_(without_transform(tables, group_id)))
-    for topic, partition, batch_id, offset, count in rows.duplicates(query):
-        others = f", and so were {count - 1:,} others" if count > 1 else ""
+    for topic, partition, batch_id, offset, times in rows.duplicates(query):
+        others = f", and so were {times - 1:,} others" if times > 1 else ""
         text = (
             f"{TopicPartition(topic, partition)}: offset {offset} was loaded twice, batch {batch_id} has it as a row "
             f"and as a dead letter{others}"

@@ -7,21 +7,14 @@ import shlex
 import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
-from importlib import import_module
 from typing import Any
 
 import pytest
 
 from airflow_kafka_offsets.cli.arguments import duration
-from airflow_kafka_offsets.cli.commands import COMMANDS
-from airflow_kafka_offsets.cli.entries import Command, Group
 from airflow_kafka_offsets.cli.output import show
 from airflow_kafka_offsets.core.instants import CommittedBy
 from scripts.command_reference import DOCUMENT, commands, reference
-
-
-def entries() -> list[Command]:
-    return [command for entry in COMMANDS for command in (entry.commands if isinstance(entry, Group) else (entry,))]
 
 
 def test_the_reference_is_what_the_commands_say() -> None:
@@ -42,12 +35,6 @@ def test_every_command_has_an_example_that_the_parser_takes() -> None:
             words, command = shlex.split(example.split(">")[0]), name.split()
             assert words[: len(command)] == command
             parser.parse_args(words[len(command) :])
-
-
-@pytest.mark.parametrize("path", [command.function for command in entries()])
-def test_the_function_of_a_command_exists(path: str) -> None:
-    module, name = path.split(".")
-    assert callable(getattr(import_module(f"airflow_kafka_offsets.cli.{module}"), name))
 
 
 def test_every_command_that_prints_rows_has_every_format() -> None:
