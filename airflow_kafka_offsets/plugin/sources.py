@@ -16,7 +16,6 @@ DEFAULT_KAFKA = "kafka_default"
 
 _OPTIONS = ("schema", "prefix", "kafka_conn_id")
 _OPERATORS = "airflow_kafka_offsets."
-_VERIFY = "airflow_kafka_offsets.operators.verify"
 
 
 class Source(NamedTuple):
@@ -123,7 +122,7 @@ def of_serialized_dag(data: Mapping[str, Any]) -> Registered:
                     tables[key] = tables.get(key, frozenset()) | (
                         {tables_of(named["tables"])} if named["tables"] else set()
                     )
-                    if values["_task_module"] == _VERIFY:
+                    if values["task_type"] == "KafkaVerifyOperator":
                         verifiers[key] = verifiers.get(key, frozenset()) | {task_id}
     return Registered(found, frozenset(groups), tables, frozenset(tasks), verifiers)
 
