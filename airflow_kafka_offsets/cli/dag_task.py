@@ -25,7 +25,7 @@ from airflow_kafka_offsets.spark.properties import Spark
 
 @runtime_checkable
 class PipelineTask(Protocol):
-    """A task that turns records into rows, as `operators.on_spark.PipelineOperator` does."""
+    """A task that turns records into rows, as `operators.base.PipelineOperator` does."""
 
     template_fields: Sequence[str]
     group_id: str

@@ -121,7 +121,7 @@ class KafkaBatchOperator(PipelineOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Load.
 
-        :return: what the task instance did in all its tries; see `operators.outcome`, for XCom
+        :return: what the task instance did in all its tries; see `operators.results.outcome`, for XCom
         """
         # Imported here because DAG files are parsed every few seconds.
         from airflow_kafka_offsets.loading.load import load
@@ -207,7 +207,7 @@ class KafkaReplayOperator(PipelineOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Replay.
 
-        :return: what the task instance did in all its tries; see `operators.outcome`, for XCom
+        :return: what the task instance did in all its tries; see `operators.results.outcome`, for XCom
         """
         # Imported here because DAG files are parsed every few seconds.
         from airflow_kafka_offsets.replaying.replay import replay

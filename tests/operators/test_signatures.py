@@ -25,7 +25,7 @@ from airflow_kafka_offsets import (
     TimeBounds,
 )
 from airflow_kafka_offsets.core.options import Options
-from airflow_kafka_offsets.lag.watch_options import LagWatch
+from airflow_kafka_offsets.lag.thresholds import LagWatch
 from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
 from airflow_kafka_offsets.operators.batch import KafkaBatchOperator, KafkaReplayOperator, KafkaReplayPlanOperator
 from airflow_kafka_offsets.operators.positions import KafkaRewindOperator, KafkaVerifyOperator
