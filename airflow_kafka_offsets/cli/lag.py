@@ -26,7 +26,7 @@ from airflow_kafka_offsets.ledger.tables import Ledger
 # `show` and `lag` are to answer at once: what loads need is imported where a load is planned.
 if TYPE_CHECKING:
     from airflow_kafka_offsets.loading.pipeline import LoadOptions
-    from airflow_kafka_offsets.loading.plan_preview import PlanPreview
+    from airflow_kafka_offsets.loading.plan import PlanPreview
 
 
 @command("show")
@@ -110,7 +110,7 @@ def _some_of(errors: int, partitions: int) -> str:
 @command("plan")
 def plan(args: Namespace) -> None:
     """Print the open batch of a group, or the batch that a load would plan now."""
-    from airflow_kafka_offsets.loading.plan_preview import next_batch
+    from airflow_kafka_offsets.loading.plan import next_batch
 
     options = _options(args)
     named = whole_topics(args, "a load plans all of their partitions")
@@ -197,7 +197,7 @@ def _topics(args: Namespace, named: list[str], ledger: Ledger, kafka: Cluster) -
 
 
 def _known_topics(ledger: Ledger, group: str) -> list[str]:
-    from airflow_kafka_offsets.loading.plan_preview import known_topics
+    from airflow_kafka_offsets.loading.plan import known_topics
 
     return list(known_topics(ledger, group))
 

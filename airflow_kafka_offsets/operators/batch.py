@@ -279,7 +279,7 @@ class KafkaReplayPlanOperator(GroupOperator):
         """
         # Imported here because DAG files are parsed every few seconds.
         from airflow_kafka_offsets.hooks.connections import kafka_cluster
-        from airflow_kafka_offsets.kafka.time_search import TimeSearch
+        from airflow_kafka_offsets.kafka.start_offsets import TimeSearch
         from airflow_kafka_offsets.replaying import bounds
 
         topics = topics_of(self.topics)

@@ -24,7 +24,7 @@ from airflow_kafka_offsets.lag.measure import measure_lag
 from airflow_kafka_offsets.lag.report import LagQuestion
 from airflow_kafka_offsets.lag.thresholds import Thresholds
 from airflow_kafka_offsets.ledger.tables import Ledger
-from airflow_kafka_offsets.loading.mirror import mirror_stored
+from airflow_kafka_offsets.loading.after_commit import mirror_stored
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
