@@ -36,12 +36,14 @@ _MODULES = {
     "airflow_kafka_offsets.loading.context": ("LoadResult",),
     "airflow_kafka_offsets.loading.load": ("load",),
     "airflow_kafka_offsets.loading.pipeline": ("LoadOptions", "Pipeline"),
-    "airflow_kafka_offsets.operators.batch": ("KafkaBatchOperator",),
-    "airflow_kafka_offsets.operators.replay": ("KafkaReplayOperator", "KafkaReplayPlanOperator"),
+    "airflow_kafka_offsets.operators.batch": (
+        "KafkaBatchOperator",
+        "KafkaReplayOperator",
+        "KafkaReplayPlanOperator",
+    ),
+    "airflow_kafka_offsets.operators.positions": ("KafkaRewindOperator", "KafkaVerifyOperator"),
     "airflow_kafka_offsets.operators.retry_policy": ("KafkaOffsetsRetryPolicy",),
-    "airflow_kafka_offsets.operators.rewind": ("KafkaRewindOperator",),
     "airflow_kafka_offsets.operators.task_decorator": ("kafka_batch_task",),
-    "airflow_kafka_offsets.operators.verify": ("KafkaVerifyOperator",),
     "airflow_kafka_offsets.replaying.bounds": ("BatchBounds", "OffsetBounds", "TimeBounds"),
     "airflow_kafka_offsets.replaying.replay": ("replay",),
     "airflow_kafka_offsets.rewinding.execution": ("RewindResult", "abandon_batch", "execute_rewind"),
@@ -92,12 +94,12 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.loading.pipeline import LoadOptions as LoadOptions
     from airflow_kafka_offsets.loading.pipeline import Pipeline as Pipeline
     from airflow_kafka_offsets.operators.batch import KafkaBatchOperator as KafkaBatchOperator
-    from airflow_kafka_offsets.operators.replay import KafkaReplayOperator as KafkaReplayOperator
-    from airflow_kafka_offsets.operators.replay import KafkaReplayPlanOperator as KafkaReplayPlanOperator
+    from airflow_kafka_offsets.operators.batch import KafkaReplayOperator as KafkaReplayOperator
+    from airflow_kafka_offsets.operators.batch import KafkaReplayPlanOperator as KafkaReplayPlanOperator
+    from airflow_kafka_offsets.operators.positions import KafkaRewindOperator as KafkaRewindOperator
+    from airflow_kafka_offsets.operators.positions import KafkaVerifyOperator as KafkaVerifyOperator
     from airflow_kafka_offsets.operators.retry_policy import KafkaOffsetsRetryPolicy as KafkaOffsetsRetryPolicy
-    from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator as KafkaRewindOperator
     from airflow_kafka_offsets.operators.task_decorator import kafka_batch_task as kafka_batch_task
-    from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator as KafkaVerifyOperator
     from airflow_kafka_offsets.replaying.bounds import BatchBounds as BatchBounds
     from airflow_kafka_offsets.replaying.bounds import OffsetBounds as OffsetBounds
     from airflow_kafka_offsets.replaying.bounds import TimeBounds as TimeBounds

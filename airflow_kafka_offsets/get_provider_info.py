@@ -23,7 +23,7 @@ def get_provider_info() -> dict[str, Any]:
         "task-decorators": [
             {"class-name": "airflow_kafka_offsets.operators.task_decorator.kafka_batch_task", "name": "kafka_batch"}
         ],
-        "operators": _modules("operators", "batch", "replay", "rewind", "verify"),
+        "operators": _modules("operators", "batch", "positions"),
         "sensors": _modules("sensors", "lag"),
         "triggers": _modules("triggers", "lag"),
         "hooks": _modules("hooks", "connections", "spark"),

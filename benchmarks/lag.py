@@ -17,8 +17,8 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.lag.measure import LagQuestion, measure_lag
-from airflow_kafka_offsets.lag.report import Committed, evaluate
+from airflow_kafka_offsets.lag.measure import measure_lag
+from airflow_kafka_offsets.lag.report import Committed, LagQuestion, evaluate
 from airflow_kafka_offsets.lag.thresholds import Thresholds
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.rewinding.execution import execute_rewind

@@ -99,9 +99,8 @@ def fill(kafka: KafkaBroker, topics: Sequence[str]) -> None:
 def measure(groups: int) -> Round:
     """Measure an app from its start on."""
     from airflow_kafka_offsets.hooks.connections import kafka_cluster, kafka_config, open_database
-    from airflow_kafka_offsets.plugin.app import configured_sources
+    from airflow_kafka_offsets.plugin.app import SerializedDags, configured_sources
     from airflow_kafka_offsets.plugin.readings import Connections, Readings
-    from airflow_kafka_offsets.plugin.serialized_dags import SerializedDags
     from tests.support.web import PREFIX, Web
 
     connections = Connections(open_database, lambda conn_id: kafka_cluster(conn_id, timeout=8.0), kafka_config)

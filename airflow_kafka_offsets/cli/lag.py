@@ -17,8 +17,8 @@ from airflow_kafka_offsets.core.parameters import check
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, NoPositionError
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.lag.measure import LagQuestion, group_states, measure_lag
-from airflow_kafka_offsets.lag.report import LagReport, measures
+from airflow_kafka_offsets.lag.measure import group_states, measure_lag
+from airflow_kafka_offsets.lag.report import LagQuestion, LagReport, measures
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import check_installed
 from airflow_kafka_offsets.ledger.tables import Ledger

@@ -29,7 +29,7 @@ _OF_TASK = ("table", "table_schema", "columns", "transform", "upsert_key", "stag
 
 @runtime_checkable
 class PipelineTask(Protocol):
-    """A task that turns records into rows, as `operators.on_spark.PipelineOperator` does."""
+    """A task that turns records into rows, as `operators.base.PipelineOperator` does."""
 
     template_fields: Sequence[str]
     group_id: str

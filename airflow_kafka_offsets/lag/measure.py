@@ -5,23 +5,23 @@ the logs, and call `lag.report.evaluate`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.instants import Start, from_milliseconds, milliseconds
+from airflow_kafka_offsets.core.instants import from_milliseconds, milliseconds
 from airflow_kafka_offsets.core.log_identity import check_cluster
-from airflow_kafka_offsets.core.offsets import PartitionLog, Position, Scope, TopicPartition, partitions_in
+from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition, partitions_in
 from airflow_kafka_offsets.core.planning import First, first_offset
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.transactions import database_now
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
 from airflow_kafka_offsets.kafka.cluster import Cluster, PartialLogs
 from airflow_kafka_offsets.kafka.start_offsets import first_offsets
-from airflow_kafka_offsets.lag.report import Committed, LagReport, evaluate
+from airflow_kafka_offsets.lag.report import Committed, LagQuestion, LagReport, evaluate
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
@@ -38,21 +38,6 @@ _UnreadKey = tuple[str, int, int, int]
 """Topic, partition, position, and the timestamp that is searched. The garbage collector does not track plain tuples of
 plain values: thousands of objects that outlive a poll would bring on full collections, whose pauses block an event
 loop."""
-
-
-@dataclass(frozen=True, slots=True)
-class LagQuestion:
-    """A group, and what to measure of it.
-
-    :param scope: topics, or some of their partitions, with or without a position; empty is all topics with positions
-    :param start: where a load begins with topics that have no position
-    :param times: whether to measure, with more requests, how long records have waited and when retention deletes them
-    """
-
-    group_id: str
-    scope: Scope = field(default_factory=dict)
-    start: Start = "earliest"
-    times: bool = False
 
 
 def measure_lag(ledger: Ledger, cluster: Cluster, question: LagQuestion, *, new_group: bool = False) -> LagReport:

@@ -7,20 +7,36 @@ is worth acting upon. The rules are those of `docs/semantics.md`; the case ids i
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Literal
 
+from airflow_kafka_offsets.core import instants
 from airflow_kafka_offsets.core.log_identity import topic_mismatch
-from airflow_kafka_offsets.core.offsets import OfPartition, PartitionLog, Position, TopicPartition
+from airflow_kafka_offsets.core.offsets import OfPartition, PartitionLog, Position, Scope, TopicPartition
 from airflow_kafka_offsets.core.planning import Start, first_offset
 from airflow_kafka_offsets.core.text import count, first_few
 
 Flag = Literal["no position", "beyond the end"]
 
 _ZERO = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True)
+class LagQuestion:
+    """A group, and what to measure of it.
+
+    :param scope: topics, or some of their partitions, with or without a position; empty is all topics with positions
+    :param start: where a load begins with topics that have no position
+    :param times: whether to measure, with more requests, how long records have waited and when retention deletes them
+    """
+
+    group_id: str
+    scope: Scope = field(default_factory=dict)
+    start: instants.Start = "earliest"
+    times: bool = False
 
 
 @dataclass(frozen=True, slots=True)

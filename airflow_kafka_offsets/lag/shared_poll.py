@@ -20,8 +20,8 @@ from airflow_kafka_offsets.core.options import StateTables
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.exceptions import DatabaseUnavailableError
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.lag.measure import GroupState, LagPolls, LagQuestion, group_states
-from airflow_kafka_offsets.lag.report import LagReport
+from airflow_kafka_offsets.lag.measure import GroupState, LagPolls, group_states
+from airflow_kafka_offsets.lag.report import LagQuestion, LagReport
 from airflow_kafka_offsets.ledger.tables import Tables
 
 log = logging.getLogger(__name__)

@@ -1,18 +1,24 @@
-"""The operator that loads Kafka topics into a table, exactly once. `loading.load` does the work."""
+"""The operators that load Kafka topics: `KafkaBatchOperator` continues from the positions of a group, exactly once;
+`KafkaReplayOperator` loads a bounded range beside that; `KafkaReplayPlanOperator` cuts a large range into parts.
+
+`loading` and `replaying` do the work.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_kafka_offsets.core.options import Coordination, Limits, Reading, Staging, StateTables
-from airflow_kafka_offsets.core.parameters import from_attributes
+from airflow_kafka_offsets.core.options import Coordination, IsolationLevel, Limits, Reading, Staging, StateTables
+from airflow_kafka_offsets.core.parameters import COUNT, NAME, Rule, from_attributes, or_none
+from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, GroupBusyError
 from airflow_kafka_offsets.formats.extra_columns import ExtraColumns
-from airflow_kafka_offsets.operators.base import NO_INTERVAL
-from airflow_kafka_offsets.operators.on_spark import PipelineOperator
+from airflow_kafka_offsets.operators.base import NO_INTERVAL, RULES, GroupOperator, PipelineOperator, topics_of
+from airflow_kafka_offsets.operators.shared_docs import complete_docs
+from airflow_kafka_offsets.replaying.bounds import BOUNDS, BoundsGiven
 from airflow_kafka_offsets.spark.properties import Spark
 
 if TYPE_CHECKING:
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.core.instants import Start
     from airflow_kafka_offsets.core.planning import OnDataLoss
     from airflow_kafka_offsets.formats.record_format import RecordFormat
+    from airflow_kafka_offsets.ledger.batch_rows import Batch
     from airflow_kafka_offsets.loading.parameters import OnBadRecord
     from airflow_kafka_offsets.sinks.fan_out import Sinks
     from airflow_kafka_offsets.transforms.transform import Transform
@@ -114,7 +121,7 @@ class KafkaBatchOperator(PipelineOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Load.
 
-        :return: what the task instance did in all its tries; see `operators.outcome`, for XCom
+        :return: what the task instance did in all its tries; see `operators.results.outcome`, for XCom
         """
         # Imported here because DAG files are parsed every few seconds.
         from airflow_kafka_offsets.loading.load import load
@@ -130,3 +137,168 @@ class KafkaBatchOperator(PipelineOperator):
             if self.coordination.on_busy == "skip":
                 raise AirflowSkipException(str(busy)) from busy
             raise
+
+
+@complete_docs(KafkaBatchOperator)
+class KafkaReplayOperator(PipelineOperator):
+    """Load a range of offsets, independent of the positions of the group and of its loads, which continue.
+
+    Into a table other than the group's, the rows
+    are appended. Into the group's own table, a replay needs `replace=True` or a sink with an `upsert_key`, and a range
+    below the stored positions; anything else is refused, because it would duplicate records.
+
+    The tries of a task instance share the offsets that its first try planned. A retry, or a clear after success, does
+    not repeat what is committed; a new DAG run does, and appends it again. `KafkaReplayPlanOperator` cuts a large range
+    into parts for mapped tasks: `.partial(…).expand(bounds=plan.output)`.
+
+    As for `KafkaBatchOperator`: `value_format`, `extra_columns`, `transform`, `on_bad_record`, `reading`, `staging`,
+    `state_tables`, `kafka_conn_id`, `spark`, `assets`.
+
+    :param group_id: the group that the records belong to; its history records the replay (templated)
+    :param topics: the topics that may be replayed (templated)
+    :param sink: the target, in the database that holds the positions of the group (templated)
+    :param bounds: the range: `OffsetBounds`, `TimeBounds` or `BatchBounds`. Other values are the ranges of
+        `OffsetBounds`: `{"orders": {0: [10, 20]}}`, start inclusive and end exclusive, or a list of mappings with
+        topic, partition, start and end; either also as JSON text (templated)
+    :param replace: delete the rows and dead letters that batches of the group wrote for these offsets, in the same
+        transaction; with `all_records` of `TimeBounds`, only those of records within the span
+    :param reason: a note for the history (templated)
+    :param limits: `max_records` is the most offsets of a batch; a replay has no other limits (templated)
+    :param on_data_loss: what to do if records of the range were deleted: fail, or skip them and record the gap
+    :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
+    """
+
+    template_fields: Sequence[str] = (*PipelineOperator.template_fields, "bounds", "reason")
+    rules: ClassVar[Mapping[str, Rule]] = RULES | {"bounds": BOUNDS}
+    _kind = "replay"
+
+    bounds: BoundsGiven
+    limits: Limits
+    on_data_loss: OnDataLoss
+    replace: bool
+    reason: str | None
+
+    def __init__(
+        self,
+        *,
+        group_id: str,
+        topics: Sequence[str],
+        value_format: RecordFormat,
+        sink: Sinks,
+        bounds: BoundsGiven,
+        replace: bool = False,
+        reason: str | None = None,
+        extra_columns: ExtraColumns = ExtraColumns(),
+        transform: str | Transform | None = None,
+        limits: Limits = Limits(),
+        on_data_loss: OnDataLoss = "fail",
+        on_bad_record: OnBadRecord = "fail",
+        reading: Reading = Reading(),
+        staging: Staging = Staging(),
+        state_tables: StateTables = StateTables(),
+        kafka_conn_id: str = "kafka_default",
+        spark: Spark = Spark(),
+        assets: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.take(locals())
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Replay.
+
+        :return: what the task instance did in all its tries; see `operators.results.outcome`, for XCom
+        """
+        # Imported here because DAG files are parsed every few seconds.
+        from airflow_kafka_offsets.replaying.replay import replay
+
+        return self.run_on_spark(
+            context,
+            replay,
+            self.bounds,
+            limits=self.limits,
+            on_data_loss=self.on_data_loss,
+            replace=self.replace,
+            reason=self.reason or None,
+        )
+
+
+@complete_docs(KafkaBatchOperator, KafkaReplayOperator)
+class KafkaReplayPlanOperator(GroupOperator):
+    """Turn bounds into offsets, once, and cut them into parts for `KafkaReplayOperator`. It loads and writes nothing.
+
+    The ends of logs move, and the first record after an instant may expire: mapped tasks that resolved bounds
+    themselves could leave a hole between their parts, or overlap. They get offsets instead, with the ids of the topics.
+
+    As for `KafkaReplayOperator`: `topics`, `bounds`. As for `KafkaBatchOperator`: `state_tables`, `kafka_conn_id`.
+
+    :param group_id: the group whose history has the batch of `BatchBounds` (templated)
+    :param parts: how many parts with nearly equal numbers of offsets; fewer if there are fewer offsets (templated)
+    :param conn_id: connection of the database with the history; only `BatchBounds` need it (templated)
+    :param isolation_level: the isolation level of the replay, which decides where a log ends
+    :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
+    """
+
+    template_fields: Sequence[str] = (
+        "group_id",
+        "topics",
+        "parts",
+        "bounds",
+        "conn_id",
+        "state_tables",
+        "kafka_conn_id",
+    )
+    rules: ClassVar[Mapping[str, Rule]] = RULES | {"parts": COUNT, "bounds": BOUNDS, "conn_id": or_none(NAME)}
+
+    topics: Sequence[str]
+    parts: int
+    bounds: BoundsGiven
+    conn_id: str | None
+    isolation_level: IsolationLevel
+
+    def __init__(
+        self,
+        *,
+        group_id: str,
+        topics: Sequence[str],
+        parts: int | str,
+        bounds: BoundsGiven,
+        conn_id: str | None = None,
+        isolation_level: IsolationLevel = "read_committed",
+        state_tables: StateTables = StateTables(),
+        kafka_conn_id: str = "kafka_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.take(locals())
+
+    def execute(self, context: Context) -> list[list[dict[str, Any]]]:
+        """Plan.
+
+        :return: the parts, each for the parameter `bounds` of a mapped `KafkaReplayOperator`; none for an empty range
+        """
+        # Imported here because DAG files are parsed every few seconds.
+        from airflow_kafka_offsets.hooks.connections import kafka_cluster
+        from airflow_kafka_offsets.kafka.start_offsets import TimeSearch
+        from airflow_kafka_offsets.replaying import bounds
+
+        topics = topics_of(self.topics)
+        wanted = bounds.check_bounds(self.bounds, topics)
+        if isinstance(wanted, bounds.BatchBounds) and self.conn_id is None:
+            raise ConfigurationError("BatchBounds need conn_id, the connection of the database that holds the history")
+        search = TimeSearch(kafka_cluster(self.kafka_conn_id, self.isolation_level), self.group_id)
+        ranges, logs = bounds.resolve_bounds(wanted, topics, search, self._batch)
+        parts = [bounds.bounds_as_json(part, logs) for part in bounds.cut_into_parts(ranges, self.parts)]
+        self.log.info(
+            "%s in %s: %s", count(sum(map(len, ranges)), "offset"), count(len(parts), "part"), first_few(ranges)
+        )
+        return parts
+
+    def _batch(self, batch_id: int) -> Batch:
+        from airflow_kafka_offsets.database.errors import translated_errors
+        from airflow_kafka_offsets.ledger.tables import Ledger
+        from airflow_kafka_offsets.replaying.replay_batches import batch_of
+
+        what = f"The history of group {self.group_id!r} could not be read"
+        with self.database(self.conn_id) as engine, translated_errors(what, "Run the task again."):
+            return batch_of(Ledger(engine, self.tables), self.group_id, batch_id)

@@ -9,7 +9,7 @@ of a connection.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
@@ -18,6 +18,8 @@ from attrs import define
 from openlineage.client.event_v2 import InputDataset, OutputDataset
 from openlineage.client.facet_v2 import (
     DatasetFacet,
+    InputDatasetFacet,
+    OutputDatasetFacet,
     RunFacet,
     input_statistics_input_dataset,
     output_statistics_output_dataset,
@@ -26,7 +28,7 @@ from openlineage.client.facet_v2 import (
 )
 
 from airflow_kafka_offsets.hooks.connections import kafka_config, open_database, sink_connections
-from airflow_kafka_offsets.operators.assets import topic_uris
+from airflow_kafka_offsets.operators.results import topic_uris
 from airflow_kafka_offsets.sinks.lake.sink import fields_of
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.sinks.table import Dataset
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
     from airflow_kafka_offsets.ledger.overview import TopicTotals
     from airflow_kafka_offsets.loading.pipeline import Pipeline
+    from airflow_kafka_offsets.operators.positions import KafkaRewindOperator
 
 log = logging.getLogger(__name__)
 
@@ -71,11 +74,7 @@ class KafkaOffsetsRunFacet(RunFacet):
 
 
 def load_lineage(
-    pipeline: Pipeline,
-    *,
-    kind: str,
-    kafka_conn_id: str,
-    read_done: Callable[[Engine], Mapping[str, Any] | None] = lambda _: None,
+    pipeline: Pipeline, *, kind: str, kafka_conn_id: str, read_done: Callable[[Engine], Mapping[str, Any] | None]
 ) -> OperatorLineage[Any, Any]:
     """Return what a load, or a replay, reads and writes.
 
@@ -84,11 +83,8 @@ def load_lineage(
     from airflow_kafka_offsets.ledger.overview import read_topic_totals
     from airflow_kafka_offsets.ledger.tables import Ledger
 
-    uris = _known("the cluster", lambda: topic_uris(kafka_config(kafka_conn_id)["bootstrap.servers"], pipeline.topics))
     columns = _known("columns of records", lambda: fields_of(pipeline.record_format.columns()), logging.DEBUG)
     totals: Mapping[str, TopicTotals] = {}
-    tables: list[Dataset] = []
-    done: Mapping[str, Any] | None = None
     assert pipeline.sink.conn_id is not None
     with open_database(pipeline.sink.conn_id) as engine:
         tables = _known("the target", lambda: datasets_of(pipeline.sink, engine)) or []
@@ -98,46 +94,39 @@ def load_lineage(
             totals = _known("what is loaded of topics", lambda: read_topic_totals(ledger, batches)) or {}
     rows = done["rows"] if done is not None and len(tables) == 1 else None
     return OperatorLineage(
-        inputs=[_topic(uri, columns, totals) for uri in uris or ()],
+        inputs=_topics(kafka_conn_id, pipeline.topics, columns, totals),
         outputs=[_output(table, rows) for table in tables],
         run_facets={FACET: _load_facet(pipeline.group_id, kind, done)},
     )
 
 
-def rewind_lineage(
-    group_id: str,
-    *,
-    kafka_conn_id: str,
-    replace: Sink | None,
-    conn_id: str,
-    done: Mapping[str, Any] | None = None,
-) -> OperatorLineage[Any, Any]:
+def rewind_lineage(rewind: KafkaRewindOperator, done: Mapping[str, Any] | None) -> OperatorLineage[Any, Any]:
     """Return what a rewind makes a group read again, and the target whose rows it removes.
 
     :param done: what the operator returned
     """
-    partitions = done["partitions"] if done is not None else []
-    topics = sorted({partition["topic"] for partition in partitions})
-    uris = _known("the cluster", lambda: topic_uris(kafka_config(kafka_conn_id)["bootstrap.servers"], topics))
-    moved = [
-        {name: partition[name] for name in ("topic", "partition", "old", "new")}
-        for partition in partitions
-        if partition["old"] != partition["new"]
-    ]
-    facet = KafkaOffsetsRunFacet(groupId=group_id, kind="rewind")
+    facet = KafkaOffsetsRunFacet(groupId=rewind.group_id, kind="rewind")
+    partitions: Sequence[Mapping[str, Any]] = ()
     if done is not None:
+        partitions = done["partitions"]
+        moved = [
+            {name: partition[name] for name in ("topic", "partition", "old", "new")}
+            for partition in partitions
+            if partition["old"] != partition["new"]
+        ]
         facet.ranges = moved if len(moved) <= MOST_PARTITIONS else None
         facet.batches = [done["batch_id"]] if done["batch_id"] is not None else []
         facet.rows, facet.deadLetters = done["rows_removed"], done["dead_letters_removed"]
         facet.complete = done["executed"]
+    topics = sorted({partition["topic"] for partition in partitions})
     return OperatorLineage(
-        inputs=[_topic(uri) for uri in uris or ()],
-        outputs=[_output(table) for table in _tables_over(conn_id, replace)],
+        inputs=_topics(rewind.kafka_conn_id, topics),
+        outputs=[_output(table) for table in _tables_over(rewind.conn_id, rewind.replace)],
         run_facets={FACET: facet},
     )
 
 
-def verify_lineage(group_id: str, sink: Sink, done: Mapping[str, Any] | None = None) -> OperatorLineage[Any, Any]:
+def verify_lineage(group_id: str, sink: Sink, done: Mapping[str, Any] | None) -> OperatorLineage[Any, Any]:
     """Return what a verification reads.
 
     :param done: what the operator returned
@@ -145,11 +134,9 @@ def verify_lineage(group_id: str, sink: Sink, done: Mapping[str, Any] | None = N
     facet = KafkaOffsetsRunFacet(groupId=group_id, kind="verify")
     if done is not None:
         facet.records, facet.rows, facet.deadLetters = (done[name] for name in ("records", "rows", "dead_letters"))
+    tables = _tables_over(sink.conn_id, sink)
     return OperatorLineage(
-        inputs=[
-            InputDataset(table.namespace, table.name, facets=_facets(table))
-            for table in _tables_over(sink.conn_id, sink)
-        ],
+        inputs=[InputDataset(table.namespace, table.name, facets=_facets(table)) for table in tables],
         run_facets={FACET: facet},
     )
 
@@ -166,33 +153,34 @@ def _tables_over(conn_id: str | None, sink: Sink | None) -> list[Dataset]:
         return _known("the target", lambda: datasets_of(sink, engine)) or []
 
 
-def _topic(
-    uri: str, columns: Sequence[tuple[str, str]] | None = None, totals: Mapping[str, TopicTotals] | None = None
-) -> InputDataset:
+def _topics(
+    kafka_conn_id: str,
+    topics: Iterable[str],
+    columns: Sequence[tuple[str, str]] | None = None,
+    totals: Mapping[str, TopicTotals] | None = None,
+) -> list[InputDataset]:
+    uris = _known("the cluster", lambda: topic_uris(kafka_config(kafka_conn_id)["bootstrap.servers"], topics))
+    return [_topic(uri, columns, totals or {}) for uri in uris or ()]
+
+
+def _topic(uri: str, columns: Sequence[tuple[str, str]] | None, totals: Mapping[str, TopicTotals]) -> InputDataset:
     namespace, _, topic = uri.rpartition("/")
     name = unquote(topic)
-    read = (totals or {}).get(name)
-    statistics = (
-        {
-            "inputStatistics": input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
-                rowCount=read.records, size=read.bytes
-            )
-        }
-        if read is not None
-        else {}
-    )
-    return InputDataset(
-        namespace, name, facets=_facets(Dataset(namespace, name, columns)), inputFacets=dict(statistics)
-    )
+    statistics: dict[str, InputDatasetFacet] = {}
+    if (read := totals.get(name)) is not None:
+        statistics["inputStatistics"] = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
+            rowCount=read.records, size=read.bytes
+        )
+    return InputDataset(namespace, name, facets=_facets(Dataset(namespace, name, columns)), inputFacets=statistics)
 
 
 def _output(table: Dataset, rows: int | None = None) -> OutputDataset:
-    statistics = (
-        {"outputStatistics": output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=rows)}
-        if rows is not None
-        else {}
-    )
-    return OutputDataset(table.namespace, table.name, facets=_facets(table), outputFacets=dict(statistics))
+    statistics: dict[str, OutputDatasetFacet] = {}
+    if rows is not None:
+        statistics["outputStatistics"] = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+            rowCount=rows
+        )
+    return OutputDataset(table.namespace, table.name, facets=_facets(table), outputFacets=statistics)
 
 
 def _facets(table: Dataset) -> dict[str, DatasetFacet]:

@@ -10,7 +10,7 @@ there is no app.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -48,8 +48,8 @@ class Caller:
 
     def __init__(self, user: BaseUser) -> None:
         self.user = user
-        self._connections: dict[str, bool] = {}
-        self._teams: dict[str, bool] = {}
+        self.reads_connection = cache(self._reads_connection)
+        self.shares_team = cache(self._shares_team)
 
     def may_dag(self, method: Method, dag_id: str, entity: DagAccessEntity | None = None) -> bool:
         """Return whether the user may read (GET) or edit (PUT) a DAG, or a kind of its data."""
@@ -64,23 +64,17 @@ class Caller:
         readable: set[str] = get_auth_manager().get_authorized_dag_ids(user=self.user, method="GET")
         return readable
 
-    def reads_connection(self, conn_id: str) -> bool:
+    def _reads_connection(self, conn_id: str) -> bool:
         """Return whether the user may read a connection, as Airflow's own page of connections decides."""
-        if conn_id not in self._connections:
-            details = ConnectionDetails(conn_id=conn_id, team_name=_team_of(conn_id))
-            self._connections[conn_id] = bool(
-                get_auth_manager().is_authorized_connection(method="GET", details=details, user=self.user)
-            )
-        return self._connections[conn_id]
+        details = ConnectionDetails(conn_id=conn_id, team_name=_team_of(conn_id))
+        return bool(get_auth_manager().is_authorized_connection(method="GET", details=details, user=self.user))
 
-    def shares_team(self, conn_id: str) -> bool:
+    def _shares_team(self, conn_id: str) -> bool:
         """Return whether the user is in the team that a connection belongs to; True where it belongs to none."""
-        if conn_id not in self._teams:
-            team = _team_of(conn_id)
-            self._teams[conn_id] = team is None or bool(
-                get_auth_manager().is_authorized_team(method="GET", details=TeamDetails(name=team), user=self.user)
-            )
-        return self._teams[conn_id]
+        team = _team_of(conn_id)
+        return team is None or bool(
+            get_auth_manager().is_authorized_team(method="GET", details=TeamDetails(name=team), user=self.user)
+        )
 
     def sees_source(self, source: Source, discovery: Discovery) -> bool:
         """Return whether the user may know of state tables: the configuration names them, or a DAG that the user may
@@ -91,9 +85,9 @@ class Caller:
 
     def sees_group(self, source: Source, group: GroupSummary) -> bool:
         """Return whether the user may see a group."""
-        if not self.shares_team(source.conn_id):
-            return False
-        return bool(self._readable(group)) or self.reads_connection(source.conn_id)
+        return self.shares_team(source.conn_id) and (
+            bool(self._readable(group)) or self.reads_connection(source.conn_id)
+        )
 
     def sees_records(self, source: Source, group: GroupSummary) -> bool:
         """Return whether the user may see what dead letters of a group hold."""

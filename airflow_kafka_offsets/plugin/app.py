@@ -1,4 +1,5 @@
-"""The FastAPI app of the pages. To add pages, write a module with a `router`, and add it to `ROUTERS`.
+"""The FastAPI app of the pages, and what it reads in Airflow. To add pages, write a module with a `router`, and add it
+to `ROUTERS`.
 
 Every route needs Airflow's login, whatever its module: the dependency is the app's. There is no way to create the app
 without it.
@@ -7,20 +8,23 @@ without it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
+from uuid import UUID
 
+import sqlalchemy as sa
+from airflow.models.serialized_dag import SerializedDagModel  # noqa: TID251 - the page runs in the API server
 from airflow.sdk import conf
+from airflow.utils.session import create_session  # noqa: TID251
 from fastapi import FastAPI, HTTPException, Request, Response
 
 from airflow_kafka_offsets.hooks.connections import kafka_cluster, kafka_config, open_database
-from airflow_kafka_offsets.plugin import group_pages, pages, rewind_pages, verify_pages
+from airflow_kafka_offsets.plugin import group_pages, pages, rewinds, verifications
 from airflow_kafka_offsets.plugin.access import LOGIN
 from airflow_kafka_offsets.plugin.readings import Connections, Readings
 from airflow_kafka_offsets.plugin.rendering import HEADERS
-from airflow_kafka_offsets.plugin.serialized_dags import SerializedDags
-from airflow_kafka_offsets.plugin.sources import Discovery, Source, configured
-from airflow_kafka_offsets.plugin.verifications import Verifications
+from airflow_kafka_offsets.plugin.sources import Discovery, RegisteredTask, Source, configured, of_serialized_dag
 
-ROUTERS = (pages.router, group_pages.router, rewind_pages.router, verify_pages.router)
+ROUTERS = (pages.router, group_pages.router, rewinds.router, verifications.router)
 
 # Less than a page is refreshed after.
 _KAFKA_TIMEOUT_SECONDS = 8.0
@@ -34,7 +38,7 @@ def create_app(readings: Readings | None = None) -> FastAPI:
     # The API is no one's but the pages'.
     app = FastAPI(title="Kafka offsets", openapi_url=None, docs_url=None, redoc_url=None, dependencies=[LOGIN])
     app.state.readings = readings if readings is not None else _readings()
-    app.state.verifications = Verifications(app.state.readings)
+    app.state.verifications = verifications.Verifications(app.state.readings)
     for router in ROUTERS:
         app.include_router(router)
 
@@ -53,12 +57,37 @@ def create_app(readings: Readings | None = None) -> FastAPI:
 
 
 def _readings() -> Readings:
-    connections = Connections(
-        open_database, lambda conn_id: kafka_cluster(conn_id, timeout=_KAFKA_TIMEOUT_SECONDS), kafka_config
-    )
-    return Readings(connections, configured_sources, SerializedDags().registered)
+    cluster = partial(kafka_cluster, timeout=_KAFKA_TIMEOUT_SECONDS)
+    return Readings(Connections(open_database, cluster, kafka_config), configured_sources, SerializedDags().registered)
 
 
 def configured_sources() -> dict[Source, Discovery]:
     """Return the state tables that `[kafka_offsets] conn_ids` names."""
     return configured(conf.get("kafka_offsets", "conn_ids", fallback="") or "")
+
+
+class SerializedDags:
+    """What the tasks of all DAGs name, as Airflow's metadata database has them. Those that changed are read again."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], list[RegisteredTask]] = {}
+
+    def registered(self) -> dict[str, list[RegisteredTask]]:
+        """Return what the tasks of each DAG name; DAGs without tasks of this package are left out."""
+        model = SerializedDagModel
+        with create_session() as session:
+            rows = sa.select(model.dag_id, model.id, model.dag_hash).order_by(model.created_at)
+            latest: dict[str, tuple[UUID, str]] = {
+                dag_id: (number, dag_hash) for dag_id, number, dag_hash in session.execute(rows)
+            }
+            known = {}
+            for dag_id, (number, dag_hash) in latest.items():
+                key = dag_id, dag_hash
+                if key in self._known:
+                    known[key] = self._known[key]
+                    continue
+                row = session.get(model, number)
+                known[key] = of_serialized_dag((row.data if row is not None else None) or {})
+                session.expunge_all()
+        self._known = known
+        return {dag_id: tasks for (dag_id, _), tasks in known.items() if tasks}

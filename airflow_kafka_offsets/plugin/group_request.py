@@ -1,16 +1,26 @@
-"""A request for a page of one group: which group the URL names, whether the user may see it, and what answers have in
-common.
+"""A request for a page of one group: which group the URL names, whether the user may see it, what answers have in
+common, and forms that change something: from where they are sent, and what they may hold. A GET changes nothing.
+
+A form holds a ticket that the server signed: for one user, one group and one purpose. A page of another origin has
+none, and the browser says where a form is from.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import json
+import secrets
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Generic, TypeVar
+from urllib.parse import urlsplit
 
-from airflow.sdk import conf
+from airflow.configuration import conf
 from fastapi import Depends, HTTPException, Query, Request, Response, status
 from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy.engine import Connection
@@ -18,7 +28,6 @@ from starlette.datastructures import FormData
 
 from airflow_kafka_offsets.ledger.overview import GroupSummary, group_summaries
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.plugin import forms
 from airflow_kafka_offsets.plugin.access import CallerDep, not_found
 from airflow_kafka_offsets.plugin.group_targets import GroupTarget, group_target
 from airflow_kafka_offsets.plugin.pages import ReadingsDep
@@ -32,6 +41,11 @@ _SECONDS = 5.0
 """How long a page of a group waits for its database."""
 
 _SOURCES_SECONDS = 1.0
+
+TICKET_SECONDS = 3600
+"""How long a form can be sent after it was shown."""
+
+_MOST_BYTES = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +76,7 @@ class GroupRequest:
     ) -> None:
         self.caller, self.readings = caller, readings
         self.source, self.group_id = Source(conn_id, schema or None, prefix), group
-        self._http = http
+        self.http = http
 
     def find(self, read: Callable[[Connection, Tables], T]) -> Found[T]:
         """Read the group, and return it if the user may see it.
@@ -77,23 +91,20 @@ class GroupRequest:
         if discovery is None or not self.caller.sees_source(self.source, discovery):
             raise missing
 
-        def work(conn: Connection, tables: Tables) -> Found[T] | None:
+        def work(conn: Connection, tables: Tables) -> Found[T]:
             now, summaries = group_summaries(conn, tables, [self.group_id])
             # The user is asked about before anything else is read.
             if not summaries or not self.caller.sees_group(self.source, summaries[0]):
-                return None
+                raise missing
             return Found(now, summaries[0], read(conn, tables))
 
         try:
-            found = self.readings.run(self.source, work, _SECONDS)
+            return self.readings.run(self.source, work, _SECONDS)
         except HTTPException:
             raise
         except Exception as error:
             what = self.caller.text(problem(error, self.source.conn_id))
             raise HTTPException(status.HTTP_503_SERVICE_UNAVAILABLE, what) from error
-        if found is None:
-            raise missing
-        return found
 
     def check_edits(self, found: Found[Any], who: str) -> None:
         """Check that the user may edit a DAG that loads the group.
@@ -113,20 +124,43 @@ class GroupRequest:
         return group_target(conn, tables, self.source, self.group_id, self.readings.dags(0.0))
 
     def issue(self, purpose: str, content: Any = None) -> str:
-        """Return a ticket for a form; see `forms.issue`."""
-        return forms.issue(purpose, self.caller, self.source, self.group_id, content)
+        """Return the text of a ticket for a form.
 
-    def redeem(self, form: FormData, purpose: str) -> forms.Ticket:
-        """Return what the ticket of a form holds; see `forms.redeem`."""
-        return forms.redeem(forms.field(form, "ticket"), purpose, self.caller, self.source, self.group_id)
+        :param content: what JSON can hold; nobody can change it, and the user can read it
+        """
+        written = json.dumps([int(time.time()), secrets.token_hex(8), content], separators=(",", ":")).encode()
+        text = base64.urlsafe_b64encode(zlib.compress(written)).decode()
+        return f"{text}.{self._signature(purpose, text)}"
+
+    def redeem(self, form: FormData, purpose: str) -> tuple[str, Any]:
+        """Return the number of a form's ticket, which no other form has, and what it holds.
+
+        :raises HTTPException: 403 if it is not of this user, group and purpose, or too old
+        """
+        text, _, signature = field(form, "ticket").rpartition(".")
+        if hmac.compare_digest(signature.encode(), self._signature(purpose, text).encode()):
+            issued, number, content = json.loads(zlib.decompress(base64.urlsafe_b64decode(text)))
+            if time.time() - issued <= TICKET_SECONDS:
+                return number, content
+        raise HTTPException(
+            status.HTTP_403_FORBIDDEN,
+            "This form is not yours, or was shown more than an hour ago: open it again. Nothing was done",
+        )
+
+    def _signature(self, purpose: str, text: str) -> str:
+        key = hmac.digest(
+            conf.get_mandatory_value("api", "secret_key").encode(), b"airflow-kafka-offsets forms", hashlib.sha256
+        )
+        of = [purpose, str(self.caller.user.get_id()), [*self.source], self.group_id, text]
+        return hmac.new(key, json.dumps(of).encode(), hashlib.sha256).hexdigest()
 
     def page(self, template: str, status_code: int = 200, **values: Any) -> HTMLResponse:
         """Return a rendered template; the group is `named` in it."""
-        return page(self._http, template, status_code, named=self, **values)
+        return page(self.http, template, status_code, named=self, **values)
 
     def redirect(self, path: str, **more: Any) -> Response:
         """Lead to another page of the group."""
-        url = Links(self._http).page(path, self.source, self.group_id, **more)
+        url = Links(self.http).page(path, self.source, self.group_id, **more)
         return RedirectResponse(url, status.HTTP_303_SEE_OTHER)
 
 
@@ -136,3 +170,37 @@ GroupRequestDep = Annotated[GroupRequest, Depends()]
 def rewinds_are_on() -> bool:
     """Return whether the deployment wants rewinds in the web interface."""
     return bool(conf.getboolean("kafka_offsets", "rewind_in_web_interface", fallback=True))
+
+
+def _from_this_site(request: Request) -> None:
+    """Refuse a form of another site: the browser says where it is from, and a page cannot change that.
+
+    :raises HTTPException: 403
+    """
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is not None:
+        is_ours = site == "same-origin"
+    else:
+        # Browsers before 2023, and those that reach Airflow without TLS.
+        is_ours = origin is not None and urlsplit(origin).netloc == request.headers.get("host")
+    if not is_ours:
+        raise HTTPException(status.HTTP_403_FORBIDDEN, "A form of another site is not accepted. Nothing was done")
+
+
+FROM_THIS_SITE = Depends(_from_this_site)
+"""The dependency of every route that is no GET."""
+
+
+async def _form(request: Request) -> FormData:
+    if int(request.headers.get("content-length") or _MOST_BYTES + 1) > _MOST_BYTES:
+        raise HTTPException(status.HTTP_413_CONTENT_TOO_LARGE, "The form is too large")
+    return await request.form(max_files=0, max_fields=50)
+
+
+FormDep = Annotated[FormData, Depends(_form)]
+
+
+def field(form: FormData, name: str) -> str:
+    """Return a field of a form without the blanks around it; empty where it is missing."""
+    value = form.get(name)
+    return value.strip() if isinstance(value, str) else ""

@@ -3,23 +3,30 @@ tables.
 
 The API server has no DAG files, and often neither the drivers nor the credentials of a lake: rows of tables of the
 database of the positions are verified and removed here, and those of other targets with commands, where there are DAG
-files.
+files. A task says there what the target is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.ledger.group_table import GroupTable, group_table
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.plugin.sources import Registered, Source
+from airflow_kafka_offsets.plugin.sources import DEFAULT_KAFKA, Registered, Source
 from airflow_kafka_offsets.sinks.fan_out import of_tables
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 from airflow_kafka_offsets.sinks.target_names import existing_table, same_table_names
+
+if TYPE_CHECKING:
+    from airflow_kafka_offsets.plugin.rewinds import RewindEstimate, RewindForm
+
+_PROGRAM = ("airflow", "kafka-offsets")
+_WITHOUT_VALUE = ("to-earliest", "to-latest", "to-current", "undo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,38 +61,86 @@ class GroupTarget:
         return f"No task of a DAG names table {self.name}: how its rows are loaded is not known"
 
 
-def group_target(
-    conn: Connection, tables: Tables, source: Source, group_id: str, dags: Mapping[str, Registered]
-) -> GroupTarget:
+def group_target(conn: Connection, tables: Tables, source: Source, group_id: str, dags: Registered) -> GroupTarget:
     """Return the target of a group."""
-    verifiers = sorted(
-        (dag_id, task_id)
-        for dag_id, registered in dags.items()
-        for task_id in registered.verifiers.get((source, group_id), ())
-    )
+    named = [
+        (dag_id, task)
+        for dag_id, tasks in dags.items()
+        for task in tasks
+        if (task.source, task.group_id) == (source, group_id)
+    ]
+    verifiers = tuple(sorted((dag_id, task.task_id) for dag_id, task in named if task.verifies))
     known = group_table(conn, tables, group_id)
     if known is None:
-        return GroupTarget(verifiers=tuple(verifiers))
-    task = _task(conn, tables, known, dags)
+        return GroupTarget(verifiers=verifiers)
     names = same_table_names(conn, known.name)
-    of_dags = [
-        of_task
-        for registered in dags.values()
-        for of_task in registered.tables.get((source, group_id), ())
-        if of_tables(of_task).name in names
-    ]
+    of_dags = [task.tables for _, task in named if task.tables and of_tables(task.tables).name in names]
     # Less can be proved of a table with a key: where tasks differ, it is taken for one.
     found = max(of_dags, key=lambda of_task: [table.upsert_key for table in of_task], default=())
     if not found and (table := existing_table(conn, known.name)) is not None:
         found = (table,)
-    return GroupTarget(known.name, found, bool(of_dags), task, tuple(verifiers))
+    return GroupTarget(known.name, found, bool(of_dags), _task(conn, tables, known, dags), verifiers)
 
 
-def _task(
-    conn: Connection, tables: Tables, known: GroupTable, dags: Mapping[str, Registered]
-) -> tuple[str, str] | None:
+def _task(conn: Connection, tables: Tables, known: GroupTable, dags: Registered) -> tuple[str, str] | None:
     """Return the task of the last batch, if its DAG still has it."""
     batches = tables.offset_batches.c
     found = conn.execute(sa.select(batches.dag_id, batches.task_id).where(batches.batch_id == known.batch_id)).one()
-    dag = dags.get(found.dag_id)
-    return (found.dag_id, found.task_id) if dag is not None and found.task_id in dag.tasks else None
+    is_known = found.task_id in {task.task_id for task in dags.get(found.dag_id, ())}
+    return (found.dag_id, found.task_id) if is_known else None
+
+
+def verify_command(source: Source, group_id: str, target: GroupTarget) -> str | None:
+    """Return the command that verifies a group; None where no arguments name its target."""
+    named = _of_task(target)
+    if named is None and len(target.tables) == 1:
+        (table,) = target.tables
+        named = _options(table=table.table, table_schema=table.schema)
+    return None if named is None else shlex.join([*_PROGRAM, "verify", group_id, *_database(source), *named])
+
+
+def replace_command(source: Source, group_id: str, estimate: RewindEstimate, form: RewindForm) -> str | None:
+    """Return the command that previews a rewind which also removes rows of the target; None where no arguments name
+    it.
+    """
+    named, open_batch, scenario = _of_task(estimate.target), estimate.preview.open_batch, form.scenario
+    if named is None:
+        return None
+    words = ["import" if scenario == "import" else "rewind", group_id, *_database(source)]
+    words += _options(kafka_conn_id=estimate.kafka_conn_id if estimate.kafka_conn_id != DEFAULT_KAFKA else None)
+    for scope in form.scope.split():
+        words += _options(topic=scope)
+    if scenario in _WITHOUT_VALUE:
+        words.append(f"--{scenario}")
+    else:
+        name = "from-group" if scenario == "import" else scenario
+        words += _options(**{name: "-" if scenario == "from-file" else form.value})
+    words += _options(
+        isolation_level=form.isolation_level if form.isolation_level != "read_committed" else None,
+        abandon=str(open_batch) if form.abandon and open_batch is not None else None,
+    )
+    command = shlex.join([*_PROGRAM, *words, "--replace", *named])
+    if scenario == "from-file":
+        return f"printf '%s\\n' {shlex.join(form.value.splitlines())} | {command}"
+    return command
+
+
+def _of_task(target: GroupTarget) -> list[str] | None:
+    return None if target.task is None else _options(dag_id=target.task[0], task_id=target.task[1])
+
+
+def _database(source: Source) -> list[str]:
+    return _options(conn_id=source.conn_id, schema=source.schema, prefix=source.prefix)
+
+
+def _options(**values: str | None) -> list[str]:
+    """Return the words of options; those without a value are left out."""
+    words: list[str] = []
+    for name, value in values.items():
+        option = f"--{name.replace('_', '-')}"
+        if value and value.startswith("-") and value != "-":
+            # It would be taken for an option.
+            words.append(f"{option}={value}")
+        elif value:
+            words += [option, value]
+    return words

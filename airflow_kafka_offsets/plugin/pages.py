@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse
@@ -17,7 +16,7 @@ from airflow_kafka_offsets.plugin.access import READS_DAG, Caller, CallerDep, no
 from airflow_kafka_offsets.plugin.group_rows import GroupRow, Level, in_order
 from airflow_kafka_offsets.plugin.readings import Readings, SourceLook
 from airflow_kafka_offsets.plugin.rendering import STATIC, page, static_file
-from airflow_kafka_offsets.plugin.sources import Registered, Source
+from airflow_kafka_offsets.plugin.sources import RegisteredTask, Source
 
 router = APIRouter()
 
@@ -37,21 +36,18 @@ def readings_of(request: Request) -> Readings:
 ReadingsDep = Annotated[Readings, Depends(readings_of)]
 
 
-@dataclass(frozen=True, slots=True)
-class SourceCard:
+class SourceCard(NamedTuple):
     """State tables above the table of groups.
 
     :param problems: why something of them is not known
     :param age: seconds since they were read; None before that
-    :param lag_age: likewise, of the lag
+    :param is_empty: whether they do not exist yet
     """
 
     source: Source
     groups: int
-    levels: Counter[Level]
     problems: Sequence[str]
     age: float | None
-    lag_age: float | None
     is_empty: bool
 
 
@@ -127,28 +123,31 @@ def overview(readings: Readings, caller: Caller, dag_id: str | None = None) -> O
         sources = readings.sources(deadline)
     except ConfigurationError as error:
         return Overview(problem=str(error))
-    named = readings.dags(deadline).get(dag_id, Registered()) if dag_id is not None else Registered()
     seen = {source: discovery for source, discovery in sources.items() if caller.sees_source(source, discovery)}
+    tasks = readings.dags(deadline).get(dag_id, ()) if dag_id is not None else ()
+    looks = readings.look(seen, _GROUPS_SECONDS)
     rows: list[GroupRow] = []
     cards: list[SourceCard] = []
-    looks = readings.look(seen, _GROUPS_SECONDS)
     for look in looks:
-        mine = _rows(look, caller)
+        mine = [row for row in look.rows() if caller.sees_group(look.source, row.group)]
         if dag_id is not None:
-            mine = [row for row in mine if dag_id in row.group.dag_ids or named.loads(*row.key)]
+            mine = [row for row in mine if _is_of_dag(row, dag_id, tasks)]
         rows += mine
         card = _card(look, mine, caller)
         if mine or look.discovery.is_configured or card.problems:
             cards.append(card)
     notes = {row.key: caller.text(row.lag_problem) for row in rows if row.lag_problem is not None}
-    is_first = not readings.has_dags or any(look.stored.value is None or look.lags.value is None for look in looks)
     now = {look.source: look.stored.value.now for look in looks if look.stored.value is not None}
+    is_first = not readings.has_dags or any(look.is_first for look in looks)
     return Overview(in_order(rows), cards, notes, now, refresh=_SOON_SECONDS if is_first else _REFRESH_SECONDS)
 
 
-def _rows(look: SourceLook, caller: Caller) -> list[GroupRow]:
-    groups = look.stored.value.groups if look.stored.value is not None else None
-    return [look.row(group) for group in groups or () if caller.sees_group(look.source, group)]
+def _is_of_dag(row: GroupRow, dag_id: str, tasks: Sequence[RegisteredTask]) -> bool:
+    """Return whether a DAG has loaded a group, or its tasks name it and its state tables."""
+    if dag_id in row.group.dag_ids:
+        return True
+    names_group = any(task.group_id == row.group.group_id for task in tasks)
+    return names_group and any(task.source == row.source for task in tasks)
 
 
 def _card(look: SourceLook, rows: Sequence[GroupRow], caller: Caller) -> SourceCard:
@@ -158,12 +157,5 @@ def _card(look: SourceLook, rows: Sequence[GroupRow], caller: Caller) -> SourceC
     elif look.stored.value is None and look.stored.waiting is not None:
         problems.append(f"The database of connection {look.source.conn_id!r} has not answered yet")
     problems += dict.fromkeys(caller.text(row.lag_problem) for row in rows if row.lag_problem is not None)
-    return SourceCard(
-        look.source,
-        len(rows),
-        Counter(row.level for row in rows),
-        problems,
-        look.stored.age,
-        look.lags.age,
-        look.stored.value is not None and look.stored.value.groups is None,
-    )
+    is_empty = look.stored.value is not None and look.stored.value.groups is None
+    return SourceCard(look.source, len(rows), problems, look.stored.age, is_empty)

@@ -15,8 +15,8 @@ from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.lag.measure import GroupState, LagPolls, LagQuestion, group_states
-from airflow_kafka_offsets.lag.report import LagReport
+from airflow_kafka_offsets.lag.measure import GroupState, LagPolls, group_states
+from airflow_kafka_offsets.lag.report import LagQuestion, LagReport
 from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.ledger.overview import GroupSummary, group_summaries
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
@@ -49,13 +49,8 @@ class Stored:
 class Lags:
     """The lag of the groups of state tables, and why that of others is not known."""
 
-    reports: dict[str, LagReport]
-    problems: dict[str, Problem]
-
-    def add(self, others: Lags) -> None:
-        """Add the lag of other groups."""
-        self.reports.update(others.reports)
-        self.problems.update(others.problems)
+    reports: dict[str, LagReport] = field(default_factory=dict)
+    problems: dict[str, Problem] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +85,20 @@ class SourceLook:
         """Return why the groups are not known, or not anew."""
         return None if self.stored.error is None else problem(self.stored.error, self.source.conn_id)
 
+    @property
+    def is_first(self) -> bool:
+        """Return whether the groups, or their lag, are being read for the first time."""
+        return self.stored.value is None or self.lags.value is None
+
+    def rows(self) -> list[GroupRow]:
+        """Return the rows of all groups that are known."""
+        groups = self.stored.value.groups if self.stored.value is not None else None
+        return [self.row(group) for group in groups or ()]
+
     def row(self, group: GroupSummary) -> GroupRow:
         """Return the row of a group, with its lag if it is known."""
-        lags = self.lags.value or Lags({}, {})
+        lags = self.lags.value or Lags()
         return group_row(self.source, group, lags.reports.get(group.group_id), lags.problems.get(group.group_id))
-
-
-@dataclass(eq=False)
-class _Reading:
-    stored: BackgroundCache[Stored]
-    lags: BackgroundCache[Lags]
 
 
 @dataclass(eq=False)
@@ -112,16 +111,17 @@ class Readings:
 
     connections: Connections
     configured: Callable[[], dict[Source, Discovery]]
-    registered: Callable[[], dict[str, Registered]]
-    _dags: BackgroundCache[dict[str, Registered]] = field(init=False)
-    _limits: dict[str, BoundedExecutor] = field(default_factory=dict, init=False)
+    registered: Callable[[], Registered]
+    _dags: BackgroundCache[Registered] = field(init=False)
+    _short: dict[str, BoundedExecutor] = field(default_factory=dict, init=False)
     _long: dict[str, BoundedExecutor] = field(default_factory=dict, init=False)
-    _readings: dict[tuple[Source, frozenset[str]], _Reading] = field(default_factory=dict, init=False)
+    _stored: dict[Source, BackgroundCache[Stored]] = field(default_factory=dict, init=False)
+    _lags: dict[tuple[Source, frozenset[str]], BackgroundCache[Lags]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self._dags = BackgroundCache(self.registered, SOURCES_SECONDS)
 
-    def dags(self, deadline: float) -> dict[str, Registered]:
+    def dags(self, deadline: float) -> Registered:
         """Return what the tasks of each DAG name, as far as it is known at the deadline."""
         return self._dags.look(deadline).value or {}
 
@@ -137,13 +137,15 @@ class Readings:
     def look(self, sources: Mapping[Source, Discovery], seconds: float) -> list[SourceLook]:
         """Return what is known of state tables, after so many seconds at most, however many there are."""
         deadline = time.monotonic() + seconds
-        readings = {source: self._reading(source, known.kafka_conn_ids) for source, known in sources.items()}
-        for reading in readings.values():
-            reading.stored.start()
-            reading.lags.start()
+        caches = []
+        for source, known in sources.items():
+            stored, lags = self._caches(source, known.kafka_conn_ids)
+            stored.start()
+            lags.start()
+            caches.append((source, known, stored, lags))
         return [
-            SourceLook(source, sources[source], reading.stored.look(deadline), reading.lags.look(deadline))
-            for source, reading in readings.items()
+            SourceLook(source, known, stored.look(deadline), lags.look(deadline))
+            for source, known, stored, lags in caches
         ]
 
     def run(self, source: Source, work: Callable[[Connection, Tables], T], seconds: float) -> T:
@@ -153,11 +155,11 @@ class Readings:
         :raises ConfigurationError: there are no state tables
         """
 
-        def connected() -> T:
-            with self.connections.ledger(source) as ledger, ledger.connect() as conn:
+        def connected(ledger: Ledger) -> T:
+            with ledger.connect() as conn:
                 return work(conn, ledger.tables)
 
-        return self._limits.setdefault(source.conn_id, BoundedExecutor(_AT_ONCE)).run(connected, seconds)
+        return self._run(self._short, source, connected, seconds)
 
     def run_long(self, source: Source, work: Callable[[Ledger], T], seconds: float) -> T:
         """Return what longer work with state tables returns, such as a rewind; it takes nothing from the pages that
@@ -166,19 +168,21 @@ class Readings:
         :raises TooSlowError: it takes longer; it goes on
         """
 
+        return self._run(self._long, source, work, seconds)
+
+    def _run(
+        self, executors: dict[str, BoundedExecutor], source: Source, work: Callable[[Ledger], T], seconds: float
+    ) -> T:
         def connected() -> T:
             with self.connections.ledger(source) as ledger:
                 return work(ledger)
 
-        return self._long.setdefault(source.conn_id, BoundedExecutor(_AT_ONCE)).run(connected, seconds)
+        return executors.setdefault(source.conn_id, BoundedExecutor(_AT_ONCE)).run(connected, seconds)
 
-    def _reading(self, source: Source, kafka: frozenset[str]) -> _Reading:
-        if (source, kafka) not in self._readings:
-            self._readings[source, kafka] = _Reading(
-                BackgroundCache(lambda: read_stored(self.connections, source), STORED_SECONDS),
-                BackgroundCache(lambda: measure(self.connections, source, sorted(kafka)), LAG_SECONDS),
-            )
-        return self._readings[source, kafka]
+    def _caches(self, source: Source, kafka: frozenset[str]) -> tuple[BackgroundCache[Stored], BackgroundCache[Lags]]:
+        stored = BackgroundCache(lambda: read_stored(self.connections, source), STORED_SECONDS)
+        lags = BackgroundCache(lambda: measure(self.connections, source, sorted(kafka)), LAG_SECONDS)
+        return self._stored.setdefault(source, stored), self._lags.setdefault((source, kafka), lags)
 
 
 def read_stored(connections: Connections, source: Source) -> Stored:
@@ -194,12 +198,12 @@ def measure(connections: Connections, source: Source, kafka_conn_ids: list[str])
     """Measure the lag of every group, each at the cluster that its positions belong to."""
     with connections.ledger(source) as ledger, ledger.connect() as conn:
         if installed_version(conn, ledger.tables) is None:
-            return Lags({}, {})
+            return Lags()
         group_ids = [group.group_id for group in group_summaries(conn, ledger.tables)[1]]
         states = group_states(conn, ledger.tables, group_ids)
     # A group without positions has no lag yet.
     left = {group_id: state for group_id, state in states.items() if state.stored}
-    found = Lags({}, {})
+    found = Lags()
     failed: list[Problem] = []
     for conn_id in kafka_conn_ids:
         try:
@@ -210,7 +214,7 @@ def measure(connections: Connections, source: Source, kafka_conn_ids: list[str])
             continue
         mine = {group_id: state for group_id, state in left.items() if state.cluster_id in (cluster_id, None)}
         left = {group_id: state for group_id, state in left.items() if group_id not in mine}
-        found.add(_measure(cluster, conn_id, mine))
+        _measure(cluster, conn_id, mine, found)
     unknown = Problem(
         f"No connection leads to the Kafka cluster of this group: {', '.join(kafka_conn_ids)} lead to others. Name it "
         "in [kafka_offsets] conn_ids"
@@ -219,13 +223,15 @@ def measure(connections: Connections, source: Source, kafka_conn_ids: list[str])
     return found
 
 
-def _measure(cluster: Cluster, conn_id: str, states: Mapping[str, GroupState]) -> Lags:
+def _measure(cluster: Cluster, conn_id: str, states: Mapping[str, GroupState], found: Lags) -> None:
+    """Add the lag of the groups of a cluster to what is found."""
     questions = [(LagQuestion(group_id, times=True), state) for group_id, state in states.items()]
     try:
-        answers = dict(zip(states, LagPolls(cluster).reports(questions), strict=True))
+        answers: list[LagReport | Exception] = list(LagPolls(cluster).reports(questions))
     except KafkaOffsetsError as error:
-        return Lags({}, dict.fromkeys(states, problem(error, conn_id)))
-    return Lags(
-        {group_id: answer for group_id, answer in answers.items() if isinstance(answer, LagReport)},
-        {group_id: problem(answer, conn_id) for group_id, answer in answers.items() if isinstance(answer, Exception)},
-    )
+        answers = [error] * len(states)
+    for group_id, answer in zip(states, answers, strict=True):
+        if isinstance(answer, LagReport):
+            found.reports[group_id] = answer
+        else:
+            found.problems[group_id] = problem(answer, conn_id)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import json
+from codecs import getincrementaldecoder
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from importlib import resources
@@ -75,28 +76,16 @@ def text_of(excerpt: Excerpt | None) -> tuple[str, str]:
     data = bytes(excerpt.beginning)
     is_cut = excerpt.length > len(data)
     try:
-        # A character of several bytes may be cut.
-        text = data.decode(errors="strict") if not is_cut else data[: _whole_characters(data)].decode()
+        # A character of several bytes may be cut: it is left out.
+        text = getincrementaldecoder("utf-8")().decode(data, final=not is_cut)
     except UnicodeDecodeError:
         return base64.b64encode(data).decode(), "Base64"
     if not is_cut and text[:1] in "{[":
         try:
             return json.dumps(json.loads(text), indent=2, ensure_ascii=False), "JSON"
         except (ValueError, RecursionError):
-            return text, "text"
+            pass
     return text, "text"
-
-
-def _whole_characters(data: bytes) -> int:
-    """Return how many of the bytes are whole characters of UTF-8, where the last one may be cut."""
-    for back in range(1, min(4, len(data)) + 1):
-        byte = data[-back]
-        if byte < 0x80:
-            break
-        if byte >= 0xC0:
-            needed = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return len(data) if needed == back else len(data) - back
-    return len(data)
 
 
 def headers_of(excerpt: Excerpt | None) -> list[tuple[str, str, str]]:
@@ -132,9 +121,8 @@ class Links:
     def page(self, path: str, source: Source, group: str, **more: Any) -> str:
         """Return the URL of a page of a group."""
         named = {"conn_id": source.conn_id, "schema": source.schema, "prefix": source.prefix, "group": group, **more}
-        return (
-            f"{self.base}/{path}?{urlencode({key: value for key, value in named.items() if value not in (None, '')})}"
-        )
+        query = urlencode({key: value for key, value in named.items() if value not in (None, "")})
+        return f"{self.base}/{path}?{query}"
 
     def of_task(self, dag_id: str, task_id: str) -> str:
         """Return the URL of a task in Airflow."""
@@ -151,28 +139,23 @@ class Links:
         return f"{url}?try_number={batch['try_number']}" if batch["try_number"] else url
 
 
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader(__package__ or ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "number": number,
-        "duration": duration,
-        "instant": instant,
-        "ago": ago,
-        "text_of": text_of,
-        "headers_of": headers_of,
-        "count": count,
-        "level_of_share": lambda share: share_level(share).word,
-    }
-    return environment
-
-
-_ENVIRONMENT = _environment()
+_ENVIRONMENT = Environment(
+    loader=PackageLoader(__package__ or ""),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_ENVIRONMENT.filters |= {
+    "number": number,
+    "duration": duration,
+    "instant": instant,
+    "ago": ago,
+    "text_of": text_of,
+    "headers_of": headers_of,
+    "count": count,
+    "level_of_share": lambda share: share_level(share).word,
+}
 
 
 def page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:

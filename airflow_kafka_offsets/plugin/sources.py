@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -16,7 +16,6 @@ DEFAULT_KAFKA = "kafka_default"
 
 _OPTIONS = ("schema", "prefix", "kafka_conn_id")
 _OPERATORS = "airflow_kafka_offsets."
-_VERIFY = "airflow_kafka_offsets.operators.verify"
 
 
 class Source(NamedTuple):
@@ -53,25 +52,23 @@ class Discovery:
     is_configured: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """What the tasks of one DAG name.
+class RegisteredTask(NamedTuple):
+    """What a task of a DAG names: of its state tables and its group, None where it has none, or a template has them.
 
-    :param tables: those that tasks of a group load into, or verify, each with the others of the same task; tables of
-        other databases, and targets that are no tables, are left out
-    :param tasks: their ids, but for mapped ones
-    :param verifiers: the tasks that verify a group
+    :param tables: those that the group is loaded into; empty where a target is no table of the database
+    :param verifies: whether the task verifies the group
     """
 
-    kafka_conn_ids: Mapping[Source, frozenset[str]] = field(default_factory=dict)
-    groups: frozenset[str] = frozenset()
-    tables: Mapping[tuple[Source, str], frozenset[tuple[DatabaseTable, ...]]] = field(default_factory=dict)
-    tasks: frozenset[str] = frozenset()
-    verifiers: Mapping[tuple[Source, str], frozenset[str]] = field(default_factory=dict)
+    task_id: str
+    group_id: str | None = None
+    source: Source | None = None
+    kafka_conn_id: str | None = None
+    tables: tuple[DatabaseTable, ...] = ()
+    verifies: bool = False
 
-    def loads(self, source: Source, group_id: str) -> bool:
-        """Return whether tasks name a group and its state tables."""
-        return group_id in self.groups and source in self.kafka_conn_ids
+
+Registered = Mapping[str, Sequence[RegisteredTask]]
+"""What the tasks of each DAG name; those of other packages, and mapped ones, are left out."""
 
 
 def configured(option: str) -> dict[Source, Discovery]:
@@ -95,37 +92,27 @@ def configured(option: str) -> dict[Source, Discovery]:
     return found
 
 
-def of_serialized_dag(data: Mapping[str, Any]) -> Registered:
-    """Return what the tasks of a serialized DAG name. Tasks of other packages and mapped tasks are left out."""
-    found: dict[Source, frozenset[str]] = {}
-    groups: set[str] = set()
-    tables: dict[tuple[Source, str], frozenset[tuple[DatabaseTable, ...]]] = {}
-    tasks: set[str] = set()
-    verifiers: dict[tuple[Source, str], frozenset[str]] = {}
-    for task in data.get("dag", {}).get("tasks", ()):
-        values = task.get("__var", {})
-        if not str(values.get("_task_module", "")).startswith(_OPERATORS):
-            continue
-        task_id = str(values["task_id"])
-        tasks.add(task_id)
-        group_id = values.get("group_id")
-        group = group_id if isinstance(group_id, str) and "{{" not in group_id else None
-        if group is not None:
-            groups.add(group)
-        state = values.get("kafka_offsets_state")
-        if isinstance(state, str) and "{{" not in state:
-            named = json.loads(state)
-            if named["conn_id"] is not None:
-                source = Source(named["conn_id"], named["schema"], named["prefix"])
-                found[source] = found.get(source, frozenset()) | ({named["kafka_conn_id"]} - {None})
-                if group is not None:
-                    key = (source, group)
-                    tables[key] = tables.get(key, frozenset()) | (
-                        {tables_of(named["tables"])} if named["tables"] else set()
-                    )
-                    if values["_task_module"] == _VERIFY:
-                        verifiers[key] = verifiers.get(key, frozenset()) | {task_id}
-    return Registered(found, frozenset(groups), tables, frozenset(tasks), verifiers)
+def of_serialized_dag(data: Mapping[str, Any]) -> list[RegisteredTask]:
+    """Return what the tasks of a serialized DAG name."""
+    of_tasks = [task.get("__var", {}) for task in data.get("dag", {}).get("tasks", ())]
+    return [_registered(each) for each in of_tasks if str(each.get("_task_module", "")).startswith(_OPERATORS)]
+
+
+def _registered(values: Mapping[str, Any]) -> RegisteredTask:
+    verifies = values["task_type"] == "KafkaVerifyOperator"
+    task = RegisteredTask(values["task_id"], _rendered(values.get("group_id")), verifies=verifies)
+    state = _rendered(values.get("kafka_offsets_state"))
+    if state is None:
+        return task
+    named = json.loads(state)
+    if named["conn_id"] is None:
+        return task
+    source = Source(named["conn_id"], named["schema"], named["prefix"])
+    return task._replace(source=source, kafka_conn_id=named["kafka_conn_id"], tables=tables_of(named["tables"]))
+
+
+def _rendered(value: Any) -> str | None:
+    return value if isinstance(value, str) and "{{" not in value else None
 
 
 def tables_of(given: Iterable[Mapping[str, Any]]) -> tuple[DatabaseTable, ...]:
@@ -133,16 +120,15 @@ def tables_of(given: Iterable[Mapping[str, Any]]) -> tuple[DatabaseTable, ...]:
     return tuple(DatabaseTable(table["table"], table["schema"], tuple(table["upsert_key"])) for table in given)
 
 
-def merged(configured: Mapping[Source, Discovery], registered: Mapping[str, Registered]) -> dict[Source, Discovery]:
-    """Return all state tables, in the order of their names.
-
-    :param registered: by DAG
-    """
+def merged(configured: Mapping[Source, Discovery], registered: Registered) -> dict[Source, Discovery]:
+    """Return all state tables, in the order of their names."""
     found = dict(configured)
-    for dag_id, names in registered.items():
-        for source, kafka in names.kafka_conn_ids.items():
-            known = found.get(source, Discovery())
-            found[source] = Discovery(known.kafka_conn_ids | kafka, known.dag_ids | {dag_id}, known.is_configured)
+    for dag_id, tasks in registered.items():
+        for task in tasks:
+            if task.source is not None:
+                known = found.get(task.source, Discovery())
+                kafka = known.kafka_conn_ids | ({task.kafka_conn_id} if task.kafka_conn_id is not None else set())
+                found[task.source] = replace(known, kafka_conn_ids=kafka, dag_ids=known.dag_ids | {dag_id})
     return {
         source: replace(found[source], kafka_conn_ids=found[source].kafka_conn_ids or frozenset({DEFAULT_KAFKA}))
         for source in sorted(found, key=Source.order)

@@ -1,5 +1,5 @@
-"""Verifications that the page starts: in threads, a few at a time and one of a group, with their results in Airflow's
-audit log.
+"""The page of a group's verifications, and those that a click starts: in threads, a few at a time and one of a group,
+with their results in Airflow's audit log.
 
 The audit log is shared by the processes of the API server, names the user, and is kept until it is cleaned.
 """
@@ -18,12 +18,16 @@ from typing import Any
 import sqlalchemy as sa
 from airflow.models.log import Log  # noqa: TID251 - the page runs in the API server
 from airflow.utils.session import create_session  # noqa: TID251
+from fastapi import APIRouter, HTTPException, Response, status
 
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError, PlanningError, VerificationError
+from airflow_kafka_offsets.plugin.group_request import FROM_THIS_SITE, FormDep, GroupRequest, GroupRequestDep
+from airflow_kafka_offsets.plugin.group_targets import verify_command
 from airflow_kafka_offsets.plugin.problems import problem
 from airflow_kafka_offsets.plugin.readings import Readings
 from airflow_kafka_offsets.plugin.sources import Source
+from airflow_kafka_offsets.sinks.fan_out import of_tables
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.verification.verify import verify
 
@@ -42,8 +46,7 @@ _STARTED, _ENDED = "kafka_offsets.verify", "kafka_offsets.verified"
 _VIOLATIONS, _LETTERS = 20, 500
 
 
-class BusyError(Exception):
-    """A verification cannot start now; the text says why."""
+router = APIRouter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,26 +80,27 @@ class Verifications:
     def __init__(self, readings: Readings) -> None:
         self._readings = readings
         self._lock = threading.Lock()
-        self._running: dict[str, tuple[Source, str]] = {}
+        self._running: set[str] = set()
         self._process = uuid.uuid4().hex
 
     def start(self, source: Source, group_id: str, sink: Sink, *, who: str, dag_id: str | None) -> None:
         """Start one in a thread.
 
         :param dag_id: whose audit log has it
-        :raises BusyError: one of this group runs, or too many others do
+        :raises HTTPException: 409 if one of this group runs, or too many others do
         """
         number = uuid.uuid4().hex
         with self._lock:
             if any(each.is_running for each in self.latest(source, group_id, 1)):
-                raise BusyError("A verification of this group is running")
+                raise HTTPException(status.HTTP_409_CONFLICT, "A verification of this group is running")
             if len(self._running) >= AT_ONCE:
-                raise BusyError(f"{AT_ONCE} verifications are running; start this one when one of them has ended")
-            self._running[number] = (source, group_id)
+                what = f"{AT_ONCE} verifications are running; start this one when one of them has ended"
+                raise HTTPException(status.HTTP_409_CONFLICT, what)
+            self._running.add(number)
         try:
             _write(_STARTED, source, group_id, who, dag_id, number=number, process=self._process)
         except Exception:
-            del self._running[number]
+            self._running.discard(number)
             raise
 
         def run() -> None:
@@ -104,7 +108,7 @@ class Verifications:
                 result = self._verify(source, group_id, sink)
                 _write(_ENDED, source, group_id, who, dag_id, number=number, **result)
             finally:
-                del self._running[number]
+                self._running.discard(number)
 
         threading.Thread(target=run, name="kafka-offsets-verify", daemon=True).start()
 
@@ -147,12 +151,10 @@ class Verifications:
             # The traceback may hold values of connections.
             log.warning("Group %r of %s was not verified: %s", group_id, source, type(error).__name__)
             return {"outcome": "failed", "text": problem(error, source.conn_id).summary}
-        unchecked = (
-            ""
-            if coverage.output_checked
-            else " The rows of the table were not looked at: they do not say which batch wrote them."
-        )
-        return {"outcome": "proved", "text": f"{coverage.text}.{unchecked}"}
+        text = f"{coverage.text}."
+        if not coverage.output_checked:
+            text += " The rows of the table were not looked at: they do not say which batch wrote them."
+        return {"outcome": "proved", "text": text}
 
 
 def _of_group(source: Source, group_id: str) -> str:
@@ -164,3 +166,49 @@ def _write(event: str, source: Source, group_id: str, who: str, dag_id: str | No
     extra = json.dumps({"group": [*source, group_id], **content})
     with create_session() as session:
         session.add(Log(event=event, owner=who, extra=extra, dag_id=dag_id))
+
+
+@router.get("/verification")
+def verification_page(request: GroupRequestDep) -> Response:
+    """Return the results of a group, the newest first."""
+    return _answer(request, "verification.html")
+
+
+@router.get("/verification/now")
+def verification_now(request: GroupRequestDep) -> Response:
+    """Return what of the page changes, with which it refreshes itself."""
+    return _answer(request, "verification_now.html")
+
+
+@router.post("/verification", dependencies=[FROM_THIS_SITE])
+def start(request: GroupRequestDep, form: FormDep) -> Response:
+    """Start a verification, and lead to its page."""
+    found = request.find(request.target)
+    request.check_edits(found, "Who starts a verification")
+    request.redeem(form, "verify")
+    target = found.more
+    if not target.can_verify:
+        raise HTTPException(status.HTTP_409_CONFLICT, f"{target.unknown}. Verify with KafkaVerifyOperator")
+    who, dag_id = str(request.caller.user.get_name()), min(found.summary.dag_ids, default=None)
+    sink = of_tables(target.tables)
+    _verifications(request).start(request.source, request.group_id, sink, who=who, dag_id=dag_id)
+    return request.redirect("verification")
+
+
+def _verifications(request: GroupRequest) -> Verifications:
+    verifications: Verifications = request.http.app.state.verifications
+    return verifications
+
+
+def _answer(request: GroupRequest, template: str) -> Response:
+    found = request.find(request.target)
+    target = found.more
+    return request.page(
+        template,
+        now=found.now,
+        target=target,
+        results=_verifications(request).latest(request.source, request.group_id),
+        command=verify_command(request.source, request.group_id, target) if not target.can_verify else None,
+        verifiers=[task for task in target.verifiers if task[0] in request.caller.readable_dags],
+        ticket=request.issue("verify") if request.edits(found) else None,
+    )

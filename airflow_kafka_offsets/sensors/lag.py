@@ -17,8 +17,7 @@ from airflow_kafka_offsets.core.options import IsolationLevel, StateTables
 from airflow_kafka_offsets.core.parameters import assign, check_parsed, from_attributes, read_rendered
 from airflow_kafka_offsets.core.templates import is_rendered_later
 from airflow_kafka_offsets.hooks.links import GroupLink, RewindLink
-from airflow_kafka_offsets.lag.thresholds import THRESHOLD_RULES
-from airflow_kafka_offsets.lag.watch_options import LAG_RULES, LagWatch
+from airflow_kafka_offsets.lag.thresholds import LAG_RULES, THRESHOLD_RULES, LagWatch
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

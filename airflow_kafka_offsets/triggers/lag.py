@@ -20,12 +20,10 @@ from airflow.observability import stats
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_kafka_offsets.hooks.metrics import emit_lag, emit_poll
-from airflow_kafka_offsets.lag.thresholds import Edge
-from airflow_kafka_offsets.lag.watch_options import Judgement, LagWatch
+from airflow_kafka_offsets.lag.thresholds import Edge, Judgement, LagWatch
 
 if TYPE_CHECKING:
-    from airflow_kafka_offsets.lag.measure import LagQuestion
-    from airflow_kafka_offsets.lag.report import LagReport
+    from airflow_kafka_offsets.lag.report import LagQuestion, LagReport
     from airflow_kafka_offsets.lag.shared_poll import PollResult, SharedPoll, StateDatabase
 
 

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from airflow.utils import yaml
 
-from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator
+from airflow_kafka_offsets.operators.positions import KafkaRewindOperator
 from devstack.kafka import KafkaBroker
 from devstack.topics import delete_records
 from tests.support.clients import produce

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_kafka_offsets.exceptions import FencedError
 from airflow_kafka_offsets.ledger.batch_rows import current_user
-from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator
+from airflow_kafka_offsets.operators.positions import KafkaRewindOperator
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.verification.verify import verify

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import BatchBounds, KafkaLagSensor
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.operators.replay import KafkaReplayPlanOperator
+from airflow_kafka_offsets.operators.batch import KafkaReplayPlanOperator
 from tests.support.clients import Kafka
 from tests.support.command_line import DB, CommandLine, database_connection, failed, kafka_connection
 from tests.support.inline import InlineLauncher

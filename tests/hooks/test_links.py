@@ -23,7 +23,7 @@ from airflow_kafka_offsets import (
 )
 from airflow_kafka_offsets.get_provider_info import get_provider_info
 from airflow_kafka_offsets.hooks.links import BatchLink, GroupLink, RewindLink
-from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
+from airflow_kafka_offsets.operators.positions import KafkaVerifyOperator
 
 SINK = SqlTable("orders", conn_id="warehouse")
 BASE = "https://example.com/team"

@@ -20,7 +20,8 @@ from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError, MirrorError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.producer import Outgoing, send
-from airflow_kafka_offsets.lag.measure import LagQuestion, measure_lag
+from airflow_kafka_offsets.lag.measure import measure_lag
+from airflow_kafka_offsets.lag.report import LagQuestion
 from airflow_kafka_offsets.lag.thresholds import Thresholds
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.after_commit import mirror_stored

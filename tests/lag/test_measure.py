@@ -13,8 +13,8 @@ from airflow_kafka_offsets.core.instants import CommittedBy, Start, milliseconds
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.lag.measure import LagPolls, LagQuestion, group_states, measure_lag
-from airflow_kafka_offsets.lag.report import LagReport
+from airflow_kafka_offsets.lag.measure import LagPolls, group_states, measure_lag
+from airflow_kafka_offsets.lag.report import LagQuestion, LagReport
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from devstack.kafka import KafkaBroker
 from devstack.kafka_cluster import KafkaCluster

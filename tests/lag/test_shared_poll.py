@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets.lag.measure import LagQuestion
+from airflow_kafka_offsets.lag.report import LagQuestion
 from airflow_kafka_offsets.lag.shared_poll import SharedPoll, StateDatabase
 from devstack.process import wait_until
 

@@ -13,7 +13,7 @@ from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.exceptions import LedgerError, TargetError
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Ledger
-from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator
+from airflow_kafka_offsets.operators.positions import KafkaRewindOperator
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
 from tests.support.command_line import database_connection, kafka_connection

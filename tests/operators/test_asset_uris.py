@@ -24,7 +24,7 @@ from airflow_kafka_offsets import (
     ParquetFiles,
     SqlTable,
 )
-from airflow_kafka_offsets.operators.assets import alias_of, announce, topic_uris
+from airflow_kafka_offsets.operators.results import alias_of, announce, topic_uris
 from airflow_kafka_offsets.sinks.fan_out import FanOut
 from airflow_kafka_offsets.sinks.sink import Sink
 

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from airflow.providers.openlineage.extractors.base import DefaultExtractor
 
 from airflow_kafka_offsets import (
     Branch,
@@ -19,9 +20,9 @@ from airflow_kafka_offsets import (
     ParquetFiles,
     SqlTable,
 )
-from airflow_kafka_offsets.operators.assets import topic_uris
 from airflow_kafka_offsets.operators.lineage import FACET, _load_facet, _topic, datasets_of
-from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
+from airflow_kafka_offsets.operators.positions import KafkaVerifyOperator
+from airflow_kafka_offsets.operators.results import topic_uris
 from airflow_kafka_offsets.sinks.fan_out import as_sink
 from airflow_kafka_offsets.sinks.lake.sink import dataset_name
 from airflow_kafka_offsets.sinks.sql import connected_table
@@ -69,7 +70,7 @@ def test_files_are_named_after_their_bucket_without_a_login(uri: str, expected: 
 
 def test_the_first_bootstrap_server_names_the_cluster() -> None:
     (uri,) = topic_uris("SASL_SSL://one:9093,two:9093", ["orders"])
-    assert (_topic(uri).namespace, _topic(uri).name) == ("kafka://one:9093", "orders")
+    assert (_topic(uri, None, {}).namespace, _topic(uri, None, {}).name) == ("kafka://one:9093", "orders")
 
 
 def test_each_of_several_targets_is_a_dataset_of_its_own_with_its_columns(tmp_path: Path) -> None:
@@ -126,6 +127,11 @@ def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"sqlite://{tmp_path}/shop.db"
 
 
+def of_task_that_ended(operator: Any) -> Any:
+    """Return what Airflow's OpenLineage provider extracts when a task succeeds."""
+    return DefaultExtractor(operator).extract_on_complete(None)
+
+
 def test_a_load_names_what_it_reads_and_writes_and_in_the_end_how_much(warehouse: str) -> None:
     load = KafkaBatchOperator(
         task_id="load",
@@ -136,7 +142,7 @@ def test_a_load_names_what_it_reads_and_writes_and_in_the_end_how_much(warehouse
     )
     started = load.get_openlineage_facets_on_start()
     load._done = DONE
-    for lineage in (started, load.get_openlineage_facets_on_complete(None)):
+    for lineage in (started, of_task_that_ended(load)):
         assert [(read.namespace, read.name) for read in lineage.inputs] == [("kafka://one:9092", "orders")]
         assert [(written.namespace, written.name) for written in lineage.outputs] == [(warehouse, "orders")]
         assert "canary" not in repr(lineage)
@@ -162,7 +168,7 @@ def test_a_rewind_names_what_moved_and_the_rows_it_removed(warehouse: str) -> No
         "rows_removed": 5,
         "dead_letters_removed": 0,
     }
-    lineage = rewind.get_openlineage_facets_on_complete(None)
+    lineage = of_task_that_ended(rewind)
 
     facet = lineage.run_facets[FACET]
     assert (facet.ranges, facet.batches, facet.rows) == ([moves], [4], 5)

@@ -12,8 +12,8 @@ from airflow_kafka_offsets import Json, KafkaBatchOperator, KafkaReplayOperator,
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagingError, TargetError
 from airflow_kafka_offsets.hooks import connections
 from airflow_kafka_offsets.loading.context import LoadResult
-from airflow_kafka_offsets.operators import outcome
-from airflow_kafka_offsets.operators.on_spark import PipelineOperator
+from airflow_kafka_offsets.operators import base
+from airflow_kafka_offsets.operators.base import PipelineOperator
 from tests.support.task_context import task_context
 
 KINDS = pytest.mark.parametrize("kind", [KafkaBatchOperator, KafkaReplayOperator])
@@ -27,7 +27,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(connections, "make_launcher", lambda *_, **__: launcher)
     monkeypatch.setattr(connections, "kafka_config", lambda _: {"bootstrap.servers": "localhost:9092"})
     # Nothing is loaded here, and there are no state tables to ask.
-    monkeypatch.setattr(outcome, "outcome", lambda *_, **__: {"batches": []})
+    monkeypatch.setattr(base, "outcome", lambda *_, **__: {"batches": []})
     monkeypatch.setattr(connections, "open_database", lambda _: nullcontext())
     return stopped
 

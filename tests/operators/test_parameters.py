@@ -25,10 +25,9 @@ from airflow_kafka_offsets import (
 from airflow_kafka_offsets.core.offsets import OffsetRange, PartitionLog
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks import connections
-from airflow_kafka_offsets.operators.on_spark import PipelineOperator
-from airflow_kafka_offsets.operators.replay import KafkaReplayPlanOperator
-from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator
-from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
+from airflow_kafka_offsets.operators.base import PipelineOperator
+from airflow_kafka_offsets.operators.batch import KafkaReplayPlanOperator
+from airflow_kafka_offsets.operators.positions import KafkaRewindOperator, KafkaVerifyOperator
 from airflow_kafka_offsets.replaying import bounds
 from airflow_kafka_offsets.sensors.lag import KafkaLagSensor
 from airflow_kafka_offsets.triggers.lag import KafkaLagEventTrigger

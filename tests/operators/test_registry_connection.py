@@ -11,7 +11,7 @@ import pytest
 from airflow_kafka_offsets import Avro, ExtraColumns, Json, KafkaBatchOperator, SqlTable
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.loading.context import LoadResult
-from airflow_kafka_offsets.operators import outcome
+from airflow_kafka_offsets.operators import base
 
 CANARY = "canary-2d4f"
 
@@ -27,7 +27,7 @@ def _connections(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, connection in connections.items():
         monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
     # Nothing is loaded here, and there are no state tables to ask.
-    monkeypatch.setattr(outcome, "outcome", lambda *_, **__: {"batches": []})
+    monkeypatch.setattr(base, "outcome", lambda *_, **__: {"batches": []})
 
 
 def connections_of(**formats: Any) -> Any:

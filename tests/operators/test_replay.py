@@ -11,7 +11,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import BatchBounds, OffsetBounds, Raw, SqlTable, TimeBounds
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.operators.replay import KafkaReplayOperator, KafkaReplayPlanOperator
+from airflow_kafka_offsets.operators.batch import KafkaReplayOperator, KafkaReplayPlanOperator
 from devstack.kafka import KafkaBroker
 from tests.support.airflow_runs import airflow_runs, airflow_uri
 from tests.support.clients import produce

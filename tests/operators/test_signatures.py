@@ -25,13 +25,11 @@ from airflow_kafka_offsets import (
     TimeBounds,
 )
 from airflow_kafka_offsets.core.options import Options
-from airflow_kafka_offsets.lag.watch_options import LagWatch
+from airflow_kafka_offsets.lag.thresholds import LagWatch
 from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
-from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
-from airflow_kafka_offsets.operators.replay import KafkaReplayOperator, KafkaReplayPlanOperator
-from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator
+from airflow_kafka_offsets.operators.batch import KafkaBatchOperator, KafkaReplayOperator, KafkaReplayPlanOperator
+from airflow_kafka_offsets.operators.positions import KafkaRewindOperator, KafkaVerifyOperator
 from airflow_kafka_offsets.operators.task_decorator import KafkaBatchTask, kafka_batch_task
-from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
 from airflow_kafka_offsets.replaying.replay import replay
 from airflow_kafka_offsets.sensors.lag import KafkaLagSensor
 from airflow_kafka_offsets.triggers.lag import KafkaLagEventTrigger, KafkaLagTrigger

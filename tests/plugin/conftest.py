@@ -61,7 +61,7 @@ def orders(loader: Loader, kafka: Kafka, topic: TopicFactory) -> str:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers wait for what is read, however slow the machine is."""
-    from airflow_kafka_offsets.plugin import background, group_pages, group_request, pages, rewind_pages
+    from airflow_kafka_offsets.plugin import background, group_pages, group_request, pages, rewinds
 
     for module, name in (
         (background, "PATIENCE_SECONDS"),
@@ -69,8 +69,8 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
         (pages, "_GROUPS_SECONDS"),
         (group_pages, "_LAG_SECONDS"),
         (group_request, "_SECONDS"),
-        (rewind_pages, "_PREVIEW_SECONDS"),
-        (rewind_pages, "_EXECUTE_SECONDS"),
+        (rewinds, "_PREVIEW_SECONDS"),
+        (rewinds, "_EXECUTE_SECONDS"),
     ):
         monkeypatch.setattr(module, name, 60.0)
 
@@ -84,13 +84,12 @@ def of_shop(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def web(airflow_home: AirflowHome, postgres_engine: Engine, kafka: Kafka) -> Web:
     # It imports Airflow, which this file may not: pytest reads it before the session has its AIRFLOW_HOME.
-    from airflow_kafka_offsets.plugin.sources import Registered, Source
+    from airflow_kafka_offsets.plugin.sources import RegisteredTask, Source
     from tests.support.web import Web, readings
 
     source = Source("warehouse")
-    tables = {(source, "loader"): frozenset({(DatabaseTable("target"),)})}
-    shop = Registered({source: frozenset({"kafka_default"})}, frozenset({"loader"}), tables, frozenset({"load_orders"}))
-    found = readings({"warehouse": postgres_engine}, kafka, lambda: {"shop": shop})
+    task = RegisteredTask("load_orders", "loader", source, "kafka_default", (DatabaseTable("target"),))
+    found = readings({"warehouse": postgres_engine}, kafka, lambda: {"shop": [task]})
     web = Web(found)
     # Before the first page, as in a server that runs for a while.
     found.dags(time.monotonic() + 60.0)

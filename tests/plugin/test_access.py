@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from sqlalchemy.engine import Engine
 from starlette.routing import BaseRoute
 
-from airflow_kafka_offsets.plugin import forms
+from airflow_kafka_offsets.plugin import group_request
 from airflow_kafka_offsets.plugin.sources import Discovery, Source
 from tests.support.web import PREFIX, ROLES, Web, of_group, ticket_of
 
@@ -230,7 +230,7 @@ def test_a_ticket_is_of_one_user_one_group_and_one_purpose(
     assert web.post("/rewind/execute", "editor", GROUP, ticket=ticket, reason="it").status_code == 403
     assert web.post("/rewind/preview", "editor", GROUP, ticket=f"A{ticket}", **scenario).status_code == 403
     assert web.post("/rewind/preview", "editor", GROUP, ticket=ticket, **scenario).status_code == 200
-    monkeypatch.setattr(forms, "TICKET_SECONDS", -1)
+    monkeypatch.setattr(group_request, "TICKET_SECONDS", -1)
     assert web.post("/rewind/preview", "editor", GROUP, ticket=ticket, **scenario).status_code == 403
 
 

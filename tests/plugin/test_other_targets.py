@@ -12,10 +12,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.plugin.group_targets import GroupTarget
-from airflow_kafka_offsets.plugin.rewind_work import RewindEstimate, RewindForm
-from airflow_kafka_offsets.plugin.shell_commands import replace_command, verify_command
-from airflow_kafka_offsets.plugin.sources import Registered, Source
+from airflow_kafka_offsets.plugin.group_targets import GroupTarget, replace_command, verify_command
+from airflow_kafka_offsets.plugin.rewinds import RewindEstimate, RewindForm
+from airflow_kafka_offsets.plugin.sources import RegisteredTask, Source
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 from tests.support.loads import positions
@@ -53,7 +52,8 @@ def preview(web: Web, scenario: str, value: str = "", **form: str) -> str:
 
 def forget_dags(web: Web) -> None:
     """Have the DAGs name the database, and nothing else."""
-    web.readings.registered = lambda: {"shop": Registered({Source("warehouse"): frozenset({"kafka_default"})})}
+    task = RegisteredTask("other", source=Source("warehouse"), kafka_conn_id="kafka_default")
+    web.readings.registered = lambda: {"shop": [task]}
     web.readings.__post_init__()
 
 
@@ -95,9 +95,8 @@ def test_a_target_that_no_arguments_name_is_for_the_operator(web: Web, lake: Non
 
 
 def test_a_task_that_verifies_the_group_is_linked(web: Web, lake: None) -> None:
-    verifiers = {(Source("warehouse"), "loader"): frozenset({"prove"})}
-    shop = Registered({Source("warehouse"): frozenset({"kafka_default"})}, verifiers=verifiers)
-    web.readings.registered = lambda: {"shop": shop, "secret": shop}
+    task = RegisteredTask("prove", "loader", Source("warehouse"), "kafka_default", verifies=True)
+    web.readings.registered = lambda: {"shop": [task], "secret": [task]}
     web.readings.__post_init__()
 
     page = web.get("/verification", "editor", **GROUP).text

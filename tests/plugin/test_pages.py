@@ -15,7 +15,7 @@ from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.plugin import background
-from airflow_kafka_offsets.plugin.sources import Registered, Source
+from airflow_kafka_offsets.plugin.sources import RegisteredTask, Source
 from devstack.airflow import AirflowHome
 from devstack.topics import create_topic, delete_records
 from tests.support.clients import Kafka, produce
@@ -204,8 +204,8 @@ def test_a_dag_that_names_a_database_registers_it(
     web = Web(found)
     assert "No groups yet" in web.get("/").text
 
-    names = {source: frozenset({"kafka_default"})}
-    found = readings({"warehouse": postgres_engine}, kafka, lambda: {"shop": Registered(names, frozenset({"loader"}))})
+    task = RegisteredTask("load", "loader", source, "kafka_default")
+    found = readings({"warehouse": postgres_engine}, kafka, lambda: {"shop": [task]})
     found.configured = dict
 
     assert "group=loader" in Web(found).get("/dags/shop").text

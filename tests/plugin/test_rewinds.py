@@ -9,7 +9,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
-from airflow_kafka_offsets.plugin import rewind_work
+from airflow_kafka_offsets.plugin import rewinds
 from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS
 from tests.support.clients import Kafka, produce
 from tests.support.command_line import leave_open
@@ -118,7 +118,7 @@ def test_every_scenario_and_scope_of_the_command_line(
     web: Web, orders: str, loader: Loader, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loader(orders, group_id="other", **LEFT_OUT)
-    monkeypatch.setattr(rewind_work, "_check_other_group", lambda *_: None)
+    monkeypatch.setattr(rewinds, "_check_other_group", lambda *_: None)
     refusals = {"undo": "no rewind that could be undone", "import": "no consumer group"}
 
     for scenario in SCENARIOS:
@@ -186,7 +186,7 @@ def test_a_broker_that_is_down_names_no_host(web: Web, orders: str, monkeypatch:
     def down(*_: object, **__: object) -> None:
         raise KafkaUnavailableError("10.1.2.3:9092 refuses canary-of-the-password")
 
-    monkeypatch.setattr(rewind_work, "preview_rewind", down)
+    monkeypatch.setattr(rewinds, "preview_rewind", down)
 
     page = preview(web, "to-earliest")
 

@@ -52,13 +52,13 @@ def orders(kafka: Kafka, topic: TopicFactory, postgres_engine: Engine) -> str:
 
 @pytest.fixture
 def web(airflow_home: AirflowHome, postgres_engine: Engine, kafka: Kafka) -> Web:
-    from airflow_kafka_offsets.plugin.sources import Registered, Source
+    from airflow_kafka_offsets.plugin.sources import RegisteredTask, Source
     from tests.support.web import Web, readings
 
     source = Source("warehouse")
-    tables = {(source, "loader"): frozenset({(DatabaseTable("small"), DatabaseTable("target"))})}
-    shop = Registered({source: frozenset({"kafka_default"})}, frozenset({"loader"}), tables)
-    found = readings({"warehouse": postgres_engine}, kafka, lambda: {"shop": shop})
+    tables = (DatabaseTable("small"), DatabaseTable("target"))
+    task = RegisteredTask("load", "loader", source, "kafka_default", tables)
+    found = readings({"warehouse": postgres_engine}, kafka, lambda: {"shop": [task]})
     web = Web(found)
     found.dags(time.monotonic() + 60.0)
     return web

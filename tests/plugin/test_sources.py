@@ -10,7 +10,14 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_kafka_offsets import DeltaTable, Json, KafkaBatchOperator, KafkaVerifyOperator, SqlTable, StateTables
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.plugin.sources import Discovery, Source, configured, merged, of_serialized_dag
+from airflow_kafka_offsets.plugin.sources import (
+    Discovery,
+    RegisteredTask,
+    Source,
+    configured,
+    merged,
+    of_serialized_dag,
+)
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 
 
@@ -32,9 +39,8 @@ def serialized(**options: Any) -> dict[str, object]:
 def test_a_task_names_its_state_tables_and_its_group() -> None:
     found = of_serialized_dag(serialized(state_tables=StateTables(schema="team"), kafka_conn_id="kafka_eu"))
 
-    assert found.kafka_conn_ids == {Source("warehouse", "team"): {"kafka_eu"}}
-    assert found.groups == {"orders"}
-    assert found.tables == {(Source("warehouse", "team"), "orders"): {(DatabaseTable("orders"),)}}
+    tables = (DatabaseTable("orders"),)
+    assert found == [RegisteredTask("load", "orders", Source("warehouse", "team"), "kafka_eu", tables)]
 
 
 def test_a_task_names_all_its_tables_and_one_that_verifies_is_known() -> None:
@@ -45,13 +51,11 @@ def test_a_task_names_all_its_tables_and_one_that_verifies_is_known() -> None:
 
     found = of_serialized_dag(DagSerialization.to_dict(dag))
 
-    of_orders, of_lake = (Source("warehouse"), "orders"), (Source("warehouse"), "lake")
-    assert found.tables == {
-        of_orders: {(DatabaseTable("keys", upsert_key=("id",)), DatabaseTable("orders"))},
-        of_lake: set(),
-    }
-    assert found.tasks == {"prove", "prove_lake"}
-    assert found.verifiers == {of_orders: {"prove"}, of_lake: {"prove_lake"}}
+    source, tables = Source("warehouse"), (DatabaseTable("keys", upsert_key=("id",)), DatabaseTable("orders"))
+    assert found == [
+        RegisteredTask("prove", "orders", source, tables=tables, verifies=True),
+        RegisteredTask("prove_lake", "lake", source, verifies=True),
+    ]
 
 
 def test_the_configuration_names_state_tables() -> None:

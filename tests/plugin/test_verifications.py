@@ -7,6 +7,7 @@ import threading
 import httpx2
 import pytest
 import sqlalchemy as sa
+from fastapi import HTTPException
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.plugin import verifications
@@ -85,7 +86,7 @@ def test_one_of_a_group_runs_at_a_time(web: Web, orders: str, monkeypatch: pytes
     answer = click(web)
     assert (answer.status_code, answer.text) == (409, "A verification of this group is running")
     monkeypatch.setattr(verifications, "AT_ONCE", 1)
-    with pytest.raises(verifications.BusyError, match="1 verifications are running"):
+    with pytest.raises(HTTPException, match="1 verifications are running"):
         web.app.state.verifications.start(Source("warehouse"), "other", SqlTable("target"), who="x", dag_id=None)
     end.set()
     ended(web)

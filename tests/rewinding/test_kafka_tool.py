@@ -19,7 +19,8 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.core.offsets import TopicPartition, parse_scope
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError, UnknownTopicError
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.lag.measure import LagQuestion, measure_lag
+from airflow_kafka_offsets.lag.measure import measure_lag
+from airflow_kafka_offsets.lag.report import LagQuestion
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind

@@ -11,7 +11,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger
 
 from airflow_kafka_offsets.lag.shared_poll import PollResult
-from airflow_kafka_offsets.lag.watch_options import Judgement
+from airflow_kafka_offsets.lag.thresholds import Judgement
 
 POLL = timedelta(seconds=0.1)
 SECONDS = 60.0

@@ -75,7 +75,7 @@ def ticket_of(page: httpx2.Response) -> str:
 def readings(
     engines: Mapping[str, Engine],
     kafka: Kafka | None = None,
-    registered: Callable[[], dict[str, Registered]] = dict,
+    registered: Callable[[], Registered] = dict,
     **options: Any,
 ) -> Readings:
     """Return readings of databases by the ids of their connections, which the configuration names; Kafka is

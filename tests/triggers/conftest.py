@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets.lag.shared_poll import PollResult
-from airflow_kafka_offsets.lag.watch_options import Judgement, LagWatch
+from airflow_kafka_offsets.lag.thresholds import Judgement, LagWatch
 from airflow_kafka_offsets.triggers import lag as module
 from devstack.kafka import KafkaBroker
 from tests.support.command_line import database_connection, kafka_connection

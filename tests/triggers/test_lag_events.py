@@ -14,8 +14,9 @@ import sqlalchemy as sa
 from airflow_kafka_offsets.core.offsets import PartitionLog, TopicPartition
 from airflow_kafka_offsets.hooks import connections
 from airflow_kafka_offsets.kafka.cluster import PartialLogs, TimedOffset
-from airflow_kafka_offsets.lag.measure import GroupState, LagPolls, LagQuestion
-from airflow_kafka_offsets.lag.watch_options import LagWatch
+from airflow_kafka_offsets.lag.measure import GroupState, LagPolls
+from airflow_kafka_offsets.lag.report import LagQuestion
+from airflow_kafka_offsets.lag.thresholds import LagWatch
 from airflow_kafka_offsets.triggers.lag import KafkaLagTrigger, prepare
 from tests.support.running_triggers import arguments, run, running
 

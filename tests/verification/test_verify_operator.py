@@ -12,8 +12,8 @@ from airflow.sdk import RetryAction
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, VerificationError, Violation
+from airflow_kafka_offsets.operators.positions import KafkaVerifyOperator
 from airflow_kafka_offsets.operators.retry_policy import KafkaOffsetsRetryPolicy
-from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.facts import Coverage
 from devstack.kafka import KafkaBroker

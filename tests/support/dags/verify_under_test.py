@@ -7,7 +7,7 @@ from datetime import datetime
 from airflow.sdk import DAG
 
 from airflow_kafka_offsets import SqlTable
-from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
+from airflow_kafka_offsets.operators.positions import KafkaVerifyOperator
 
 with DAG(dag_id="verify_under_test", schedule=None, start_date=datetime(2026, 1, 1), catchup=False):
     KafkaVerifyOperator(

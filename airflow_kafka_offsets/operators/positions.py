@@ -1,4 +1,8 @@
-"""`KafkaRewindOperator`: a rewind as a task. What a rewind does is decided in `rewinding`."""
+"""The operators that move the positions of a group, and that prove them: `KafkaRewindOperator` and
+`KafkaVerifyOperator`.
+
+`rewinding` and `verification` do the work.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperatorLink
 
 from airflow_kafka_offsets.core.options import IsolationLevel, StateTables
-from airflow_kafka_offsets.core.parameters import FLAG, Rule, or_none
+from airflow_kafka_offsets.core.parameters import FLAG, NAME, Rule, or_none
 from airflow_kafka_offsets.hooks.links import BatchLink, GroupLink, RewindLink
 from airflow_kafka_offsets.loading.parameters import SINK
 from airflow_kafka_offsets.operators.base import RULES, GroupOperator, task_run
@@ -20,7 +24,11 @@ from airflow_kafka_offsets.sinks.fan_out import as_sink
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
+    from sqlalchemy.engine import Engine
 
+    from airflow_kafka_offsets.core.offsets import Scope
+    from airflow_kafka_offsets.rewinding.preview import RewindPreview
+    from airflow_kafka_offsets.rewinding.scenarios import Scenario
     from airflow_kafka_offsets.sinks.fan_out import Sinks
     from airflow_kafka_offsets.sinks.sink import Sink
 
@@ -113,8 +121,68 @@ class KafkaRewindOperator(GroupOperator):
 
         :return: the preview, `executed`, and the fields of `RewindResult`, for XCom
         """
-        self._done = self._rewind(context)
+        # Here and not above: DAG files are parsed every few seconds.
+        from airflow_kafka_offsets.core.offsets import parse_scope
+        from airflow_kafka_offsets.database.errors import translated_errors
+        from airflow_kafka_offsets.hooks.connections import sink_connections
+        from airflow_kafka_offsets.ledger.tables import Ledger
+        from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind, executed_by
+        from airflow_kafka_offsets.rewinding.scenarios import Scenario
+
+        # A template without a value renders to nothing.
+        value = None if self.value == "" else self.value
+        scenario = Scenario.of(self.scenario, value, group_id=self.group_id)
+        scopes = [self.scope] if isinstance(self.scope, str) else self.scope
+        scope = parse_scope([text for text in scopes if text != ""])
+        run = task_run(context)
+        with (
+            self.database(self.conn_id) as engine,
+            translated_errors(f"Group {self.group_id!r} was not rewound", "Run the task again."),
+        ):
+            ledger = Ledger(engine, self.tables)
+            result: RewindResult | None = None
+            done = executed_by(ledger, run, self.group_id, scenario, scope=scope, replace=self.replace)
+            if done is not None:
+                preview, result = done
+                self.log.info("This task instance has rewound group %r already: %s", self.group_id, result)
+            else:
+                preview = self._preview(engine, scenario, scope)
+            if result is None and not self.preview_only:
+                result = execute_rewind(
+                    preview,
+                    engine=engine,
+                    tables=self.tables,
+                    run=run,
+                    who=str(run),
+                    reason=self.reason or None,
+                    abandon=preview.open_batch if self.abandon_open_batch else None,
+                    replace=self.replace,
+                    connections=sink_connections(self.replace) if self.replace is not None else None,
+                )
+        moved = asdict(result if result is not None else RewindResult(None))
+        self._done = preview.as_dict() | {"executed": result is not None} | moved
         return self._done
+
+    def _preview(self, engine: Engine, scenario: Scenario, scope: Scope) -> RewindPreview:
+        from airflow_kafka_offsets.hooks.connections import kafka_config
+        from airflow_kafka_offsets.rewinding.previewing import preview_rewind
+
+        preview = preview_rewind(
+            self.group_id,
+            scenario,
+            engine=engine,
+            kafka_config=kafka_config(self.kafka_conn_id),
+            tables=self.tables,
+            scope=scope,
+            isolation_level=self.isolation_level,
+            new_group=self.new_group,
+            new_cluster=self.new_cluster,
+        )
+        for partition in preview.changed:
+            self.log.info("%s", partition)
+        if self.replace is not None:
+            preview.refuse_replace()
+        return preview
 
     @property
     def last_batch(self) -> int | None:
@@ -127,74 +195,76 @@ class KafkaRewindOperator(GroupOperator):
         return {"scenario": "undo"} if self.last_batch is not None else {}
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
-        """Return the target whose rows are removed, for OpenLineage."""
+        """Return the target whose rows are removed, in the end with how positions moved, for OpenLineage."""
         from airflow_kafka_offsets.operators.lineage import rewind_lineage
 
-        return rewind_lineage(
-            self.group_id,
-            kafka_conn_id=self.kafka_conn_id,
-            replace=self.replace,
-            conn_id=self.conn_id,
-            done=self._done,
-        )
+        return rewind_lineage(self, self._done)
 
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return the topics and the target, with how the positions moved, for OpenLineage."""
-        return self.get_openlineage_facets_on_start()
 
-    def _rewind(self, context: Context) -> dict[str, Any]:
+@complete_docs(KafkaBatchOperator)
+class KafkaVerifyOperator(GroupOperator):
+    """Prove the coverage of a group: history, positions, rows and dead letters fit together without a hole or an
+    overlap.
+
+    Reads only, in one snapshot of the database; loads may run meanwhile. Where something is wrong, the task fails at
+    once with an error that names the first violation.
+
+    As for `KafkaBatchOperator`: `state_tables`.
+
+    :param group_id: the group to verify (templated)
+    :param sink: the target that the group loads into; its database holds the positions. Where it has no column
+        `_batch_id`, or an `upsert_key`, its rows are not looked at, and `output_checked` of the result is false
+        (templated)
+    :param kafka_conn_id: connection of the Kafka provider, to read again all records that Kafka still has and look for
+        each in the target; None reads the database alone (templated)
+    :param isolation_level: the one that the group is loaded with, for reading again
+    :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
+    """
+
+    template_fields: Sequence[str] = ("group_id", "sink", "kafka_conn_id", "state_tables")
+    rules: ClassVar[Mapping[str, Rule]] = RULES | {"kafka_conn_id": or_none(NAME)}
+    sink: Sink
+    isolation_level: IsolationLevel
+    _done: dict[str, Any] | None = None
+
+    def __init__(
+        self,
+        *,
+        group_id: str,
+        sink: Sinks,
+        kafka_conn_id: str | None = None,
+        isolation_level: IsolationLevel = "read_committed",
+        state_tables: StateTables = StateTables(),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.take(locals())
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Verify.
+
+        :return: the fields of `Coverage`, for XCom
+        """
         # Here and not above: DAG files are parsed every few seconds.
-        from airflow_kafka_offsets.core.offsets import parse_scope
-        from airflow_kafka_offsets.database.errors import translated_errors
         from airflow_kafka_offsets.hooks.connections import kafka_config, sink_connections
-        from airflow_kafka_offsets.ledger.tables import Ledger
-        from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind, executed_by
-        from airflow_kafka_offsets.rewinding.previewing import preview_rewind
-        from airflow_kafka_offsets.rewinding.scenarios import Scenario
+        from airflow_kafka_offsets.verification.verify import verify
 
-        # A template without a value renders to nothing.
-        value = None if self.value == "" else self.value
-        scenario = Scenario.of(self.scenario, value, group_id=self.group_id)
-        scopes = [self.scope] if isinstance(self.scope, str) else self.scope
-        scope = parse_scope([text for text in scopes if text != ""])
-        run = task_run(context)
-        config = kafka_config(self.kafka_conn_id)
-        with (
-            self.database(self.conn_id) as engine,
-            translated_errors(f"Group {self.group_id!r} was not rewound", "Run the task again."),
-        ):
-            ledger = Ledger(engine, self.tables)
-            done = executed_by(ledger, run, self.group_id, scenario, scope=scope, replace=self.replace)
-            if done is not None:
-                preview, result = done
-                self.log.info("This task instance has rewound group %r already: %s", self.group_id, result)
-                return preview.as_dict() | {"executed": True} | asdict(result)
-            preview = preview_rewind(
+        config = kafka_config(self.kafka_conn_id) if self.kafka_conn_id is not None else None
+        with self.database(self.sink.conn_id) as engine:
+            coverage = verify(
                 self.group_id,
-                scenario,
+                sink=self.sink,
+                connections=sink_connections(self.sink),
                 engine=engine,
+                tables=self.tables,
                 kafka_config=config,
-                tables=self.tables,
-                scope=scope,
                 isolation_level=self.isolation_level,
-                new_group=self.new_group,
-                new_cluster=self.new_cluster,
             )
-            for partition in preview.changed:
-                self.log.info("%s", partition)
-            if self.replace is not None:
-                preview.refuse_replace()
-            if self.preview_only:
-                return preview.as_dict() | {"executed": False} | asdict(RewindResult(None))
-            result = execute_rewind(
-                preview,
-                engine=engine,
-                tables=self.tables,
-                run=run,
-                who=str(run),
-                reason=self.reason or None,
-                abandon=preview.open_batch if self.abandon_open_batch else None,
-                replace=self.replace,
-                connections=sink_connections(self.replace) if self.replace is not None else None,
-            )
-        return preview.as_dict() | {"executed": True} | asdict(result)
+        self._done = asdict(coverage)
+        return self._done
+
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
+        """Return the target, which the task reads, in the end with what was proved of it, for OpenLineage."""
+        from airflow_kafka_offsets.operators.lineage import verify_lineage
+
+        return verify_lineage(self.group_id, self.sink, self._done)

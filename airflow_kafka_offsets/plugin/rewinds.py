@@ -1,0 +1,399 @@
+"""The pages that move positions: a form with every scenario, a preview with what it costs, and its execution. Only the
+last changes anything.
+
+Whoever edits a DAG of the group may use them. `[kafka_offsets] rewind_in_web_interface` turns them off.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args
+
+from fastapi import APIRouter, Depends, HTTPException, Query, Response, status
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.datastructures import FormData
+
+from airflow_kafka_offsets import exceptions as errors
+from airflow_kafka_offsets.core.offsets import Scope, parse_scope
+from airflow_kafka_offsets.core.options import IsolationLevel
+from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+from airflow_kafka_offsets.ledger.overview import GroupSummary, group_summaries
+from airflow_kafka_offsets.ledger.replaced_output import count_output
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
+from airflow_kafka_offsets.plugin.background import TooSlowError
+from airflow_kafka_offsets.plugin.group_request import (
+    FROM_THIS_SITE,
+    FormDep,
+    Found,
+    GroupRequest,
+    GroupRequestDep,
+    field,
+    rewinds_are_on,
+)
+from airflow_kafka_offsets.plugin.group_targets import GroupTarget, replace_command
+from airflow_kafka_offsets.plugin.problems import Problem, problem
+from airflow_kafka_offsets.plugin.sources import tables_of
+from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind
+from airflow_kafka_offsets.rewinding.history import state_before_last_rewind
+from airflow_kafka_offsets.rewinding.preview import RewindPreview
+from airflow_kafka_offsets.rewinding.previewing import preview_rewind
+from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS, Scenario
+from airflow_kafka_offsets.sinks.fan_out import of_tables
+from airflow_kafka_offsets.sinks.sink import DatabaseTable
+from airflow_kafka_offsets.sinks.sql.rows import count_replaced
+from airflow_kafka_offsets.sinks.target_rows import ReplacedOffsets
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+ISOLATION_LEVELS = get_args(IsolationLevel)
+
+_PREVIEW_SECONDS, _EXECUTE_SECONDS = 60.0, 120.0
+_PARTITIONS = 500
+"""The most partitions that a preview shows; all are executed."""
+
+_OFFERED = (
+    ("to-earliest", "the beginning offsets", None),
+    ("to-latest", "the end offsets", None),
+    ("to-datetime", "the first record at or after an instant", "2026-11-17T08:00:00Z"),
+    ("by-duration", "the first record of the last", "P1DT12H"),
+    ("shift-by", "so many offsets further; negative: back", "-1000"),
+    ("to-offset", "an offset", "0"),
+    ("to-batch", "the state before batch", "42"),
+    ("undo", "where they were before the last rewind", None),
+    ("to-group", "the positions of another group", "orders"),
+    ("import", "what a consumer group in Kafka has committed", "orders-app"),
+    ("from-file", "the offsets of a CSV text", "topic,partition,offset"),
+    ("to-current", "where they are", None),
+)
+"""The scenarios in the order of the form: the name, what it means, and an example of its value."""
+
+assert {name for name, _, _ in _OFFERED} == {*SCENARIOS}
+
+
+@dataclass(frozen=True, slots=True)
+class RewindForm:
+    """What the form of a rewind asks for, as it was typed.
+
+    :param kafka_conn_id: empty is the connection that leads to the cluster of the group
+    """
+
+    scenario: str = ""
+    value: str = ""
+    scope: str = ""
+    kafka_conn_id: str = ""
+    isolation_level: str = ISOLATION_LEVELS[0]
+    replace: bool = False
+    abandon: bool = False
+    new_cluster: bool = False
+
+    def parsed(self, group_id: str) -> tuple[Scenario, Scope]:
+        """Return the scenario and the scope.
+
+        :raises ConfigurationError: they are none
+        """
+        if self.scenario not in SCENARIOS:
+            raise ConfigurationError("Choose where the positions move to")
+        if self.isolation_level not in ISOLATION_LEVELS:
+            raise ConfigurationError(f"The isolation level is one of {', '.join(ISOLATION_LEVELS)}")
+        return Scenario.of(self.scenario, self.value or None, group_id=group_id), parse_scope(self.scope.split())
+
+
+@dataclass(frozen=True, slots=True)
+class RewindEstimate:
+    """A preview, and what it costs.
+
+    :param target: of the group
+    :param kafka_conn_id: the connection that was used
+    :param rows: how many rows are removed; None where none are to be
+    :param tables: from which they are removed
+    """
+
+    preview: RewindPreview
+    target: GroupTarget
+    kafka_conn_id: str
+    rows: int | None = None
+    dead_letters: int | None = None
+    tables: tuple[DatabaseTable, ...] = ()
+
+    @property
+    def is_nothing(self) -> bool:
+        """Return whether there is nothing to execute."""
+        return not (self.preview.replacing if self.tables else self.preview.changed)
+
+    @property
+    def leaves_rows(self) -> bool:
+        """Return whether rows of offsets that will be read again stay in the target."""
+        return bool(not self.target.tables and self.preview.offsets_reread and not self.preview.moves_cluster)
+
+
+class _Refused(NamedTuple):
+    """Why nothing was done.
+
+    :param text: what the user may know
+    """
+
+    status: int
+    text: str
+
+
+def _switched_on() -> None:
+    if not rewinds_are_on():
+        raise HTTPException(
+            status.HTTP_403_FORBIDDEN,
+            "Rewinds in the web interface are turned off: [kafka_offsets] rewind_in_web_interface",
+        )
+
+
+router = APIRouter(dependencies=[Depends(_switched_on)])
+
+
+@router.get("/rewind")
+def rewind_form(
+    request: GroupRequestDep,
+    scenario: Annotated[str, Query(max_length=20)] = "",
+    value: Annotated[str, Query(max_length=250)] = "",
+) -> Response:
+    """Return the form of a rewind."""
+    return _form_page(request, _found(request), RewindForm(scenario, value))
+
+
+@router.post("/rewind/preview", dependencies=[FROM_THIS_SITE])
+def preview_page(request: GroupRequestDep, sent: FormDep) -> Response:
+    """Return what a rewind would do, or the form again with what is wrong. Nothing is changed."""
+    found, form = _found(request), _form(sent)
+    request.redeem(sent, "preview")
+    estimate = _attempt(request, lambda ledger: _estimate(ledger, request, found.summary, form), _PREVIEW_SECONDS)
+    if isinstance(estimate, _Refused):
+        return _form_page(request, found, form, *estimate)
+    preview = estimate.preview
+    partitions = [each for each in preview.partitions if each.changes or each.note or each.offsets_reread]
+    content = {
+        "preview": preview.as_dict(),
+        "tables": [table._asdict() for table in estimate.tables],
+        "abandon": form.abandon,
+    }
+    return request.page(
+        "rewind_preview.html",
+        estimate=estimate,
+        preview=preview,
+        command=replace_command(request.source, request.group_id, estimate, form) if estimate.leaves_rows else None,
+        partitions=partitions[:_PARTITIONS],
+        left_out=max(0, len(partitions) - _PARTITIONS),
+        unchanged=len(preview.partitions) - len(partitions),
+        form=form,
+        blocked=preview.open_batch is not None and not form.abandon,
+        ticket=request.issue("execute", content),
+    )
+
+
+@router.post("/rewind/execute", dependencies=[FROM_THIS_SITE])
+def execute(request: GroupRequestDep, sent: FormDep) -> Response:
+    """Execute a preview, as it was shown or not at all, and lead to its row in the history."""
+    _found(request)
+    number, content = request.redeem(sent, "execute")
+    reason, who = field(sent, "reason"), str(request.caller.user.get_name())
+    if not reason:
+        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "A rewind needs a reason. Nothing was changed")
+    result = _attempt(request, lambda ledger: _execute(ledger, content, number, who, reason), _EXECUTE_SECONDS)
+    if isinstance(result, _Refused):
+        return request.page("rewind_refused.html", result.status, text=result.text)
+    log.info("%s has rewound group %r of %s: %s", who, request.group_id, request.source, result)
+    if result.batch_id is None:
+        return request.redirect("group")
+    return request.redirect("batch", batch=result.batch_id)
+
+
+def _found(request: GroupRequest) -> Found[tuple[GroupTarget, str | None]]:
+    """Return the group, if the user may edit it, with its target, and the reason why its last rewind cannot be undone.
+
+    :raises HTTPException: 404 where the user may not see it, 403 where they may not edit it
+    """
+
+    def read(conn: Connection, tables: Tables) -> tuple[GroupTarget, str | None]:
+        target = request.target(conn, tables)
+        try:
+            state_before_last_rewind(Ledger(conn.engine, tables), request.group_id, {})
+        except KafkaOffsetsError as error:
+            return target, str(error)
+        return target, None
+
+    found = request.find(read)
+    request.check_edits(found, "Who moves the positions of a group")
+    return found
+
+
+def _form(sent: FormData) -> RewindForm:
+    scenario = field(sent, "scenario")
+    return RewindForm(
+        scenario,
+        field(sent, f"value-{scenario}"),
+        field(sent, "scope"),
+        field(sent, "kafka_conn_id"),
+        field(sent, "isolation_level") or ISOLATION_LEVELS[0],
+        replace=bool(field(sent, "replace")),
+        abandon=bool(field(sent, "abandon")),
+        new_cluster=bool(field(sent, "new_cluster")),
+    )
+
+
+def _form_page(
+    request: GroupRequest,
+    found: Found[tuple[GroupTarget, str | None]],
+    form: RewindForm,
+    status_code: int = status.HTTP_200_OK,
+    refused: str = "",
+) -> Response:
+    target, undo = found.more
+    return request.page(
+        "rewind.html",
+        status_code,
+        group=found.summary,
+        target=target,
+        undo=undo,
+        offered=_OFFERED,
+        form=form,
+        kafka_conn_ids=_kafka_conn_ids(request),
+        isolation_levels=ISOLATION_LEVELS,
+        refused=refused,
+        ticket=request.issue("preview"),
+    )
+
+
+def _attempt(request: GroupRequest, do: Callable[[Ledger], T], seconds: float) -> T | _Refused:
+    """Return what longer work with the state tables returns, or why it was refused."""
+    try:
+        return request.readings.run_long(request.source, do, seconds)
+    except (TooSlowError, KafkaOffsetsError, SQLAlchemyError) as error:
+        return _refusal(error, request)
+
+
+def _refusal(error: Exception, request: GroupRequest) -> _Refused:
+    match error:
+        case TooSlowError():
+            return _Refused(
+                status.HTTP_504_GATEWAY_TIMEOUT,
+                "This takes long, and goes on. If it is executed, the rewind will be in the history of the group, as a "
+                "whole or not at all.",
+            )
+        case errors.CommitUnknownError():
+            what = (
+                "Whether the positions were moved is not known: the rewind is in the history of the group as a whole, "
+                "or not at all"
+            )
+        case errors.DatabaseUnavailableError():
+            what = "The database could not do it. Nothing was changed"
+        case errors.KafkaUnavailableError():
+            # Which of the connections it was is in the text, which may name hosts.
+            what = "The Kafka cluster does not answer, or refuses"
+        case ConfigurationError() | errors.PlanningError() | errors.UnknownTopicError() | errors.LedgerError():
+            # Their texts have groups, topics and offsets, and no hosts.
+            return _Refused(status.HTTP_409_CONFLICT, str(error))
+        case _:
+            what = ""
+    conn_id = request.source.conn_id
+    known = Problem(what, shortened(str(error)), conn_id) if what else problem(error, conn_id)
+    return _Refused(status.HTTP_503_SERVICE_UNAVAILABLE, request.caller.text(known))
+
+
+def _estimate(ledger: Ledger, request: GroupRequest, group: GroupSummary, form: RewindForm) -> RewindEstimate:
+    """Return the preview of what a form asks for. Nothing is written.
+
+    :raises KafkaOffsetsError: see `preview_rewind`
+    """
+    scenario, scope = form.parsed(group.group_id)
+    if scenario.name == "to-group":
+        _check_other_group(ledger, request, str(scenario.value))
+    kafka_conn_id = _kafka_conn_id(request, group, form)
+    preview = preview_rewind(
+        group.group_id,
+        scenario,
+        engine=ledger.engine,
+        kafka_config=request.readings.connections.kafka_config(kafka_conn_id),
+        tables=ledger.tables,
+        scope=scope,
+        isolation_level=form.isolation_level,
+        new_cluster=form.new_cluster,
+    )
+    with ledger.connect() as conn:
+        target = request.target(conn, ledger.tables)
+        if not form.replace:
+            return RewindEstimate(preview, target, kafka_conn_id)
+        preview.refuse_replace()
+        if not target.tables:
+            raise ConfigurationError(
+                f"{target.unknown}: its rows cannot be removed here. Rewind with KafkaRewindOperator(replace=…), or "
+                "with 'airflow kafka-offsets rewind --replace --dag-id … --task-id …'"
+            )
+
+        def count_rows(replaced: ReplacedOffsets) -> int:
+            return sum(count_replaced(conn, table, replaced) for table in target.tables)
+
+        reread = {move.topic_partition: move.reread for move in preview.replacing if move.reread is not None}
+        topic_ids = {move.topic_partition: move.new.topic_id for move in preview.replacing if move.new is not None}
+        name = of_tables(target.tables).name
+        rows, letters = count_output(conn, ledger.tables, group.group_id, name, reread, topic_ids, count_rows)
+    return RewindEstimate(preview, target, kafka_conn_id, rows, letters, target.tables)
+
+
+def _execute(ledger: Ledger, content: Mapping[str, Any], number: str, who: str, reason: str) -> RewindResult:
+    """Execute the preview that a ticket holds.
+
+    :param content: see `preview_page`
+    :param number: of the ticket: a form that is sent twice is executed once
+    :raises KafkaOffsetsError: see `execute_rewind`
+    """
+    preview = RewindPreview.from_dict(content["preview"])
+    tables = tables_of(content["tables"])
+    return execute_rewind(
+        preview,
+        engine=ledger.engine,
+        tables=ledger.tables,
+        run=TaskRun(f"web interface:{number}"),
+        who=who,
+        reason=reason,
+        abandon=preview.open_batch if content["abandon"] else None,
+        replace=of_tables(tables) if tables else None,
+    )
+
+
+def _check_other_group(ledger: Ledger, request: GroupRequest, group_id: str) -> None:
+    """Raise if the user may not see the group whose positions are copied, as if there were none."""
+    with ledger.connect() as conn:
+        _, groups = group_summaries(conn, ledger.tables, [group_id])
+    if not groups or not request.caller.sees_group(request.source, groups[0]):
+        raise errors.NoPositionError(f"There is no group {group_id!r} in {request.source}, or you may not see it")
+
+
+def _kafka_conn_ids(request: GroupRequest) -> list[str]:
+    """Return the connections of Kafka that the group may be loaded through, and that the user may use."""
+    known = request.readings.sources(0.0)[request.source].kafka_conn_ids
+    return sorted(conn_id for conn_id in known if request.caller.shares_team(conn_id))
+
+
+def _kafka_conn_id(request: GroupRequest, group: GroupSummary, form: RewindForm) -> str:
+    """Return the connection that the form names, or the one that leads to the group's cluster."""
+    allowed = _kafka_conn_ids(request)
+    if form.kafka_conn_id:
+        if form.kafka_conn_id not in allowed:
+            raise ConfigurationError(f"The group is not loaded through connection {form.kafka_conn_id!r}")
+        return form.kafka_conn_id
+    if len(allowed) == 1:
+        return allowed[0]
+    for conn_id in allowed:
+        try:
+            if request.readings.connections.cluster(conn_id).cluster_id() == group.cluster_id:
+                return conn_id
+        except KafkaOffsetsError:
+            # Another one may lead there; the message below names those that do not.
+            continue
+    raise ConfigurationError(
+        f"No connection leads to the Kafka cluster of the group ({', '.join(allowed) or 'none is yours to use'}): "
+        "choose one"
+    )
