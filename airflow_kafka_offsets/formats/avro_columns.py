@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_kafka_offsets.formats.avro_schema import Field, Type
+from airflow_kafka_offsets.formats.record_format import SchemaError
 from airflow_kafka_offsets.formats.spark_ddl import spark_type
-from airflow_kafka_offsets.formats.wire_format import MismatchError, SchemaError, UnreadableError, relisted
+from airflow_kafka_offsets.formats.wire_format import MismatchError, UnreadableError, relisted
 from airflow_kafka_offsets.formats.years import OUT_OF_YEARS, out_of_years
 
 _INSTANT, _LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")

@@ -12,7 +12,8 @@ from airflow_kafka_offsets.formats.avro_columns import (
 )
 from airflow_kafka_offsets.formats.avro_reader import AvroReader
 from airflow_kafka_offsets.formats.avro_schema import Type, has_endless_lists
-from airflow_kafka_offsets.formats.wire_format import MismatchError, SchemaError, TwoReaders, UnreadableError
+from airflow_kafka_offsets.formats.record_format import SchemaError
+from airflow_kafka_offsets.formats.wire_format import MismatchError, TwoReaders, UnreadableError
 
 
 class AvroDecoder(TwoReaders):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from airflow_kafka_offsets.formats.wire_format import SchemaError
+from airflow_kafka_offsets.formats.record_format import SchemaError
 
 _PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 

@@ -12,8 +12,8 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from airflow_kafka_offsets.formats.record_format import SchemaError
 from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema
-from airflow_kafka_offsets.formats.wire_format import SchemaError
 
 _SCALARS = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_(), "string": pa.string()}
 

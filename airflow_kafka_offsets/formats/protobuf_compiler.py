@@ -11,8 +11,9 @@ from importlib import import_module, resources
 from pathlib import Path, PurePosixPath
 
 from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.exceptions import StagingError
+from airflow_kafka_offsets.formats.record_format import SchemaError
 from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema
-from airflow_kafka_offsets.formats.wire_format import SchemaError
 
 _MAIN = "kafka_offsets_schema.proto"
 
@@ -63,9 +64,17 @@ def compile_schemas(schemas: Mapping[str, RegisteredSchema]) -> dict[str, str | 
 
     The schema itself is the last file of its set.
 
-    :raises ModuleNotFoundError: grpcio-tools is not installed
+    :raises StagingError: grpcio-tools is not installed
     """
-    import_module("grpc_tools.protoc")
+    try:
+        import_module("grpc_tools.protoc")
+    except ModuleNotFoundError as error:
+        # On the worker it is there, and a retry fetches the newest schemas of the subject, which are compiled there.
+        raise StagingError(
+            f"A record has schema {', '.join(schemas)}, which the worker did not fetch, and grpcio-tools, which "
+            "compiles it, is not installed where Spark's executors run: retry, which fetches the newest schemas of the "
+            "subject, or install it there"
+        ) from error
     well_known = str(resources.files("grpc_tools").joinpath("_proto"))
     with tempfile.TemporaryDirectory(prefix="kafka-offsets-") as directory:
         problems: dict[str, str] = {}

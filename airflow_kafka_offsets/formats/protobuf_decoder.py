@@ -8,7 +8,8 @@ from airflow_kafka_offsets.formats.protobuf_columns import rows_of
 from airflow_kafka_offsets.formats.protobuf_fields import children_of, written
 from airflow_kafka_offsets.formats.protobuf_reader import ProtobufReader
 from airflow_kafka_offsets.formats.protobuf_schema import Message
-from airflow_kafka_offsets.formats.wire_format import MismatchError, SchemaError, TwoReaders
+from airflow_kafka_offsets.formats.record_format import SchemaError
+from airflow_kafka_offsets.formats.wire_format import MismatchError, TwoReaders
 
 
 class ProtobufDecoder(TwoReaders):

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from airflow_kafka_offsets.formats.protobuf_schema import Message
+from airflow_kafka_offsets.formats.record_format import SchemaError
 from airflow_kafka_offsets.formats.spark_ddl import spark_type
-from airflow_kafka_offsets.formats.wire_format import MismatchError, SchemaError
+from airflow_kafka_offsets.formats.wire_format import MismatchError
 
 # The types of fields, by their numbers in descriptor.proto.
 GROUP, MESSAGE, BYTES, ENUM, INT32 = 10, 11, 12, 14, 5

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from airflow_kafka_offsets.formats.wire_format import MAGIC, WIRE_PREFIX, SchemaError, schema_id
+from airflow_kafka_offsets.formats.record_format import SchemaError
+from airflow_kafka_offsets.formats.wire_format import MAGIC, WIRE_PREFIX, schema_id
 
 # More than any schema nests its messages.
 _DEEPEST = 32

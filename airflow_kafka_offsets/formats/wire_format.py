@@ -21,19 +21,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.bisection import Run, split_at_failures
-from airflow_kafka_offsets.core.text import shortened
-from airflow_kafka_offsets.formats.new_fields import new_field_error
-from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, OnNewField
+from airflow_kafka_offsets.core.text import first_few, shortened
+from airflow_kafka_offsets.exceptions import NewFieldError, NewSchemaError
+from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, OnNewField, SchemaError
 
 MAGIC, WIRE_PREFIX = b"\0", 5
 """In Confluent's wire format, the byte before the id of a schema, and the length of both."""
 
 # So many values are read one by one, which takes as long as a few passes of a quick reader.
 _FEW_VALUES = 64
-
-
-class SchemaError(ValueError):
-    """A text is no schema, or one that cannot be used, or there is none; the message says why."""
 
 
 class MismatchError(SchemaError):
@@ -186,6 +182,24 @@ class PrefixedDecoder:
             order = pc.sort_indices(pa.concat_arrays([part.indexes for part in parts]))
             columns = [column.take(order) for column in columns]
         return pa.RecordBatch.from_arrays(columns, schema=self._columns)
+
+
+def new_field_error(schema: str, fields: Sequence[str], on_new_field: OnNewField) -> NewFieldError:
+    """Return the error for records with fields that are no columns.
+
+    :param schema: theirs, for the message
+    """
+    names = first_few(map(repr, fields))
+    if on_new_field == "add":
+        return NewSchemaError(
+            f"{schema} has fields that are no columns yet: {names}. The schema was not known when the load was "
+            "planned: run the task again, which looks for new schemas of the subject. If it is of another subject, "
+            "name that one; if the subject has it no more, or behind many newer ones, declare the fields"
+        )
+    return NewFieldError(
+        f"{schema} has fields that are no columns: {names}. Nothing of this batch was written and no position moved; "
+        "declare them, or leave such fields out with on_new_field='ignore'"
+    )
 
 
 def _places(heads: pa.DictionaryArray) -> list[pa.Array | None]:

@@ -24,15 +24,9 @@ from airflow_kafka_offsets.core.options import (
 )
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.extra_columns import ExtraColumns
-from airflow_kafka_offsets.formats.new_fields import with_fields
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema, with_stored
-from airflow_kafka_offsets.formats.record_format import (
-    FORMATS,
-    ConnectedFormat,
-    Connections,
-    RecordFormat,
-    SchemaFormat,
-)
+from airflow_kafka_offsets.formats.record_format import FORMATS, Connections, RecordFormat
+from airflow_kafka_offsets.formats.registry_format import RegistryFormat
 from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.formats.whole_record import whole_record
@@ -102,9 +96,9 @@ class Pipeline:
         return tuple(conn_id for part in self._connected.values() for conn_id in part.conn_ids)
 
     @property
-    def _connected(self) -> dict[str, ConnectedFormat]:
+    def _connected(self) -> dict[str, RegistryFormat]:
         parts: dict[str, object] = {"value": self.value_format, "key": self.key_format}
-        return {part: value for part, value in parts.items() if isinstance(value, ConnectedFormat)}
+        return {part: value for part, value in parts.items() if isinstance(value, RegistryFormat)}
 
     def prepared(self, connections: Connections, engine: Engine) -> Pipeline:
         """Return the pipeline with formats that have what they need of other servers, the columns that
@@ -119,7 +113,7 @@ class Pipeline:
     def _with_formats(self, connections: Connections, engine: Engine) -> Pipeline:
         formats = [record_format for record_format in (self.value_format, self.key_format) if record_format is not None]
         on_new_field = self.extra_columns.on_new_field
-        if on_new_field != "ignore" and not any(isinstance(each, SchemaFormat) for each in formats):
+        if on_new_field != "ignore" and not any(isinstance(each, RegistryFormat) for each in formats):
             raise ConfigurationError(
                 f"on_new_field={on_new_field!r} needs a format whose records have schemas, such as Avro(…): what "
                 f"{type(self.value_format).__name__}(…) does not declare has no type"
@@ -176,16 +170,13 @@ class Pipeline:
     def _with_fields(
         self, record_format: RecordFormat | None, connections: Connections, engine: Engine
     ) -> RecordFormat | None:
-        if not isinstance(record_format, SchemaFormat):
+        if not isinstance(record_format, RegistryFormat):
             return record_format
         on_new_field = self.extra_columns.on_new_field
         if on_new_field == "ignore" and record_format.columns_from == "schema":
             return record_format
-        return with_fields(
-            record_format,
-            on_new_field,
-            self.sink.name,
-            lambda: self.sink.connect(engine, connections).prepare(None).known,
+        return record_format.with_fields(
+            on_new_field, self.sink.name, lambda: self.sink.connect(engine, connections).prepare(None).known
         )
 
     def with_schemas(self, stored: Sequence[ReadSchema]) -> Pipeline:
