@@ -78,22 +78,25 @@ class Avro(RegistryFormat):
         return self._reader()
 
     def slow_reason(self, schema: Any) -> str | None:
-        from airflow_kafka_offsets.formats.avro_reader import AvroReader
+        from airflow_kafka_offsets.formats.avro_decoder import AvroReader
+        from airflow_kafka_offsets.formats.avro_schema import as_record
 
-        kind = _parsed(schema)
-        fields = [f"f{place}" for place, part in enumerate(kind.fields) if part.type.physical is not None]
-        if AvroReader(kind, fields if kind.kind == "record" else ["f0"]).is_vectorized:
+        kind = as_record(_parsed(schema), self.column)
+        places = [place for place, part in enumerate(kind.fields) if part.type.physical is not None]
+        if AvroReader(kind, places).is_vectorized:
             return None
         return "it is recursive, or has a union of several types"
 
     def schema_columns(self) -> pa.Schema | None:
         from airflow_kafka_offsets.formats.avro_columns import columns_of
+        from airflow_kafka_offsets.formats.avro_schema import as_record
 
         reader = self._reader()
-        return None if reader is None else columns_of(reader, self.column)
+        return None if reader is None else columns_of(as_record(reader, self.column))
 
     def field_types(self) -> Mapping[str, Callable[[], pa.DataType]]:
         from airflow_kafka_offsets.formats.avro_columns import column_type, fields_with_values
+        from airflow_kafka_offsets.formats.avro_schema import as_record
 
         reader = self._reader()
         kinds = [_parsed(texts) for texts in reversed(self.schemas.values())]
@@ -101,11 +104,9 @@ class Avro(RegistryFormat):
         aliases = {alias for part in reader.fields for alias in part.aliases} if reader is not None else set()
         types: dict[str, Callable[[], pa.DataType]] = {}
         for kind in kinds if reader is None else [reader, *kinds]:
-            is_record = kind.kind == "record"
-            own = [(part.name, part.type) for part in fields_with_values(kind)] if is_record else [(self.column, kind)]
-            for name, part in own:
-                if name not in aliases:
-                    types.setdefault(name, partial(column_type, part, name))
+            for part in fields_with_values(as_record(kind, self.column)):
+                if part.name not in aliases:
+                    types.setdefault(part.name, partial(column_type, part.type, part.name))
         return types
 
     @property

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
@@ -62,14 +61,13 @@ class JsonSchema(RegistryFormat):
         return None if self.latest is None else columns_of(_registered(self.schemas[self.latest]))
 
     def field_types(self) -> Mapping[str, Callable[[], pa.DataType]]:
-        from airflow_kafka_offsets.formats.json_schema import column_type, property_names
+        from airflow_kafka_offsets.formats.json_schema import property_types
 
         types: dict[str, Callable[[], pa.DataType]] = {}
         for number, plain in reversed(self.schemas.items()):
-            registered = _registered(plain)
             try:
-                for name in property_names(registered):
-                    types.setdefault(name, partial(column_type, registered, name))
+                for name, type_of in property_types(_registered(plain)).items():
+                    types.setdefault(name, type_of)
             except SchemaError as error:
                 raise ConfigurationError(
                     f"The properties of the JSON Schema {number} are not known: {error}"
@@ -104,9 +102,9 @@ class _JsonValues:
 
 
 def _unread(plain: _Plain, columns: pa.Schema) -> list[str]:
-    from airflow_kafka_offsets.formats.json_schema import property_names
+    from airflow_kafka_offsets.formats.json_schema import property_types
 
-    return [name for name in property_names(_registered(plain)) if name not in columns.names]
+    return [name for name in property_types(_registered(plain)) if name not in columns.names]
 
 
 def _registered(plain: _Plain) -> RegisteredSchema:

@@ -92,7 +92,7 @@ class Protobuf(RegistryFormat):
         return wire_prefix_length(head)
 
     def plain_schemas(self, registered: Mapping[str, RegisteredSchema]) -> Mapping[str, str | SchemaError]:
-        from airflow_kafka_offsets.formats.protobuf_compiler import compile_schemas
+        from airflow_kafka_offsets.formats.protobuf_schema import compile_schemas
 
         return compile_schemas(registered)
 

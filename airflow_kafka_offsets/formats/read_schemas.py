@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from airflow_kafka_offsets.formats.record_format import Decoder, RecordFormat, SchemaError
+from airflow_kafka_offsets.formats.extra_columns import WholeRecord
+from airflow_kafka_offsets.formats.record_format import Decoder, RecordFormat
 from airflow_kafka_offsets.formats.registry_format import RegistryFormat
-from airflow_kafka_offsets.formats.whole_record import WholeRecord
-from airflow_kafka_offsets.formats.wire_format import PrefixedDecoder, schema_id
+from airflow_kafka_offsets.formats.wire_format import PrefixedDecoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,6 @@ def has_schema_ids(record_format: RecordFormat) -> bool:
     """Return whether values begin with the id of a schema, in Confluent's wire format."""
     value = formats_of(record_format)["value"]
     return isinstance(value, RegistryFormat) and value.registry_conn_id is not None
-
-
-def schema_id_of(value: bytes | None) -> int | None:
-    """Return the id at the beginning of a value; None where it has none."""
-    try:
-        return None if value is None else schema_id(value)
-    except SchemaError:
-        return None
 
 
 def formats_of(record_format: RecordFormat) -> dict[str, RecordFormat]:

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 FORMATS = {
     "avro": "airflow_kafka_offsets.formats.avro_format:Avro",
-    "json": "airflow_kafka_offsets.formats.json_format:Json",
+    "json": "airflow_kafka_offsets.formats.simple_formats:Json",
     "json_schema": "airflow_kafka_offsets.formats.json_schema_format:JsonSchema",
     "protobuf": "airflow_kafka_offsets.formats.protobuf_format:Protobuf",
-    "raw": "airflow_kafka_offsets.formats.raw:Raw",
-    "record": "airflow_kafka_offsets.formats.whole_record:WholeRecord",
-    "text": "airflow_kafka_offsets.formats.text:Text",
+    "raw": "airflow_kafka_offsets.formats.simple_formats:Raw",
+    "record": "airflow_kafka_offsets.formats.extra_columns:WholeRecord",
+    "text": "airflow_kafka_offsets.formats.simple_formats:Text",
 }
 """The class of each format, by its kind."""
 

@@ -145,7 +145,7 @@ class RegistryFormat(Templated, ABC):
 
         :raises ConfigurationError: the DDL or the schema cannot be used, or nothing says what the columns are
         """
-        from airflow_kafka_offsets.formats.spark_ddl import parse_ddl
+        from airflow_kafka_offsets.formats.columns import parse_ddl
 
         self._check()
         if self.ddl is not None:
@@ -276,7 +276,7 @@ class RegistryFormat(Templated, ABC):
         """
         import pyarrow as pa
 
-        from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
+        from airflow_kafka_offsets.formats.columns import spark_ddl
 
         types = self.field_types()
         if self.columns_from == "target":

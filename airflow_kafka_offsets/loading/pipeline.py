@@ -23,13 +23,11 @@ from airflow_kafka_offsets.core.options import (
     check_rendered,
 )
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats.extra_columns import ExtraColumns
+from airflow_kafka_offsets.formats.columns import row_columns, spark_ddl
+from airflow_kafka_offsets.formats.extra_columns import ExtraColumns, whole_record
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema, with_stored
 from airflow_kafka_offsets.formats.record_format import FORMATS, Connections, RecordFormat
 from airflow_kafka_offsets.formats.registry_format import RegistryFormat
-from airflow_kafka_offsets.formats.row_columns import row_columns
-from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
-from airflow_kafka_offsets.formats.whole_record import whole_record
 from airflow_kafka_offsets.ledger.tables import NAME_LENGTH, Tables
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES, OnBadRecord
 from airflow_kafka_offsets.sinks.fan_out import as_sink, transform_of

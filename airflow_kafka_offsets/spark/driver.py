@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import StagingError, TransformError
+from airflow_kafka_offsets.formats.columns import spark_ddl
 from airflow_kafka_offsets.formats.read_schemas import with_texts
-from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.spark.display import Display
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.row_by_row import advice

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.bisection import Failure, split_at_failures
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.formats.years import OUT_OF_YEARS, out_of_years
+from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, out_of_years
 from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 
 

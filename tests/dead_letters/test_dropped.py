@@ -13,7 +13,7 @@ from airflow_kafka_offsets.dead_letters.drop import drop_dead_letters
 from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import LedgerError
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.loading.stage import stage
 from airflow_kafka_offsets.staging.refused import Record
 from tests.support.clients import Kafka, produce

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, RegistryUnavailableError, StagingError
-from airflow_kafka_offsets.formats import avro_reader, registry_format, schema_registry
+from airflow_kafka_offsets.formats import avro_decoder, registry_format, schema_registry
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.record_format import Decoded, from_plain, to_plain
 from tests.support.avro import encode, wire
@@ -172,7 +172,7 @@ def test_a_schema_that_the_quick_reader_does_not_know_is_decoded_one_by_one(
         "orders-value", {"type": "record", "name": "r", "fields": [{"name": "id", "type": ["int", "null", POINT]}]}
     )
     # As if the rules said that it could.
-    monkeypatch.setattr(avro_reader, "is_vectorized", lambda kind: True)
+    monkeypatch.setattr(avro_decoder, "is_vectorized", lambda kind: True)
     rows, bad = decode(server, prepared(server, replace(AVRO, ddl="id INT")), wire(1, b"\x00\x04"), wire(1, b"\x02"))
     assert (rows.column("id").to_pylist(), bad) == ([2, None], [])
 

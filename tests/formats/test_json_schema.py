@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats import registry_format
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.columns import spark_ddl
 from airflow_kafka_offsets.formats.json_schema import columns_of
 from airflow_kafka_offsets.formats.json_schema_format import JsonSchema
 from airflow_kafka_offsets.formats.record_format import Decoded, SchemaError, from_plain, to_plain
 from airflow_kafka_offsets.formats.schema_registry import Reference, RegisteredSchema
-from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
+from airflow_kafka_offsets.formats.simple_formats import Json
 from tests.support.corruption import corrupted
 from tests.support.decoding import decoded_as, record_batch
 from tests.support.examples import examples

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
-from airflow_kafka_offsets.formats import protobuf_compiler, registry_format
+from airflow_kafka_offsets.formats import protobuf_schema, registry_format
 from airflow_kafka_offsets.formats.protobuf_format import Protobuf
 from airflow_kafka_offsets.formats.record_format import Decoded, from_plain, to_plain
 from tests.support.decoding import record_batch
@@ -98,7 +98,7 @@ def test_a_missing_compiler_on_executors_is_no_records_fault(
     def missing(_: object) -> None:
         raise ModuleNotFoundError("grpc_tools")
 
-    monkeypatch.setattr(protobuf_compiler, "import_module", missing)
+    monkeypatch.setattr(protobuf_schema, "import_module", missing)
     assert decode(server, found, wire(1, b"", 0)).rows.num_rows == 1
     with pytest.raises(StagingError, match="schema 7, which the worker did not fetch, and grpcio-tools") as raised:
         decode(server, found, wire(7, b"", 0))

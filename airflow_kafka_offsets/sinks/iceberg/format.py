@@ -25,7 +25,7 @@ from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.database.errors import database_message, is_outage
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
-from airflow_kafka_offsets.formats.spark_ddl import parse_ddl
+from airflow_kafka_offsets.formats.columns import parse_ddl
 from airflow_kafka_offsets.sinks.iceberg.catalogs import (
     PositionsCatalog,
     catalog_properties,

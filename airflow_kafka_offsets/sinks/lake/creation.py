@@ -10,8 +10,7 @@ import pyarrow as pa
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.core.uris import holds_credentials
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
-from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
-from airflow_kafka_offsets.formats.spark_ddl import parse_ddl
+from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, parse_ddl
 from airflow_kafka_offsets.writers.object_files import is_local, local_path
 from airflow_kafka_offsets.writers.table_rows import file_columns
 

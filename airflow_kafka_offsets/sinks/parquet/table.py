@@ -22,7 +22,7 @@ from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, StagedFileError, TargetError
-from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
+from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.lake.creation import check_parameters, created_columns
 from airflow_kafka_offsets.sinks.lake.fields import fields_of
 from airflow_kafka_offsets.sinks.lake.left_files import is_attempt, remove_left

@@ -18,7 +18,7 @@ from airflow_kafka_offsets.database.identifiers import without_placeholders
 from airflow_kafka_offsets.database.mysql import error_number, is_mysql
 from airflow_kafka_offsets.database.rights import check_rights
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
-from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
+from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.sql.column_types import add_column
 from airflow_kafka_offsets.sinks.upsert_key import check_names, quoted_names
 

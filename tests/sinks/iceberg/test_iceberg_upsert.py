@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets import Limits, Staging
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, StagingError, TargetError
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.sinks.iceberg.creation import ORIGIN
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.sinks.table import Output
