@@ -17,10 +17,10 @@ from airflow_kafka_offsets.formats.read_schemas import has_schema_ids, schemas_r
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder, decoder_of
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.slice_notes import SliceReport
+from airflow_kafka_offsets.staging.arrow_files import read_records
 from airflow_kafka_offsets.staging.dead_letters import DeadLetterFile
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
-from airflow_kafka_offsets.staging.records import read_records
 from airflow_kafka_offsets.transforms.columns import check_columns
 from airflow_kafka_offsets.transforms.transform import BatchFunction
 from airflow_kafka_offsets.writers.refused_rows import RefusedRows

@@ -18,10 +18,9 @@ from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, RECORD
 from airflow_kafka_offsets.exceptions import RecordError, TargetError
 from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, out_of_years
 from airflow_kafka_offsets.staging.arrow_files import record_batches
-from airflow_kafka_offsets.staging.branches import combined
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile
-from airflow_kafka_offsets.staging.refused import REASON, Record, RefusedRecords
+from airflow_kafka_offsets.staging.rows import REASON, Record, RefusedRecords, combined
 
 # What a writer holds at once beside one record batch.
 _CHUNK_BYTES = 64 << 20

@@ -15,7 +15,7 @@ from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import LedgerError
 from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.loading.stage import stage
-from airflow_kafka_offsets.staging.refused import Record
+from airflow_kafka_offsets.staging.rows import Record
 from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory, rows
 from tests.support.verifying import LEFT_OUT, reread

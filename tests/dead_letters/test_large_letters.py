@@ -17,7 +17,7 @@ from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_lett
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.kafka import producer
-from airflow_kafka_offsets.staging.records import write_records
+from airflow_kafka_offsets.staging.arrow_files import write_records
 from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory
 

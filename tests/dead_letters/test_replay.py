@@ -21,7 +21,7 @@ from airflow_kafka_offsets.ledger.overview import batches
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.stage import stage
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from airflow_kafka_offsets.staging.refused import Record
+from airflow_kafka_offsets.staging.rows import Record
 from tests.support.clients import Kafka, produce, producer
 from tests.support.database_faults import ADDED
 from tests.support.loads import Loader, TopicFactory, names, rows

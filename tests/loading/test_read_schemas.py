@@ -22,8 +22,8 @@ from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.ledger.overview import batch_parts
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.replaying.replay import replay
+from airflow_kafka_offsets.sinks.sql.connected_table import SqlTarget
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from airflow_kafka_offsets.sinks.sql.target import SqlTarget
 from tests.support.avro import encode, wire
 from tests.support.clients import Kafka, producer
 from tests.support.inline import InlineLauncher

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.types import TypeEngine
 
-from airflow_kafka_offsets.database.column_types import AnyBytes, ExactText
+from airflow_kafka_offsets.database.tables import AnyBytes, ExactText
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.formats.columns import row_columns
 from airflow_kafka_offsets.formats.simple_formats import Json

@@ -12,14 +12,14 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mssql, postgresql, sqlite
 from sqlalchemy.engine import Connection, Dialect
 
-from airflow_kafka_offsets.database.identifiers import without_placeholders
+from airflow_kafka_offsets.database.tables import without_placeholders
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, row_columns
 from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.sinks.sql.column_types import created_table
+from airflow_kafka_offsets.sinks.sql.connected_table import SqlTarget
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from airflow_kafka_offsets.sinks.sql.target import SqlTarget
-from airflow_kafka_offsets.sinks.sql.upsert_key import check_key
+from airflow_kafka_offsets.sinks.sql.upsert import check_key
 from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile

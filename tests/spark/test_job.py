@@ -17,8 +17,7 @@ from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead, StagedFile
 from airflow_kafka_offsets.staging.rows import TargetColumns
 from airflow_kafka_offsets.transforms.arrow import ArrowTransform
-from airflow_kafka_offsets.transforms.body import TaskBody
-from airflow_kafka_offsets.transforms.dataframe import DataFrameFunction
+from airflow_kafka_offsets.transforms.dataframe import DataFrameFunction, TaskBody
 from airflow_kafka_offsets.transforms.sql import Sql
 
 COLUMNS = row_columns(Json("id BIGINT NOT NULL, price DECIMAL(10,2), `größe x` ARRAY<STRUCT<a: TIMESTAMP_NTZ>>"))

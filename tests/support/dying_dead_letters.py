@@ -19,7 +19,7 @@ from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.refused import Record
+from airflow_kafka_offsets.staging.rows import Record
 from tests.support.dying_load import _after, _before, stage_module
 from tests.support.dying_rewind import Stop
 

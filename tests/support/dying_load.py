@@ -53,7 +53,7 @@ for _name in (
     "sqlalchemy.dialects.mysql",
     "sqlalchemy.dialects.postgresql",
     "sqlalchemy.dialects.sqlite",
-    "airflow_kafka_offsets.database.reflection",
+    "airflow_kafka_offsets.database.tables",
     "airflow_kafka_offsets.formats.json_decoder",
     "airflow_kafka_offsets.kafka.reader",
 ):

@@ -12,13 +12,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
+from airflow_kafka_offsets.sinks.sql.connected_table import SqlTarget
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from airflow_kafka_offsets.sinks.sql.target import SqlTarget
 from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
-from airflow_kafka_offsets.staging.refused import RefusedRecords
-from airflow_kafka_offsets.staging.rows import StagedRows
+from airflow_kafka_offsets.staging.rows import RefusedRecords, StagedRows
 
 Row = dict[str, Any]
 

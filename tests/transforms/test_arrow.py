@@ -19,7 +19,7 @@ from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError, TransformError
-from airflow_kafka_offsets.staging.refused import Record
+from airflow_kafka_offsets.staging.rows import Record
 from airflow_kafka_offsets.transforms.arrow import ArrowTransform
 from airflow_kafka_offsets.transforms.transform import to_plain
 from tests.support.clients import produce

@@ -18,7 +18,7 @@ from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
 from airflow_kafka_offsets.operators.task_decorator import KafkaBatchTask, kafka_batch_task
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from airflow_kafka_offsets.transforms.body import TaskBody
+from airflow_kafka_offsets.transforms.dataframe import TaskBody
 
 PARAMETERS: dict[str, Any] = {
     "group_id": "g",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from airflow_kafka_offsets.core.addresses import holds_credentials
 from airflow_kafka_offsets.core.origin import BATCH_ID
-from airflow_kafka_offsets.core.uris import holds_credentials
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, parse_ddl
 from airflow_kafka_offsets.writers.object_files import is_local, local_path

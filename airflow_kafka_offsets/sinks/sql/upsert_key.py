@@ -14,13 +14,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex
 
 from airflow_kafka_offsets.core.origin import RECORD
-from airflow_kafka_offsets.database.identifiers import without_placeholders
 from airflow_kafka_offsets.database.mysql import error_number, is_mysql
-from airflow_kafka_offsets.database.rights import check_rights
+from airflow_kafka_offsets.database.tables import check_rights, without_placeholders
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
+from airflow_kafka_offsets.sinks.row_origin import check_names, quoted_names
 from airflow_kafka_offsets.sinks.sql.column_types import add_column
-from airflow_kafka_offsets.sinks.upsert_key import check_names, quoted_names
 
 # MySQL's error.
 _NO_RIGHT_TO_DATABASE = 1044

@@ -24,7 +24,7 @@ from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.manifest import MANIFEST
-from airflow_kafka_offsets.staging.refused import Record
+from airflow_kafka_offsets.staging.rows import Record
 from airflow_kafka_offsets.verification.verify import verify
 from tests.support import fixtures
 from tests.support.clients import Kafka, produce
