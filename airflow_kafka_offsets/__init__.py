@@ -24,13 +24,10 @@ _MODULES = {
         "StateTables",
     ),
     "airflow_kafka_offsets.formats.avro_format": ("Avro",),
-    "airflow_kafka_offsets.formats.extra_columns": ("ExtraColumns",),
-    "airflow_kafka_offsets.formats.header": ("Header",),
-    "airflow_kafka_offsets.formats.json_format": ("Json",),
+    "airflow_kafka_offsets.formats.extra_columns": ("ExtraColumns", "Header"),
     "airflow_kafka_offsets.formats.json_schema_format": ("JsonSchema",),
     "airflow_kafka_offsets.formats.protobuf_format": ("Protobuf",),
-    "airflow_kafka_offsets.formats.raw": ("Raw",),
-    "airflow_kafka_offsets.formats.text": ("Text",),
+    "airflow_kafka_offsets.formats.simple_formats": ("Json", "Raw", "Text"),
     "airflow_kafka_offsets.dead_letters.replay": ("replay_dead_letters",),
     "airflow_kafka_offsets.dead_letters.selection": ("DeadLetterFilter", "drop_dead_letters"),
     "airflow_kafka_offsets.loading.context": ("LoadResult",),
@@ -83,12 +80,12 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.dead_letters.selection import drop_dead_letters as drop_dead_letters
     from airflow_kafka_offsets.formats.avro_format import Avro as Avro
     from airflow_kafka_offsets.formats.extra_columns import ExtraColumns as ExtraColumns
-    from airflow_kafka_offsets.formats.header import Header as Header
-    from airflow_kafka_offsets.formats.json_format import Json as Json
+    from airflow_kafka_offsets.formats.extra_columns import Header as Header
     from airflow_kafka_offsets.formats.json_schema_format import JsonSchema as JsonSchema
     from airflow_kafka_offsets.formats.protobuf_format import Protobuf as Protobuf
-    from airflow_kafka_offsets.formats.raw import Raw as Raw
-    from airflow_kafka_offsets.formats.text import Text as Text
+    from airflow_kafka_offsets.formats.simple_formats import Json as Json
+    from airflow_kafka_offsets.formats.simple_formats import Raw as Raw
+    from airflow_kafka_offsets.formats.simple_formats import Text as Text
     from airflow_kafka_offsets.loading.context import LoadResult as LoadResult
     from airflow_kafka_offsets.loading.load import load as load
     from airflow_kafka_offsets.loading.pipeline import LoadOptions as LoadOptions

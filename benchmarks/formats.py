@@ -19,12 +19,11 @@ import pyarrow as pa
 from google.protobuf.message_factory import GetMessageClass
 
 from airflow_kafka_offsets.formats.avro_format import Avro
-from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.json_schema_format import JsonSchema
-from airflow_kafka_offsets.formats.protobuf_compiler import compile_schemas
 from airflow_kafka_offsets.formats.protobuf_format import Protobuf
-from airflow_kafka_offsets.formats.protobuf_schema import schema_of
+from airflow_kafka_offsets.formats.protobuf_schema import compile_schemas, schema_of
 from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema
+from airflow_kafka_offsets.formats.simple_formats import Json
 
 RECORDS, ROUNDS, REPEATS = 10_000, 7, 4
 

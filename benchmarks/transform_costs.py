@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.formats.row_columns import row_columns
+from airflow_kafka_offsets.formats.columns import row_columns
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.tasks import stage_slices
 from airflow_kafka_offsets.staging.rows import TargetColumns

@@ -17,8 +17,7 @@ from airflow_kafka_offsets.cli.command import usage
 from airflow_kafka_offsets.core.options import Reading, Staging, StateTables
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.formats.raw import Raw
+from airflow_kafka_offsets.formats.simple_formats import Json, Raw
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.fan_out import of_tables
 from airflow_kafka_offsets.sinks.sink import DatabaseTable, Sink

@@ -10,17 +10,16 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Context, Decimal
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_kafka_offsets.formats.avro_schema import Field, Type
-from airflow_kafka_offsets.formats.spark_ddl import spark_type
-from airflow_kafka_offsets.formats.wire_format import MismatchError, SchemaError, UnreadableError, relisted
-from airflow_kafka_offsets.formats.years import OUT_OF_YEARS, out_of_years
-
-_INSTANT, _LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
+from airflow_kafka_offsets.formats.avro_schema import TIMESTAMP_UNITS, Field, Type
+from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, out_of_years, relisted, spark_type
+from airflow_kafka_offsets.formats.record_format import SchemaError
+from airflow_kafka_offsets.formats.wire_format import MismatchError, UnreadableError
 
 _TYPES = {
     "boolean": pa.bool_(),
@@ -36,8 +35,8 @@ _TYPES = {
     "date": pa.date32(),
     "time-millis": pa.string(),
     "time-micros": pa.string(),
-    **{f"timestamp-{unit}": _INSTANT for unit in ("millis", "micros", "nanos")},
-    **{f"local-timestamp-{unit}": _LOCAL for unit in ("millis", "micros", "nanos")},
+    **{f"timestamp-{unit}": pa.timestamp("us", "UTC") for unit in TIMESTAMP_UNITS},
+    **{f"local-timestamp-{unit}": pa.timestamp("us") for unit in TIMESTAMP_UNITS},
 }
 
 _EXACT = Context(prec=76)
@@ -56,14 +55,11 @@ _MEMBER = re.compile(r"member\d+", re.ASCII)
 _PROMOTED = {("int", "long"): pa.int64(), ("float", "double"): pa.float64()}
 
 
-def columns_of(kind: Type, column: str) -> pa.Schema:
-    """Return the columns of a schema. All are nullable: the values of tombstones are null.
+def columns_of(kind: Type) -> pa.Schema:
+    """Return the columns of a record. All are nullable: the values of tombstones are null.
 
-    :param column: the name of the only column, of a type that is no record
     :raises SchemaError: a type has no column
     """
-    if kind.kind != "record":
-        return pa.schema([(column, column_type(kind, column))])
     return pa.schema([(part.name, column_type(part.type, part.name)) for part in kind.fields])
 
 
@@ -141,10 +137,7 @@ def converted(array: pa.Array, kind: Type, declared: pa.DataType, reader: Type |
     """
     if max(len(kind.branches), len(reader.branches) if reader is not None else 0) > 1:
         return _of_branches(array, kind, declared, reader)
-    if reader is not None and reader.kind == "union":
-        reader = reader.branches[0] if reader.branches else None
-    if kind.kind == "union":
-        kind = kind.branches[0] if kind.branches else Type("null")
+    kind, reader = _only_branch(kind), _only_branch(reader) if reader is not None else None
     if kind.kind == "null":
         return pa.nulls(len(array), declared)
     if kind.physical is None:
@@ -160,6 +153,10 @@ def converted(array: pa.Array, kind: Type, declared: pa.DataType, reader: Type |
     if kind.kind in ("array", "map") and pa.types.is_list(declared):
         return _of_items(array, kind, declared, reader)
     return _scalar(array, kind, declared)
+
+
+def _only_branch(kind: Type) -> Type:
+    return kind.branches[0] if kind.branches else Type("null")
 
 
 def _child(array: pa.Array, name: str, kind: Type, field: pa.Field, reader: Field | None) -> pa.Array:
@@ -292,14 +289,16 @@ def _scalar(array: pa.Array, kind: Type, declared: pa.DataType) -> pa.Array:
     if pa.types.is_decimal(declared) and name == "decimal":
         return _decimals(array, kind, declared)
     if name == "enum" and declared == pa.string():
-        if pc.any(pc.or_(pc.less(array, 0), pc.greater_equal(array, len(kind.symbols)))).as_py():
-            raise UnreadableError("it has a symbol that its enum has not")
-        return pa.DictionaryArray.from_arrays(array, pa.array(kind.symbols, pa.string())).cast(pa.string())
-    convert = _CONVERSIONS.get((name, declared)) or _CONVERSIONS.get((kind.kind, declared))
-    if convert is None or (kind.kind == "fixed" and declared == pa.string() and name != "uuid"):
+        return _symbols(array, kind.symbols)
+    promoted = [_TYPES.get(each) for each in (kind.kind, *_PROMOTIONS.get(kind.kind, ()))]
+    if name in _CONVERSIONS and declared == _TYPES[name]:
+        convert = _CONVERSIONS[name]
+    elif declared in promoted:
+        convert = _cast
+    else:
         raise MismatchError(f"it was written as {name}, which cannot become {spark_type(declared)}")
     try:
-        values = convert(array)
+        values = convert(array, declared)
     except pa.ArrowInvalid:
         raise UnreadableError(f"a value of type {name} does not fit {spark_type(declared)}") from None
     if out_of_years(values):
@@ -307,55 +306,48 @@ def _scalar(array: pa.Array, kind: Type, declared: pa.DataType) -> pa.Array:
     return values
 
 
-def _cast(declared: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+def _symbols(places: pa.Array, symbols: Sequence[str]) -> pa.Array:
+    if pc.any(pc.or_(pc.less(places, 0), pc.greater_equal(places, len(symbols)))).as_py():
+        raise UnreadableError("it has a symbol that its enum has not")
+    return pa.DictionaryArray.from_arrays(places, pa.array(symbols, pa.string())).cast(pa.string())
+
+
+def _cast(array: pa.Array, declared: pa.DataType) -> pa.Array:
     # Promoting a number to a float may round it, as in every implementation of Avro.
-    return lambda array: array.cast(declared, safe=not pa.types.is_floating(declared))
+    return array.cast(declared, safe=not pa.types.is_floating(declared))
 
 
-def _timestamps(unit: str, declared: pa.DataType) -> Callable[[pa.Array], pa.Array]:
-    def convert(array: pa.Array) -> pa.Array:
-        if unit == "millis":
-            array = pc.multiply_checked(array, 1000)
-        if unit == "nanos":
-            # Towards the past, on both sides of 1970.
-            quotients = pc.divide(array, 1000)
-            is_later = pc.less(array, pc.multiply(quotients, 1000))
-            array = pc.subtract(quotients, is_later.cast(pa.int64()))
-        return array.cast(declared)
-
-    return convert
+def _timestamps(unit: str, array: pa.Array, declared: pa.DataType) -> pa.Array:
+    if unit == "millis":
+        array = pc.multiply_checked(array, 1000)
+    if unit == "nanos":
+        # Towards the past, on both sides of 1970.
+        quotients = pc.divide(array, 1000)
+        is_later = pc.less(array, pc.multiply(quotients, 1000))
+        array = pc.subtract(quotients, is_later.cast(pa.int64()))
+    return array.cast(declared)
 
 
-def _times(unit: pa.DataType, day: int) -> Callable[[pa.Array], pa.Array]:
-    def convert(array: pa.Array) -> pa.Array:
-        if pc.any(pc.or_(pc.less(array, 0), pc.greater_equal(array, day))).as_py():
-            raise UnreadableError("a time lies outside of the day")
-        return array.cast(unit).cast(pa.string())
-
-    return convert
+def _times(unit: pa.DataType, day: int, array: pa.Array, declared: pa.DataType) -> pa.Array:
+    if pc.any(pc.or_(pc.less(array, 0), pc.greater_equal(array, day))).as_py():
+        raise UnreadableError("a time lies outside of the day")
+    return array.cast(unit).cast(declared)
 
 
-def _uuids(array: pa.Array) -> pa.Array:
-    return pa.array(
-        [None if value is None else str(uuid.UUID(bytes=value)) for value in array.to_pylist()], pa.string()
-    )
+def _uuids(array: pa.Array, declared: pa.DataType) -> pa.Array:
+    if array.type == declared:
+        return array
+    return pa.array([None if value is None else str(uuid.UUID(bytes=value)) for value in array.to_pylist()], declared)
 
 
-_CONVERSIONS: Mapping[tuple[str, pa.DataType], Callable[[pa.Array], pa.Array]] = {
-    ("boolean", pa.bool_()): _cast(pa.bool_()),
-    **{("int", kind): _cast(kind) for kind in (pa.int32(), pa.int64(), pa.float32(), pa.float64())},
-    **{("long", kind): _cast(kind) for kind in (pa.int64(), pa.float32(), pa.float64())},
-    **{("float", kind): _cast(kind) for kind in (pa.float32(), pa.float64())},
-    ("double", pa.float64()): _cast(pa.float64()),
-    **{(kind, to): _cast(to) for kind in ("bytes", "string") for to in (pa.binary(), pa.string())},
-    ("fixed", pa.binary()): _cast(pa.binary()),
-    ("uuid", pa.string()): lambda array: array if array.type == pa.string() else _uuids(array),
-    ("date", pa.date32()): _cast(pa.date32()),
-    ("time-millis", pa.string()): _times(pa.time32("ms"), 86_400_000),
-    ("time-micros", pa.string()): _times(pa.time64("us"), 86_400_000_000),
-    **{(f"timestamp-{unit}", _INSTANT): _timestamps(unit, _INSTANT) for unit in ("millis", "micros", "nanos")},
-    **{(f"local-timestamp-{unit}", _LOCAL): _timestamps(unit, _LOCAL) for unit in ("millis", "micros", "nanos")},
+_CONVERSIONS: Mapping[str, Callable[[pa.Array, pa.DataType], pa.Array]] = {
+    "uuid": _uuids,
+    "date": _cast,
+    "time-millis": partial(_times, pa.time32("ms"), 86_400_000),
+    "time-micros": partial(_times, pa.time64("us"), 86_400_000_000),
+    **{f"{local}timestamp-{unit}": partial(_timestamps, unit) for local in ("", "local-") for unit in TIMESTAMP_UNITS},
 }
+"""How values of logical types become their columns."""
 
 
 def _decimals(array: pa.Array, kind: Type, declared: pa.Decimal128Type) -> pa.Array:

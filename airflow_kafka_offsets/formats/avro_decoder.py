@@ -1,8 +1,22 @@
-"""The decoder of the format Avro: the values of one writer's schema, as the declared columns."""
+"""The decoder of the format Avro: the values of one writer's schema, as the declared columns.
+
+What is quick reads files, whose blocks hold values without anything between them. So each value is followed by a
+marker, for which the schema of the file has a field: a value that ends too early or too late shows by its marker, and
+shifts no other unnoticed.
+"""
 
 from __future__ import annotations
 
+import io
+import json
+import random
+import tempfile
+from collections.abc import Iterable, Mapping
+from functools import cache, cached_property
+from typing import Any, cast
+
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_kafka_offsets.formats.avro_columns import (
     constant,
@@ -10,9 +24,173 @@ from airflow_kafka_offsets.formats.avro_columns import (
     fields_with_values,
     sources,
 )
-from airflow_kafka_offsets.formats.avro_reader import AvroReader
-from airflow_kafka_offsets.formats.avro_schema import Type, has_endless_lists
-from airflow_kafka_offsets.formats.wire_format import MismatchError, SchemaError, TwoReaders, UnreadableError
+from airflow_kafka_offsets.formats.avro_schema import (
+    Type,
+    WireSchema,
+    as_record,
+    has_endless_lists,
+    is_recursive,
+    is_vectorized,
+    least_value,
+)
+from airflow_kafka_offsets.formats.record_format import SchemaError
+from airflow_kafka_offsets.formats.wire_format import TwoReaders, UnreadableError, ValueReader, refusals
+
+_NO_END = "it does not end where its schema says"
+
+_OF_VALUES = "DataFusion error: Arrow error: "
+
+_SYNC = b"kafka-offsets..."
+
+# fastavro calls itself for values in values, on the stack of C, and a value that is nested too deep would end the
+# process. One of so few bytes cannot be.
+_SHALLOW_BYTES = 2_000
+
+
+class AvroReader(ValueReader):
+    """Reads fields of a record, as their `physical` types and by the names `f0`, `f1` and so on.
+
+    :param places: of the fields to read
+    """
+
+    def __init__(self, kind: Type, places: Iterable[int]) -> None:
+        self._columns = {f"f{place}": kind.fields[place].type for place in places}
+        self._kind = kind
+        self._is_recursive = is_recursive(kind)
+
+    def certain_value(self) -> bytes | None:
+        return least_value(self._kind) if is_vectorized(self._kind) else None
+
+    def read(self, values: pa.Array) -> dict[str, pa.Array]:
+        numbers = pa.array(range(len(values)), pa.int64())
+        markers = pc.bit_wise_xor(numbers, random.getrandbits(63))
+        # The numbers have eight bytes each, which are seen as such.
+        markers = pa.Array.from_buffers(pa.binary(8), len(values), [None, markers.buffers()[1]])
+        table = _read_file(self._head + self._block(values, markers), ["marker", *self._in_file], len(values))
+        if table.num_rows != len(values) or not table.column("marker").combine_chunks().equals(markers):
+            raise UnreadableError(_NO_END)
+        return {
+            name: _chunk(table.column(name)).cast(kind.physical) if name in self._in_file else pa.nulls(len(values))
+            for name, kind in self._columns.items()
+        }
+
+    def read_each(self, values: pa.Array) -> tuple[dict[str, pa.Array], dict[int, str]]:
+        rows: list[dict[str, Any]] = []
+        wrong: dict[int, str] = {}
+        for place, value in enumerate(values.to_pylist()):
+            try:
+                rows.append(self._read_single(value))
+            except Exception as error:
+                wrong[place] = _reason(error)
+        try:
+            arrays = {
+                name: pa.array([row.get(name) for row in rows], kind.physical) for name, kind in self._columns.items()
+            }
+        except (pa.ArrowException, OverflowError):
+            # fastavro returns an int of more than 32 bits.
+            raise UnreadableError("an int has more than 32 bits") from None
+        return arrays, wrong
+
+    def _read_single(self, value: bytes) -> dict[str, Any]:
+        import fastavro
+
+        read = fastavro.schemaless_reader
+        if self._is_recursive and len(value) > _SHALLOW_BYTES:
+            # The same in Python, which has a limit of its own for functions that call themselves.
+            from fastavro._read_py import schemaless_reader as read
+
+        def whole(text_errors: str) -> dict[str, Any]:
+            stream = io.BytesIO(value)
+            row: Any = read(stream, self._parsed, None, handle_unicode_errors=text_errors)
+            if rest := len(value) - stream.tell():
+                raise UnreadableError(f"{rest} bytes follow it")
+            return cast("dict[str, Any]", row)
+
+        try:
+            return whole("strict")
+        except UnicodeDecodeError:
+            # The vectorized reader does not look into fields that are no columns. What is no text differs if it is
+            # replaced or left out.
+            replaced, left_out = whole("replace"), whole("ignore")
+            if any(repr(replaced.get(name)) != repr(left_out.get(name)) for name in self._columns):
+                raise
+            return replaced
+
+    @cached_property
+    def _in_file(self) -> list[str]:
+        return [name for name, kind in self._columns.items() if kind.kind != "null"]
+
+    @cached_property
+    def _parsed(self) -> Any:
+        import fastavro
+
+        return fastavro.parse_schema(WireSchema().of(self._kind))
+
+    @cached_property
+    def _head(self) -> bytes:
+        marker = {"name": "marker", "type": {"type": "fixed", "name": "marker", "size": 8}}
+        fields = [*WireSchema().fields(self._kind), marker]
+        schema = json.dumps({"type": "record", "name": "value", "fields": fields}).encode()
+        entries = _bytes(b"avro.schema") + _bytes(schema) + _bytes(b"avro.codec") + _bytes(b"null")
+        return b"Obj\x01" + _long(2) + entries + _long(0) + _SYNC
+
+    def _block(self, values: pa.Array, markers: pa.Array) -> bytes:
+        joined = pc.binary_join_element_wise(values, markers.cast(pa.binary()), b"")
+        data = memoryview(joined.buffers()[2]) if len(joined) else memoryview(b"")
+        return b"".join([_long(len(values)), _long(len(data)), data, _SYNC])
+
+
+def _reason(error: Exception) -> str:
+    """Return the reason for what fastavro stumbles over, without its own text, which could hold values."""
+    if isinstance(error, UnreadableError):
+        return str(error)
+    if isinstance(error, IndexError):
+        return "it has a branch of a union that does not exist"
+    if isinstance(error, RecursionError):
+        return "it is nested too deep"
+    return "it holds text that is not UTF-8" if isinstance(error, UnicodeDecodeError) else _NO_END
+
+
+def _long(number: int) -> bytes:
+    """Return a number that is not negative as Avro writes it."""
+    number <<= 1
+    written = bytearray()
+    while number > 127:
+        written.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*written, number])
+
+
+def _bytes(value: bytes) -> bytes:
+    return _long(len(value)) + value
+
+
+@cache
+def _context() -> Any:
+    from datafusion import SessionConfig, SessionContext
+
+    # One partition keeps the order of the values; the process has one core of Spark's.
+    return SessionContext(SessionConfig().with_target_partitions(1).with_batch_size(1 << 16))
+
+
+def _read_file(content: bytes, columns: list[str], count: int) -> pa.Table:
+    """Read a file.
+
+    The reader waits forever where bytes of a block are left after its last value. It does not look for them where a
+    batch is full.
+    """
+    _context().sql(f"SET datafusion.execution.batch_size = {count}").collect()
+    with tempfile.NamedTemporaryFile(prefix="kafka-offsets-", suffix=".avro") as file:
+        file.write(content)
+        file.flush()
+        with refusals("Avro", _NO_END, lambda error: str(error).startswith(_OF_VALUES)):
+            batches = _context().read_avro(file.name).select(*columns).limit(count).collect()
+    return pa.Table.from_batches(batches) if batches else pa.table({name: pa.array([], pa.null()) for name in columns})
+
+
+def _chunk(column: pa.ChunkedArray) -> pa.Array:
+    combined = column.combine_chunks()
+    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
 
 
 class AvroDecoder(TwoReaders):
@@ -29,60 +207,26 @@ class AvroDecoder(TwoReaders):
             raise SchemaError(
                 "its schema has an array whose items take no bytes, so that a few bytes hold any number of them"
             )
-        self._kinds = {f"f{place}": part.type for place, part in enumerate(kind.fields)}
-        if kind.kind == "record":
-            self._sources = sources(columns, kind, reader if reader is not None and reader.kind == "record" else None)
-        elif len(columns) == 1:
-            self._kinds, self._sources = {"f0": kind}, [(columns.field(0), 0, None)]
-        else:
+        if kind.kind != "record" and len(columns) != 1:
             raise SchemaError(
                 f"its schema is of the type {kind.kind}, which is one column, and {len(columns)} are declared"
             )
+        is_resolved = reader is not None and reader.kind == kind.kind == "record"
+        self._record = as_record(kind, columns.names[0])
+        self._sources = sources(columns, self._record, reader if is_resolved else None)
         places = [place for _, place, _ in self._sources if place is not None]
-        read = {kind.fields[place].name for place in places} if kind.kind == "record" else set()
-        self._unread = [part.name for part in fields_with_values(kind) if part.name not in read]
-        names = [f"f{place}" for place in places]
         for field, place, _ in self._sources:
-            if place is not None and self._kinds[f"f{place}"].physical is None:
+            if place is not None and self._record.fields[place].type.physical is None:
                 raise SchemaError(f"column {field.name!r}: it is recursive, which no column can be")
-        self._reader = AvroReader(kind, names)
+        read = {self._record.fields[place].name for place in places}
+        unread = [part.name for part in fields_with_values(self._record) if part.name not in read]
+        super().__init__(columns, AvroReader(self._record, places), unread)
         # Types that do not fit are found without values.
-        nothing = {name: pa.array([], self._kinds[name].physical) for name in names}
-        self._rows(nothing, 0)
+        self.rows({f"f{place}": pa.array([], self._record.fields[place].type.physical) for place in places}, 0)
 
-    @property
-    def unread(self) -> list[str]:
-        return self._unread
-
-    @property
-    def is_vectorized(self) -> bool:
-        return self._reader.is_vectorized
-
-    def read(self, values: pa.Array) -> list[pa.Array]:
-        return self._rows(self._reader.read(values), len(values))
-
-    def read_each(self, values: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
-        found, wrong = self._reader.read_each(values)
-        return self._rows(found, len(values) - len(wrong)), wrong
-
-    def _rows(self, found: dict[str, pa.Array], count: int) -> list[pa.Array]:
-        """Return the declared columns.
-
-        :param found: columns of the writer's schema, by their names in the reader
-        """
-        rows = []
-        for field, place, part in self._sources:
-            try:
-                if place is None:
-                    array = constant(field.type, part, count)
-                else:
-                    name, reader = f"f{place}", part.type if part is not None else None
-                    array = converted(found[name], self._kinds[name], field.type, reader)
-            except MismatchError as error:
-                raise SchemaError(f"column {field.name!r}: {error}") from None
-            except UnreadableError as error:
-                raise UnreadableError(f"column {field.name!r}: {error}") from None
-            if not field.nullable and array.null_count:
-                raise UnreadableError(f"column {field.name!r} is declared NOT NULL, and is missing or null")
-            rows.append(array)
-        return rows
+    def column(self, place: int, found: Mapping[str, pa.Array], count: int) -> pa.Array:
+        field, written_at, part = self._sources[place]
+        if written_at is None:
+            return constant(field.type, part, count)
+        kind = self._record.fields[written_at].type
+        return converted(found[f"f{written_at}"], kind, field.type, part.type if part is not None else None)

@@ -7,14 +7,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from airflow_kafka_offsets.formats.wire_format import SchemaError
+from airflow_kafka_offsets.formats.record_format import SchemaError
 
 _PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+
+_PHYSICAL = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+    "fixed": pa.binary(),
+    "enum": pa.int32(),
+}
 
 # Each use of a named type counts: a few lines of a schema can use each other two, four, eight times.
 _MOST_TYPES = 10_000
@@ -59,8 +73,6 @@ class Type:
     size: int = 0
     precision: int = 0
     scale: int = 0
-    # None where it is recursive, or has a part that is.
-    physical: pa.DataType | None = field(default=None, compare=False)
 
     @property
     def branches(self) -> tuple[Type, ...]:
@@ -75,6 +87,25 @@ class Type:
         if self.kind == "record":
             return sum(part.type.bytes for part in self.fields)
         return {"float": 4, "double": 8, "fixed": self.size}.get(self.kind, 1)
+
+    @cached_property
+    def physical(self) -> pa.DataType | None:
+        """What both readers return values as; None where the type is recursive, or has a part that is."""
+        if self.kind in _PHYSICAL:
+            return _PHYSICAL[self.kind]
+        if self.kind == "record":
+            kinds = {f"f{place}": part.type.physical for place, part in enumerate(self.fields)}
+            return pa.struct([(name, kind) for name, kind in kinds.items() if kind is not None])
+        parts = [part.physical for part in (self.branches if self.kind == "union" else self.parts)]
+        if self.kind == "recursive" or None in parts:
+            return None
+        if self.kind == "array":
+            return pa.list_(parts[0])
+        if self.kind == "map":
+            return pa.list_(pa.struct([("key", pa.string()), ("value", parts[0])]))
+        if len(parts) == 1:
+            return parts[0]
+        return pa.struct([(f"member{i}", part) for i, part in enumerate(parts)]) if parts else pa.null()
 
 
 def parse(text: str, references: Sequence[str] = ()) -> Type:
@@ -105,11 +136,11 @@ class _Parser:
             if self._depth > _DEEPEST:
                 raise SchemaError(f"its types are nested deeper than {_DEEPEST}")
             if isinstance(schema, str):
-                return _made(Type(schema)) if schema in _PRIMITIVES else self._use(schema, namespace)
+                return Type(schema) if schema in _PRIMITIVES else self._use(schema, namespace)
             if isinstance(schema, list):
                 if not schema:
                     raise SchemaError("a union has no branch")
-                return _made(Type("union", parts=tuple(self.type(branch, namespace) for branch in schema)))
+                return Type("union", parts=tuple(self.type(branch, namespace) for branch in schema))
             return self._object(schema, namespace)
         finally:
             self._depth -= 1
@@ -125,11 +156,11 @@ class _Parser:
         if kind in ("record", "error", "enum", "fixed"):
             return self._define(schema, namespace)
         if kind == "array":
-            return _made(Type("array", parts=(self.type(schema["items"], namespace),)))
+            return Type("array", parts=(self.type(schema["items"], namespace),))
         if kind == "map":
-            return _made(Type("map", parts=(self.type(schema["values"], namespace),)))
+            return Type("map", parts=(self.type(schema["values"], namespace),))
         if kind in _PRIMITIVES:
-            return _made(_with_logical(Type(kind), schema))
+            return _with_logical(Type(kind), schema)
         return self.type(kind, namespace)
 
     def _define(self, schema: Mapping[str, Any], namespace: str) -> Type:
@@ -137,14 +168,12 @@ class _Parser:
         namespace = name.rpartition(".")[0] if "." in name else schema.get("namespace", namespace) or ""
         name = _full(name, namespace)
         if kind == "enum":
-            made = _made(Type("enum", name=name, symbols=tuple(map(str, schema["symbols"]))))
+            made = Type("enum", name=name, symbols=tuple(map(str, schema["symbols"])))
         elif kind == "fixed":
-            made = _made(_with_logical(Type("fixed", name=name, size=int(schema["size"])), schema))
+            made = _with_logical(Type("fixed", name=name, size=int(schema["size"])), schema)
         else:
             self._named[name] = Type("recursive", name=name)
-            made = _made(
-                Type("record", name=name, fields=tuple(self._field(part, namespace) for part in schema["fields"]))
-            )
+            made = Type("record", name=name, fields=tuple(self._field(part, namespace) for part in schema["fields"]))
         self._named[name] = made
         return made
 
@@ -158,16 +187,13 @@ def _full(name: str, namespace: str) -> str:
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
+TIMESTAMP_UNITS = ("millis", "micros", "nanos")
+
 _LOGICAL = {
     "date": "int",
     "time-millis": "int",
     "time-micros": "long",
-    "timestamp-millis": "long",
-    "timestamp-micros": "long",
-    "timestamp-nanos": "long",
-    "local-timestamp-millis": "long",
-    "local-timestamp-micros": "long",
-    "local-timestamp-nanos": "long",
+    **{f"{local}timestamp-{unit}": "long" for local in ("", "local-") for unit in TIMESTAMP_UNITS},
 }
 
 
@@ -184,44 +210,12 @@ def _with_logical(kind: Type, schema: Mapping[str, Any]) -> Type:
     return kind
 
 
-_PHYSICAL = {
-    "null": pa.null(),
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "bytes": pa.binary(),
-    "string": pa.string(),
-    "fixed": pa.binary(),
-    "enum": pa.int32(),
-}
+def as_record(kind: Type, column: str) -> Type:
+    """Return a record that has the same bytes as a type: itself, or a record with a field of the type.
 
-
-def _made(kind: Type) -> Type:
-    """Return a type with its physical type: what both readers return its values as."""
-    object.__setattr__(kind, "physical", _physical(kind))
-    return kind
-
-
-def _physical(kind: Type) -> pa.DataType | None:
-    if kind.kind in _PHYSICAL:
-        return _PHYSICAL[kind.kind]
-    if kind.kind == "record":
-        known = [(f"f{i}", part.type.physical) for i, part in enumerate(kind.fields) if part.type.physical is not None]
-        return pa.struct(known)
-    parts = (
-        [part.physical for part in kind.branches] if kind.kind == "union" else [part.physical for part in kind.parts]
-    )
-    if any(part is None for part in parts):
-        return None
-    if kind.kind == "array":
-        return pa.list_(parts[0])
-    if kind.kind == "map":
-        return pa.list_(pa.struct([("key", pa.string()), ("value", parts[0])]))
-    if len(parts) == 1:
-        return parts[0]
-    return pa.struct([(f"member{i}", part) for i, part in enumerate(parts)]) if parts else pa.null()
+    :param column: the name of the field
+    """
+    return kind if kind.kind == "record" else Type("record", fields=(Field(column, kind),))
 
 
 def is_recursive(kind: Type) -> bool:

@@ -1,14 +1,77 @@
-"""The columns of rows that do not come from the value of a record. A DAG file imports this module."""
+"""The columns of rows that do not come from the value of a record: the key by a format of its own, headers and the
+timestamp. A DAG file imports this module.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, get_args
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from airflow_kafka_offsets.core.options import Options, ruled
 from airflow_kafka_offsets.core.parameters import Rule, one_of, or_none
-from airflow_kafka_offsets.formats.header import MetadataColumns, are_metadata_columns
-from airflow_kafka_offsets.formats.record_format import OnNewField, RecordFormat
+from airflow_kafka_offsets.core.templates import Templated
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.formats.record_format import (
+    BadRecord,
+    Connections,
+    Decoded,
+    Decoder,
+    OnNewField,
+    RecordFormat,
+    decoder_of,
+    from_plain,
+    to_plain,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+Which = Literal["last", "first", "all"]
+
+HeaderType = Literal["STRING", "BINARY"]
+
+TIMESTAMP_OF_RECORD = "timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class Header(Templated):
+    """The value of a header, as a column; null where a record has no such header.
+
+    A record is bad if the value is no UTF-8, unless the type is BINARY, and if the name of any of its headers is no
+    UTF-8.
+
+    :param name: of the header (templated)
+    :param which: of several headers of the name: `last`, `first`, or `all`, an array, which a transform has to take
+        apart for a table
+    :param type: STRING or BINARY
+    """
+
+    template_fields: ClassVar[tuple[str, ...]] = ("name",)
+
+    name: str
+    which: Which = "last"
+    type: HeaderType = "STRING"
+
+    @property
+    def is_valid(self) -> bool:
+        return isinstance(self.name, str) and self.which in get_args(Which) and self.type in get_args(HeaderType)
+
+
+MetadataColumns = Mapping[str, str | Header]
+"""Names of columns, with `"timestamp"` or a `Header`."""
+
+
+def are_metadata_columns(value: Any) -> bool:
+    """Return whether a value is a mapping as `MetadataColumns` describes it."""
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str)
+        and bool(name)
+        and (source == TIMESTAMP_OF_RECORD if not isinstance(source, Header) else source.is_valid)
+        for name, source in value.items()
+    )
 
 
 def _is_format(value: Any) -> bool:
@@ -38,3 +101,177 @@ class ExtraColumns(Options):
         ),
     )
     on_new_field: OnNewField = field(default="ignore", metadata=ruled(one_of(*get_args(OnNewField))))
+
+
+def whole_record(
+    value: RecordFormat, key: RecordFormat | None = None, metadata: MetadataColumns | None = None
+) -> RecordFormat:
+    """Return the format of records, of which the value is decoded, and, if they are given, the key and metadata."""
+    if key is None and not metadata:
+        return value
+    return WholeRecord(
+        to_plain(value),
+        None if key is None else to_plain(key),
+        {name: asdict(source) if isinstance(source, Header) else None for name, source in (metadata or {}).items()},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRecord:
+    """The columns of the key, those of the value, and those of metadata, in this order.
+
+    :param value: its format, as plain data
+    :param key: that of the key; None where the key is no column
+    :param metadata: the name of each column, with the fields of a `Header`; None stands for the record's timestamp
+    """
+
+    kind: ClassVar[str] = "record"
+    value: dict[str, Any]
+    key: dict[str, Any] | None = None
+    metadata: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+
+    @property
+    def _headers(self) -> dict[str, Header]:
+        return {name: Header(**source) for name, source in self.metadata.items() if source is not None}
+
+    @property
+    def formats(self) -> dict[str, RecordFormat]:
+        """The formats of key and value, the key first."""
+        plain = {"key": self.key, "value": self.value}
+        return {part: from_plain(fields) for part, fields in plain.items() if fields is not None}
+
+    @property
+    def reads_headers(self) -> bool:
+        return bool(self._headers) or any(record_format.reads_headers for record_format in self.formats.values())
+
+    def fingerprint(self) -> str:
+        parts = {part: record_format.fingerprint() for part, record_format in self.formats.items()}
+        return json.dumps([self.kind, parts, self.metadata], sort_keys=True)
+
+    def columns(self) -> pa.Schema:
+        """Return the columns as an Arrow schema.
+
+        :raises ConfigurationError: two columns have the same name, or a format's parameters are wrong
+        """
+        import pyarrow as pa
+
+        fields = [column for record_format in self.formats.values() for column in record_format.columns()]
+        fields += [pa.field(name, _type(source)) for name, source in self.metadata.items()]
+        names = [column.name.lower() for column in fields]
+        if doubled := sorted({column.name for column in fields if names.count(column.name.lower()) > 1}):
+            raise ConfigurationError(
+                f"Columns of key, value and metadata have the same name: {', '.join(doubled)}. Each column needs a "
+                "name of its own"
+            )
+        return pa.schema(fields)
+
+    def decoder(self, columns: pa.Schema) -> Decoder:
+        """Return a decoder; a record is bad where its key, its value or its headers are."""
+        return self.connected_decoder(columns, {})
+
+    def connected_decoder(self, columns: pa.Schema, connections: Connections) -> Decoder:
+        """Return the same decoder, of which those of key and value may ask other servers."""
+        import pyarrow as pa
+
+        fields = list(columns)
+        parts: dict[str, Decoder] = {}
+        for part, record_format in self.formats.items():
+            count = len(record_format.columns())
+            parts[part] = decoder_of(record_format, pa.schema(fields[:count]), connections)
+            fields = fields[count:]
+        return _WholeDecoder(columns, parts, _of_metadata(pa.schema(fields), self._headers) if self.metadata else None)
+
+
+class _WholeDecoder:
+    """Decodes key, value and metadata of records.
+
+    :param parts: the decoders of key and value
+    """
+
+    def __init__(
+        self, columns: pa.Schema, parts: Mapping[str, Decoder], metadata: Callable[[pa.RecordBatch], Decoded] | None
+    ) -> None:
+        self.parts = parts
+        self._columns = columns
+        steps = [_of_key(decode) if part == "key" else decode for part, decode in parts.items()]
+        self._steps = [*steps, metadata] if metadata is not None else steps
+
+    def __call__(self, records: pa.RecordBatch) -> Decoded:
+        """Decode records; see `Decoder`. Each record that is bad in any part is bad once."""
+        import pyarrow as pa
+
+        parts = [decode(records) for decode in self._steps]
+        bad: dict[int, BadRecord] = {}
+        for part in parts:
+            for record in part.bad:
+                bad.setdefault(record.row, record)
+        arrays: list[pa.Array] = []
+        for rows, bad_of_part in parts:
+            if len(bad_of_part) < len(bad):
+                own = {record.row for record in bad_of_part}
+                kept = [row not in bad for row in range(records.num_rows) if row not in own]
+                rows = rows.filter(pa.array(kept, pa.bool_()))
+            arrays += rows.columns
+        return Decoded(pa.RecordBatch.from_arrays(arrays, schema=self._columns), [bad[row] for row in sorted(bad)])
+
+
+def _type(source: Mapping[str, Any] | None) -> pa.DataType:
+    import pyarrow as pa
+
+    if source is None:
+        return pa.timestamp("us", "UTC")
+    header = Header(**source)
+    kind = pa.string() if header.type == "STRING" else pa.binary()
+    return pa.list_(kind) if header.which == "all" else kind
+
+
+def _of_key(decode: Decoder) -> Callable[[pa.RecordBatch], Decoded]:
+    """Return a decoder of keys, made of one of values."""
+
+    def decode_keys(records: pa.RecordBatch) -> Decoded:
+        place = records.schema.get_field_index("value")
+        rows, bad = decode(records.set_column(place, "value", records.column("key")))
+        return Decoded(rows, [BadRecord(record.row, f"key: {record.reason}", "key") for record in bad])
+
+    return decode_keys
+
+
+def _of_metadata(columns: pa.Schema, headers: Mapping[str, Header]) -> Callable[[pa.RecordBatch], Decoded]:
+    import pyarrow as pa
+
+    def decode(records: pa.RecordBatch) -> Decoded:
+        bad: dict[int, str] = {}
+        values: dict[str, list[Any]] = {name: [] for name in headers}
+        for row, found in enumerate(records.column("headers").to_pylist() if headers else ()):
+            if found is None:
+                # The reader has no headers for a record whose header keys cannot be read.
+                bad[row] = "the key of a header is not UTF-8"
+                continue
+            try:
+                of_row = {name: _value(header, found) for name, header in headers.items()}
+            except UnicodeDecodeError:
+                bad[row] = "the value of a header is not UTF-8; declare it as BINARY"
+                continue
+            for name, value in of_row.items():
+                values[name].append(value)
+        timestamps = records.column("timestamp")
+        if bad:
+            timestamps = timestamps.filter(pa.array([row not in bad for row in range(records.num_rows)], pa.bool_()))
+        arrays = [
+            pa.array(values[column.name], column.type) if column.name in headers else timestamps for column in columns
+        ]
+        rows = pa.RecordBatch.from_arrays(arrays, schema=columns)
+        return Decoded(rows, [BadRecord(row, reason, "header") for row, reason in bad.items()])
+
+    return decode
+
+
+def _value(header: Header, found: list[dict[str, Any]]) -> Any:
+    values = [item["value"] for item in found if item["key"] == header.name]
+    if header.type == "STRING":
+        values = [None if value is None else value.decode() for value in values]
+    if header.which == "all":
+        return values
+    if not values:
+        return None
+    return values[-1 if header.which == "last" else 0]

@@ -1,26 +1,31 @@
 """The decoder of the format JSON: all records of a batch in one pass of Arrow's reader.
 
 It knows nothing of topics, offsets and dead letters.
+
+Arrow's reader does not always read decimals rightly: for a number such as `1e-41` or `0.000…1` it reads memory behind a
+table of powers of ten, which gives 0, another number, or ends the process. So the records that may have such a number
+are found before Arrow sees them. Their decimals are parsed by Python, and written anew as plain text with the digits of
+the column.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from calendar import monthrange
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from airflow_kafka_offsets.core.bisection import Run, split_at_failures
+from airflow_kafka_offsets.core.bisection import Failure, Run, split_at_failures
 from airflow_kafka_offsets.core.text import shortened
-from airflow_kafka_offsets.formats.json_decimals import readable_decimal, unsafe_records, with_plain_decimals
+from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, out_of_years, relisted, spark_type
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded
-from airflow_kafka_offsets.formats.spark_ddl import spark_type
-from airflow_kafka_offsets.formats.wire_format import relisted
-from airflow_kafka_offsets.formats.years import OUT_OF_YEARS, out_of_years
 
 # Up to so many records are decoded one at a time: bad records come in groups, and halving a handful takes more
 # attempts.
@@ -84,7 +89,7 @@ class JsonDecoder:
 
     def _safe(self, values: pa.Array) -> tuple[pa.Array, dict[int, str]]:
         """Return values whose decimals Arrow reads rightly, and why some cannot be had, which become empty."""
-        if not self._has_decimals or not (unsafe := unsafe_records(values)):
+        if not self._has_decimals or not (unsafe := _unsafe_records(values)):
             return values, {}
         reasons: dict[int, str] = {}
         safe = values.to_pylist()
@@ -139,23 +144,11 @@ class JsonDecoder:
         by halves.
         """
         text, kinds = _lines(value), list(self._options[-1].explicit_schema)
-        first, end = 0, len(kinds)
-        while end - first > 1:
-            middle = (first + end) // 2
-            try:
-                _read(text, 1, _parse_options(kinds[first:middle]))
-                first = middle
-            except _UndecodableError:
-                end = middle
-        column = self._columns.field(first)
+        parts = split_at_failures(
+            0, len(kinds), lambda first, end: _read(text, 1, _parse_options(kinds[first:end])), _UndecodableError
+        )
+        column = self._columns.field(next(part.position for part in parts if isinstance(part, Failure)))
         return f"column {column.name!r}: its value is not of type {spark_type(column.type)}"
-
-
-def _plain(value: bytes, columns: pa.Schema) -> bytes:
-    try:
-        return with_plain_decimals(value, columns)
-    except ValueError as error:
-        raise _UndecodableError(str(error)) from None
 
 
 def _has(kind: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
@@ -201,7 +194,7 @@ def _readable(kind: pa.DataType, as_text: Callable[[pa.DataType], bool]) -> pa.D
     if pa.types.is_float32(kind):  # if read as FLOAT, a number that is too large would become infinite
         return pa.float64()
     if pa.types.is_decimal(kind):
-        return readable_decimal(kind)
+        return _readable_decimal(kind)
     return pa.string() if as_text(kind) else kind
 
 
@@ -323,3 +316,110 @@ def _reason(arrow_message: str) -> str | None:
         name, declared, found = changed.groups()
         message = f"field {name!r} is declared as {declared}, but holds {found}"
     return f"it does not decode as the declared JSON: {message}"
+
+
+# With up to 24 digits after the point and an exponent of -14 at least, a number has a scale of 38 at most, which Arrow
+# reads rightly. An escape may hide a digit, a point or an exponent in a text. One pattern is one quick search for the
+# bytes that it begins with.
+_UNSAFE = (r"\.[0-9]{25}", *(rf"{e}-(?:1[5-9]|[2-9][0-9]|[0-9]{{3}})" for e in "eE"), r"\\u00(?:2[dDeE]|3[0-9]|[46]5)")
+
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+
+
+class _Number(str):
+    """The text of a number."""
+
+
+class _Object(list[tuple[str, Any]]):
+    """The fields of an object, of which two may have the same name."""
+
+
+def _readable_decimal(kind: pa.DataType) -> pa.DataType:
+    """Return the type to read for a decimal: one in which a number of 38 digits has room with the column's scale.
+
+    Arrow does not notice where it has none.
+    """
+    return kind if kind.precision + kind.scale <= 38 else pa.decimal256(38, kind.scale)
+
+
+def _unsafe_records(values: pa.Array) -> list[int]:
+    """Return the indexes of the records of which Arrow might read a decimal wrongly."""
+    _, _, data = values.buffers()
+    if data is None:
+        return []
+    ends = pa.array([0, data.size], pa.int32()).buffers()[1]
+    together = pa.Array.from_buffers(pa.binary(), 1, [None, ends, data])
+    found = [pattern for pattern in _UNSAFE if pc.match_substring_regex(together, pattern)[0].as_py()]
+    if not found:
+        return []
+    indexes: list[int] = pc.indices_nonzero(pc.match_substring_regex(values, "|".join(found))).to_pylist()
+    return indexes
+
+
+def _plain(value: bytes, columns: pa.Schema) -> bytes:
+    """Return a record with its decimals as texts that have the digits of their columns.
+
+    :raises _UndecodableError: it is no JSON object, or a decimal does not fit its column; says why without the value
+    """
+    try:
+        record = json.loads(
+            value.decode(),
+            parse_float=_Number,
+            parse_int=_Number,
+            parse_constant=_Number,
+            object_pairs_hook=_Object,
+        )
+        if not isinstance(record, _Object):
+            raise _UndecodableError(_NOT_ONE)
+        kinds = {field.name: field.type for field in columns}
+        return _dumped(_Object((name, _column(item, name, kinds)) for name, item in record)).encode()
+    except UnicodeDecodeError:
+        raise _UndecodableError("it holds text that is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise _UndecodableError(f"it does not decode as the declared JSON: {error.msg}") from None
+    except RecursionError:
+        raise _UndecodableError("it is nested too deep") from None
+
+
+def _column(value: Any, name: str, kinds: Mapping[str, pa.DataType]) -> Any:
+    if name not in kinds:
+        return value
+    try:
+        return _with_digits(value, kinds[name])
+    except DecimalException:
+        raise _UndecodableError(f"column {name!r}: its value is not of type {spark_type(kinds[name])}") from None
+
+
+def _with_digits(value: Any, kind: pa.DataType) -> Any:
+    if pa.types.is_struct(kind) and isinstance(value, _Object):
+        kinds = {field.name: field.type for field in kind}
+        return _Object((name, _with_digits(item, kinds[name]) if name in kinds else item) for name, item in value)
+    if pa.types.is_list(kind) and isinstance(value, list):
+        return [_with_digits(item, kind.value_type) for item in value]
+    return _digits(value, kind) if pa.types.is_decimal(kind) and isinstance(value, str) else value
+
+
+def _digits(text: str, kind: pa.Decimal128Type) -> str:
+    """Return the text of a decimal with the digits of its column.
+
+    :raises DecimalException: it does not fit
+    """
+    if not _NUMBER.fullmatch(text):
+        raise InvalidOperation
+    # All digits of the text are seen, so that no rounding goes unnoticed.
+    context = Context(prec=len(text) + 40, traps=[InvalidOperation, Inexact])
+    number = Decimal(text)
+    exact = Decimal(0) if number.is_zero() else number.quantize(Decimal((0, (1,), -kind.scale)), context=context)
+    if len(exact.as_tuple().digits) > kind.precision:
+        raise InvalidOperation
+    return f"{exact:f}"
+
+
+def _dumped(value: Any) -> str:
+    if isinstance(value, _Number):
+        return value
+    if isinstance(value, _Object):
+        return "{" + ",".join(f"{json.dumps(name)}:{_dumped(item)}" for name, item in value) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_dumped, value)) + "]"
+    return json.dumps(value)

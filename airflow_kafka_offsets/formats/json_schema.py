@@ -6,14 +6,15 @@ Columns are taken from types and formats. What restricts values (minimum, patter
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
 
+from airflow_kafka_offsets.formats.record_format import SchemaError
 from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema
-from airflow_kafka_offsets.formats.wire_format import SchemaError
 
 _SCALARS = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_(), "string": pa.string()}
 
@@ -49,22 +50,14 @@ def columns_of(registered: RegisteredSchema) -> pa.Schema:
     return pa.schema(_fields(place, documents))
 
 
-def property_names(registered: RegisteredSchema) -> list[str]:
-    """Return the properties of an object.
+def property_types(registered: RegisteredSchema) -> dict[str, Callable[[], pa.DataType]]:
+    """Return the properties of an object, with what returns the type of the column, or raises a SchemaError.
 
-    :raises SchemaError: it is none
-    """
-    place, _ = _object(registered)
-    return list(place.schema["properties"])
-
-
-def column_type(registered: RegisteredSchema, name: str) -> pa.DataType:
-    """Return the type of the column of a property.
-
-    :raises SchemaError: no column can have it
+    :raises SchemaError: it is no object
     """
     place, documents = _object(registered)
-    return _type(place.inner(place.schema["properties"][name], name), documents)
+    properties = place.schema["properties"]
+    return {name: partial(_type, place.inner(schema, name), documents) for name, schema in properties.items()}
 
 
 def _object(registered: RegisteredSchema) -> tuple[_Place, Mapping[str, Any]]:
@@ -95,20 +88,12 @@ def _type(place: _Place, documents: Mapping[str, Any]) -> pa.DataType:
     schema = place.schema
     if not isinstance(schema, dict):
         raise _undecided(place, "may be anything")
-    for word in _COMBINED:
-        if word in schema:
-            raise _undecided(place, f"has {word!r}")
+    if combined := [word for word in _COMBINED if word in schema]:
+        raise _undecided(place, f"has {combined[0]!r}")
     for word in ("oneOf", "anyOf"):
         if word in schema:
             return _type(place.inner(_only(place, schema[word], word)), documents)
-    kind = schema.get("type")
-    if isinstance(kind, list):
-        kinds = [name for name in kind if name != "null"]
-        if len(kinds) != 1:
-            raise _undecided(place, f"has the types {', '.join(map(str, kind))}")
-        (kind,) = kinds
-    if kind is None and all(isinstance(value, str) for value in schema.get("enum") or [None]):
-        kind = "string"
+    kind = _kind(place)
     if kind == "object" and isinstance(schema.get("properties"), dict):
         return pa.struct(_fields(place, documents))
     if kind == "array" and isinstance(schema.get("items"), dict):
@@ -119,6 +104,19 @@ def _type(place: _Place, documents: Mapping[str, Any]) -> pa.DataType:
         what = {None: "has no type", "object": "is an object without properties", "array": "is an array without items"}
         raise _undecided(place, what.get(kind, f"has the type {kind}"))
     return _SCALARS[kind]
+
+
+def _kind(place: _Place) -> Any:
+    """Return the only type of a schema that is not null; None where it has none."""
+    kind = place.schema.get("type")
+    if isinstance(kind, list):
+        kinds = [name for name in kind if name != "null"]
+        if len(kinds) != 1:
+            raise _undecided(place, f"has the types {', '.join(map(str, kind))}")
+        return kinds[0]
+    if kind is None and all(isinstance(value, str) for value in place.schema.get("enum") or [None]):
+        return "string"
+    return kind
 
 
 def _only(place: _Place, schemas: Sequence[Any], word: str) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, relisted, spark_type
 from airflow_kafka_offsets.formats.protobuf_fields import (
     Child,
     Node,
@@ -19,39 +20,24 @@ from airflow_kafka_offsets.formats.protobuf_fields import (
     physical_scalar,
     written,
 )
-from airflow_kafka_offsets.formats.spark_ddl import spark_type
-from airflow_kafka_offsets.formats.wire_format import UnreadableError, relisted
-from airflow_kafka_offsets.formats.years import OUT_OF_YEARS
+from airflow_kafka_offsets.formats.wire_format import UnreadableError
 
 _SECONDS = (-62_135_596_800, 253_402_300_799)
 _MOST_NANOS = 999_999_999
 
 
-def rows_of(columns: pa.Schema, children: Iterable[Child], found: Mapping[str, pa.Array], count: int) -> list[pa.Array]:
-    """Return the columns of messages.
+def column_of(child: Child, found: Mapping[str, pa.Array], count: int) -> pa.Array:
+    """Return the values of a column, or of a field of one.
 
     :param found: what was read, by the names of nodes
-    :raises UnreadableError: a value does not fit its column
+    :raises UnreadableError: a value does not fit the column
     """
-    rows: list[pa.Array] = []
-    for field, child in zip(columns, children, strict=True):
-        try:
-            array = _child(child, found, count)
-        except UnreadableError as error:
-            raise UnreadableError(f"column {field.name!r}: {error}") from None
-        if not field.nullable and array.null_count:
-            raise UnreadableError(f"column {field.name!r} is declared NOT NULL, and is missing or null")
-        rows.append(array)
-    return rows
-
-
-def _child(child: Child, found: Mapping[str, pa.Array], count: int) -> pa.Array:
     if child.node is None:
         return pa.nulls(count, child.field.type)
-    return converted(child.node, found[child.node.name])
+    return _converted(child.node, found[child.node.name])
 
 
-def converted(node: Node, array: pa.Array) -> pa.Array:
+def _converted(node: Node, array: pa.Array) -> pa.Array:
     """Return values of a field as its column."""
     if not node.field.is_repeated:
         return _items(node, _joined(array) if pa.types.is_list(array.type) else array)
@@ -66,8 +52,6 @@ def _joined(lists: pa.Array) -> pa.Array:
     """Return the bytes of a message that was written in parts: these merge by being joined."""
     if not len(lists.flatten()):
         return pa.nulls(len(lists), pa.binary())
-    if pc.max(pc.list_value_length(lists)).as_py() == 1:
-        return pa.array([parts[0] if parts else None for parts in lists.to_pylist()], pa.binary())
     return pa.array([b"".join(parts) if parts else None for parts in lists.to_pylist()], pa.binary())
 
 
@@ -85,8 +69,8 @@ def _items(node: Node, array: pa.Array) -> pa.Array:
     if node.shape == "duration":
         return _durations(array, children, node.declared)
     if node.shape == "wrapper":
-        return pc.if_else(array.is_valid(), _child(node.children[0], children, len(array)), None)
-    columns = [_child(child, children, len(array)) for child in node.children]
+        return pc.if_else(array.is_valid(), column_of(node.children[0], children, len(array)), None)
+    columns = [column_of(child, children, len(array)) for child in node.children]
     if node.shape == "entry":
         columns[1] = _entry_value(node.children[1], columns[1])
     mask = array.is_null() if node.shape == "struct" else None
@@ -115,7 +99,7 @@ def _entry_value(child: Child, values: pa.Array) -> pa.Array:
     node = child.node
     assert node is not None  # an entry has a key and a value
     if is_message(node.field) and node.shape != "bytes" and values.null_count:
-        empty = converted(node, pa.array([_empty(node)], node.physical))
+        empty = _converted(node, pa.array([_empty(node)], node.physical))
         return pc.if_else(values.is_valid(), values, pa.concat_arrays([empty] * len(values)))
     return values
 

@@ -1,14 +1,208 @@
-"""The decoder of the format Protobuf: the messages of one writer's schema, as the declared columns."""
+"""The decoder of the format Protobuf: the messages of one writer's schema, as the declared columns.
+
+Both readers read a schema that is made for the columns: it has the numbers and types of the fields that are read, and
+no other. What is not read is skipped as an unknown field. Every field can be absent in it, so that defaults are filled
+in afterwards. The entries of maps are messages, in the order in which they were written. What well-known types mean is
+not known to the readers.
+"""
 
 from __future__ import annotations
 
-import pyarrow as pa
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property, reduce
+from typing import Any
 
-from airflow_kafka_offsets.formats.protobuf_columns import rows_of
-from airflow_kafka_offsets.formats.protobuf_fields import children_of, written
-from airflow_kafka_offsets.formats.protobuf_reader import ProtobufReader
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_kafka_offsets.formats.protobuf_columns import column_of
+from airflow_kafka_offsets.formats.protobuf_fields import (
+    BYTES,
+    ENUM,
+    GROUP,
+    INT32,
+    MESSAGE,
+    Child,
+    Node,
+    children_of,
+    is_message,
+    oneof_of,
+    physical_fields,
+    written,
+)
 from airflow_kafka_offsets.formats.protobuf_schema import Message
-from airflow_kafka_offsets.formats.wire_format import MismatchError, SchemaError, TwoReaders
+from airflow_kafka_offsets.formats.record_format import SchemaError
+from airflow_kafka_offsets.formats.wire_format import MismatchError, TwoReaders, UnreadableError, ValueReader, refusals
+
+# The quick reader has a table of all numbers up to the largest one, for each message and batch.
+_LARGEST_NUMBER = 100_000
+
+# The quick reader calls itself for groups in groups, also for those that it skips, and dies where the stack ends. A
+# group takes a byte at least, and 80 bytes of the stack: a value of so few bytes cannot go too deep.
+_SHALLOW_BYTES = 2_000
+
+_NO_MESSAGE = "it is no message of its schema"
+
+
+class ProtobufReader(ValueReader):
+    """Reads the fields of columns.
+
+    :param message: that was written
+    :param children: the columns
+    """
+
+    def __init__(self, message: Message, children: tuple[Child, ...]) -> None:
+        self._message, self._children = message, children
+        self._kinds = {field.name: field.type for field in physical_fields(children)}
+
+    def certain_value(self) -> bytes | None:
+        # The quick reader does not skip groups, whether they are read or not.
+        if any(field.type == GROUP for message in _messages(self._message, self._children) for field in message.fields):
+            return None
+        read = self._descriptor.file.message_types_by_name.values()
+        if any(field.number > _LARGEST_NUMBER for message in read for field in message.fields):
+            return None
+        return b""
+
+    def read(self, values: pa.Array) -> dict[str, pa.Array]:
+        self._check_depth(values)
+        with refusals("Protobuf", _NO_MESSAGE, lambda error: isinstance(error, ValueError)):
+            found = self._handler.array_to_record_batch(values)
+        _check_oneofs(dict(zip(found.schema.names, found.columns, strict=True)), self._children)
+        return {name: _nullable(found.column(name), kind) for name, kind in self._kinds.items()}
+
+    def _check_depth(self, values: pa.Array) -> None:
+        """Check that the deciding reader, which has a limit of depth, takes all values that could go too deep."""
+        from google.protobuf.message import DecodeError
+
+        lengths = pc.binary_length(values)
+        if (pc.max(lengths).as_py() or 0) <= _SHALLOW_BYTES:
+            return
+        try:
+            for value in values.filter(pc.greater(lengths, _SHALLOW_BYTES)).to_pylist():
+                self._class.FromString(value)
+        except DecodeError:
+            raise UnreadableError(_NO_MESSAGE) from None
+
+    def read_each(self, values: pa.Array) -> tuple[dict[str, pa.Array], dict[int, str]]:
+        from google.protobuf.message import DecodeError
+
+        rows: list[dict[str, Any]] = []
+        wrong: dict[int, str] = {}
+        for place, value in enumerate(values.to_pylist()):
+            try:
+                rows.append(_row(self._class.FromString(value), self._children))
+            except DecodeError:
+                wrong[place] = _NO_MESSAGE
+            except UnreadableError as error:
+                wrong[place] = str(error)
+        return {name: pa.array([row[name] for row in rows], kind) for name, kind in self._kinds.items()}, wrong
+
+    @cached_property
+    def _descriptor(self) -> Message:
+        from google.protobuf import descriptor_pb2, descriptor_pool
+
+        # In proto2 every field can be absent.
+        file = descriptor_pb2.FileDescriptorProto(name="columns.proto", syntax="proto2")
+        root = _add_message(file, self._children)
+        pool = descriptor_pool.DescriptorPool()
+        pool.Add(file)
+        return pool.FindMessageTypeByName(root)
+
+    @cached_property
+    def _handler(self) -> Any:
+        import ptars
+
+        return ptars.HandlerPool([self._descriptor.file]).get_for_message(self._descriptor)
+
+    @cached_property
+    def _class(self) -> Any:
+        from google.protobuf.message_factory import GetMessageClass
+
+        return GetMessageClass(self._descriptor)
+
+
+def _messages(message: Message, children: Iterable[Child]) -> Iterator[Message]:
+    yield message
+    for node in written(children):
+        if not node.is_encoded and is_message(node.field):
+            yield from _messages(node.field.message_type, node.children)
+
+
+def _add_message(file: Any, children: Iterable[Child]) -> str:
+    """Add a message with the fields that are read to the descriptor of a file, and return its name.
+
+    :param children: the columns
+    """
+    message = file.message_type.add(name=f"M{len(file.message_type)}")
+    nodes = {node.field.number: node for node in written(children)}
+    fields = {number: node.field for number, node in nodes.items()}
+    oneofs = _oneofs(nodes.values())
+    for oneof in oneofs.values():
+        message.oneof_decl.add(name=f"o{len(message.oneof_decl)}")
+        # Of members that are no columns it matters whether they are set: the one that is set last unsets the others.
+        fields |= {member.number: member for member in oneof.fields}
+    for number, source in fields.items():
+        node = nodes.get(number)
+        field = message.field.add(name=f"f{number}", number=number, type=_TYPE_AS_READ.get(source.type, source.type))
+        field.label = 3 if node is not None and node.is_list else 1
+        if (oneof := oneof_of(source)) is not None:
+            field.oneof_index = list(oneofs).index(oneof.full_name)
+        if source.type == GROUP or (node is not None and not node.is_encoded and is_message(source)):
+            field.type = source.type
+            field.type_name = f".{_add_message(file, () if node is None else node.children)}"
+    return str(message.name)
+
+
+# A message has the same form as bytes.
+_TYPE_AS_READ = {ENUM: INT32, MESSAGE: BYTES}
+
+
+def _oneofs(nodes: Iterable[Node]) -> dict[str, Any]:
+    """Return the oneofs of which a member is read, by name."""
+    found = (oneof_of(node.field) for node in nodes)
+    return {oneof.full_name: oneof for oneof in found if oneof is not None}
+
+
+def _check_oneofs(columns: Mapping[str, pa.Array], children: Iterable[Child]) -> None:
+    """Check that of a oneof no two members are set: the quick reader does not unset one for the next.
+
+    :param columns: the fields of a message, by the names of nodes
+    """
+    nodes = list(written(children))
+    for oneof in _oneofs(nodes).values():
+        are_set = [columns[f"f{member.number}"].is_valid().cast(pa.int8()) for member in oneof.fields]
+        if (pc.max(reduce(pc.add, are_set)).as_py() or 0) > 1:
+            raise UnreadableError("it sets two members of a oneof")
+    for node in nodes:
+        if not node.is_encoded and is_message(node.field):
+            items = columns[node.name].flatten() if node.field.is_repeated else columns[node.name]
+            parts = dict(zip((field.name for field in items.type), items.flatten(), strict=True))
+            _check_oneofs(parts, node.children)
+
+
+def _nullable(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return an array of a type which differs in what may be null."""
+    return array if array.type == kind else array.cast(kind)
+
+
+def _row(message: Any, children: Iterable[Child]) -> dict[str, Any]:
+    return {node.name: _value(message, node) for node in written(children)}
+
+
+def _value(message: Any, node: Node) -> Any:
+    if node.is_list:
+        return [_item(item, node) for item in getattr(message, node.name)]
+    return _item(getattr(message, node.name), node) if message.HasField(node.name) else None
+
+
+def _item(item: Any, node: Node) -> Any:
+    if not node.is_encoded and is_message(node.field):
+        return _row(item, node.children)
+    if node.physical_item == pa.string() and not isinstance(item, str):
+        # That of a text which is not UTF-8 is bytes.
+        raise UnreadableError("it holds text that is not UTF-8")
+    return item
 
 
 class ProtobufDecoder(TwoReaders):
@@ -22,26 +216,13 @@ class ProtobufDecoder(TwoReaders):
     """
 
     def __init__(self, message: Message, columns: pa.Schema, reader: Message | None) -> None:
-        self._columns = columns
         try:
             self._children = children_of(columns, message, reader)
         except MismatchError as error:
             raise SchemaError(str(error).replace("field", "column", 1)) from None
         read = {node.field.number for node in written(self._children)}
-        self._unread = [field.name for field in message.fields if field.number not in read]
-        self._reader = ProtobufReader(message, self._children)
+        unread = [field.name for field in message.fields if field.number not in read]
+        super().__init__(columns, ProtobufReader(message, self._children), unread)
 
-    @property
-    def unread(self) -> list[str]:
-        return self._unread
-
-    @property
-    def is_vectorized(self) -> bool:
-        return self._reader.is_vectorized
-
-    def read(self, values: pa.Array) -> list[pa.Array]:
-        return rows_of(self._columns, self._children, self._reader.read(values), len(values))
-
-    def read_each(self, values: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
-        found, wrong = self._reader.read_each(values)
-        return rows_of(self._columns, self._children, found, len(values) - len(wrong)), wrong
+    def column(self, place: int, found: Mapping[str, pa.Array], count: int) -> pa.Array:
+        return column_of(self._children[place], found, count)

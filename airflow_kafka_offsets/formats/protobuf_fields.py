@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from airflow_kafka_offsets.formats.columns import spark_type
 from airflow_kafka_offsets.formats.protobuf_schema import Message
-from airflow_kafka_offsets.formats.spark_ddl import spark_type
-from airflow_kafka_offsets.formats.wire_format import MismatchError, SchemaError
+from airflow_kafka_offsets.formats.record_format import SchemaError
+from airflow_kafka_offsets.formats.wire_format import MismatchError
 
 # The types of fields, by their numbers in descriptor.proto.
 GROUP, MESSAGE, BYTES, ENUM, INT32 = 10, 11, 12, 14, 5
@@ -224,34 +225,37 @@ def _node_of(own: Any, declared: pa.DataType, wanted: Any) -> Node:
     if not is_message(field):
         _check_scalar(field, declared)
         return Node(field, "scalar", declared)
-    message = field.message_type
-    shape, natural = _WELL_KNOWN.get(message.full_name, ("", None))
     inner = wanted.message_type if wanted is not None and is_message(wanted) else None
-    written_as = own.message_type if own is not None else message
+    written_as = own.message_type if own is not None else field.message_type
     if is_map(field):
         return _entry(field, declared, written_as, inner)
-    if declared == natural or (shape == "duration" and pa.types.is_decimal(declared)):
-        parts = () if shape == "json" else _parts(message)
-        return Node(field, shape, declared, parts)
-    if pa.types.is_binary(declared) and message.full_name not in _WRAPPERS and field.type != GROUP:
-        return Node(field, "bytes", declared)
-    if message.full_name in _WRAPPERS and not pa.types.is_struct(declared):
-        value = message.fields_by_name["value"]
-        _check_scalar(value, declared)
-        return Node(field, "wrapper", declared, (Child(pa.field("value", declared), Node(value, "scalar", declared)),))
+    known = _known_message(field, declared)
+    if known is not None:
+        return known
     if not pa.types.is_struct(declared):
         raise MismatchError(
-            f"it was written as the message {message.full_name}, which cannot become {spark_type(declared)}"
+            f"it was written as the message {field.message_type.full_name}, which cannot become {spark_type(declared)}"
         )
     return Node(field, "struct", declared, children_of(declared, written_as, inner))
 
 
-def _parts(message: Message) -> tuple[Child, ...]:
-    """Return the fields of a timestamp or a duration."""
-    kinds = {"seconds": pa.int64(), "nanos": pa.int32()}
-    return tuple(
-        Child(pa.field(name, kind), Node(message.fields_by_name[name], "scalar", kind)) for name, kind in kinds.items()
+def _known_message(field: Any, declared: pa.DataType) -> Node | None:
+    """Return what is read of a message which is not read as a struct; None for another one."""
+    message = field.message_type
+    shape, natural = _WELL_KNOWN.get(message.full_name, ("", None))
+    if declared == natural or (shape == "duration" and pa.types.is_decimal(declared)):
+        parts = {"seconds": pa.int64(), "nanos": pa.int32()} if shape != "json" else {}
+    elif message.full_name in _WRAPPERS and not pa.types.is_struct(declared):
+        shape, parts = "wrapper", {"value": declared}
+        _check_scalar(message.fields_by_name["value"], declared)
+    elif pa.types.is_binary(declared) and field.type != GROUP:
+        shape, parts = "bytes", {}
+    else:
+        return None
+    children = (
+        Child(pa.field(name, kind), Node(message.fields_by_name[name], "scalar", kind)) for name, kind in parts.items()
     )
+    return Node(field, shape, declared, tuple(children))
 
 
 def _entry(field: Any, declared: pa.DataType, message: Message, reader: Message | None) -> Node:

@@ -4,59 +4,51 @@
 
 from __future__ import annotations
 
+import base64
 import json
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from airflow_kafka_offsets.core.templates import Templated
-from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.formats.record_format import SchemaError
+from airflow_kafka_offsets.formats.registry_format import RegistryFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from airflow_kafka_offsets.formats.protobuf_decoder import ProtobufDecoder
     from airflow_kafka_offsets.formats.protobuf_schema import Message
-    from airflow_kafka_offsets.formats.record_format import ColumnsFrom, Connections, Decoder, OnNewField
     from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema
-
-log = logging.getLogger(__name__)
-
-_COMPILER = "grpcio-tools"
-
-_LIBRARIES = {"ptars": "ptars", "google.protobuf": "protobuf", "httpx": "httpx", "grpc_tools": _COMPILER}
 
 _GIVEN = "given"
 
 
 @dataclass(frozen=True, slots=True)
-class Protobuf(Templated):
+class Protobuf(RegistryFormat):
     """One Protobuf message a record: in Confluent's wire format with a schema registry, or plain, of a given schema.
 
     A column is the field of its name in the schema that a record was written with. If no columns are given, they are
     all fields of the reader's message, and a column is the field with the number that it has there. The reader's
-    message is that of the latest schema of the subject, or of the given one.
+    message is that of the latest schema of the subject, or of the given one. The other parameters are those of
+    `RegistryFormat`.
 
-    :param ddl: the columns as Spark DDL, by the names of the fields; None for all fields of the reader's message
-        (templated)
-    :param registry_conn_id: an Airflow connection of type `http`; None if no record has the id of a schema (templated)
-    :param subject: whose schemas are fetched before Spark starts; None is the name of the topic with `-value` or `-key`
-        (templated)
     :param message: the name of the message, with or without its package; records of another one are bad. None is the
         first one of the file, and any one where columns are declared and each record says which it is (templated)
     :param proto: without a registry, the schema as the text of a `.proto` file, which imports no file of yours
         (templated)
     :param descriptor_file: without a registry, the path of a descriptor set on the worker, which `protoc
         --include_imports --descriptor_set_out` wrote (templated)
-    :param columns_from: where no columns are declared, `schema` for all fields of the reader's message, or `target` for
-        those that are columns of the target
-    :param on_new_field: what becomes of fields that are no columns; the worker fills it in
-    :param schemas: descriptor sets by id; the worker fills them in
-    :param latest: the id of the reader's schema, if the columns are those of its message; the worker fills it in
+    :param schemas: descriptor sets by id
     """
 
     kind: ClassVar[str] = "protobuf"
+    schema_name: ClassVar[str] = "Protobuf schema"
+    schema_type: ClassVar[str] = "PROTOBUF"
+    libraries: ClassVar[Mapping[str, str]] = {"ptars": "ptars", "google.protobuf": "protobuf", "httpx": "httpx"}
+    worker_libraries: ClassVar[Mapping[str, str]] = {"grpc_tools": "grpcio-tools"}
     template_fields: ClassVar[tuple[str, ...]] = (
         "ddl",
         "registry_conn_id",
@@ -65,56 +57,15 @@ class Protobuf(Templated):
         "proto",
         "descriptor_file",
     )
-    ddl: str | None = None
-    registry_conn_id: str | None = None
-    subject: str | None = None
     message: str | None = None
     proto: str | None = field(default=None, repr=False)
     descriptor_file: str | None = None
-    columns_from: ColumnsFrom = "schema"
-    on_new_field: OnNewField = field(default="ignore", repr=False)
-    schemas: dict[str, str] = field(default_factory=dict, repr=False)
-    latest: str | None = field(default=None, repr=False)
-
-    @property
-    def reads_headers(self) -> bool:
-        return False
-
-    @property
-    def conn_ids(self) -> tuple[str, ...]:
-        """The connections that the worker and the tasks need."""
-        return (self.registry_conn_id,) if self.registry_conn_id is not None else ()
 
     def fingerprint(self) -> str:
-        # An id means the same schema forever: which of them are known decides nothing.
         texts = [self.schemas.get(number) for number in (self.latest, _GIVEN) if number is not None]
         return json.dumps([self.kind, self.registry_conn_id, self.message, *texts])
 
-    def columns(self) -> pa.Schema:
-        """Return the columns as an Arrow schema.
-
-        :raises ConfigurationError: the DDL or the schema cannot be used, or nothing says what the columns are
-        """
-        from airflow_kafka_offsets.formats.protobuf_fields import columns_of
-        from airflow_kafka_offsets.formats.schema_columns import check_columns_from
-        from airflow_kafka_offsets.formats.spark_ddl import parse_ddl
-        from airflow_kafka_offsets.formats.wire_format import SchemaError
-
-        self._check_source()
-        check_columns_from(self.columns_from, self.ddl)
-        if self.ddl is not None:
-            return parse_ddl(self.ddl, binary=True)
-        try:
-            reader = self._reader()
-            if reader is None:
-                raise ConfigurationError(
-                    "Protobuf without columns needs a schema, which load and replay take from the registry or compile"
-                )
-            return columns_of(reader)
-        except SchemaError as error:
-            raise ConfigurationError(f"The columns cannot be taken from the Protobuf schema: {error}") from error
-
-    def _check_source(self) -> None:
+    def check_parameters(self) -> None:
         given = [name for name in ("registry_conn_id", "proto", "descriptor_file") if getattr(self, name) is not None]
         if len(given) != 1:
             raise ConfigurationError(
@@ -122,166 +73,91 @@ class Protobuf(Templated):
                 f"{' and '.join(given) or 'none of them'}"
             )
 
-    def prepared(self, topics: Sequence[str], part: str, connections: Connections) -> Protobuf:
-        """Return the format with the schemas of the subjects, or with the given one; see `ConnectedFormat`."""
+    @property
+    def given_schema(self) -> str:
+        return str(self.schemas[_GIVEN])
+
+    def with_given_schema(self) -> Self:
         from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema
-        from airflow_kafka_offsets.formats.subject_schemas import fetch_subjects, require_libraries, subjects_of
 
-        self._check_source()
-        require_libraries("Protobuf", "protobuf", _LIBRARIES, worker_only=_COMPILER)
-        if self.registry_conn_id is None:
-            if self.descriptor_file is not None:
-                schemas = {_GIVEN: _read(self.descriptor_file)}
-            else:
-                schemas = _compiled({_GIVEN: RegisteredSchema("PROTOBUF", self.proto or "")})
-            found = replace(self, schemas=schemas, latest=None if self.ddl is not None else _GIVEN)
+        if self.descriptor_file is not None:
+            schemas = {_GIVEN: _read(self.descriptor_file)}
         else:
-            subjects = subjects_of(self.subject, topics, part)
-            registered = fetch_subjects(self.registry_conn_id, connections, subjects, "PROTOBUF")
-            found = replace(self, schemas=_compiled(registered.by_id))
-            if self.ddl is None:
-                latest = registered.common(subjects, lambda number, _: replace(found, latest=number).columns())
-                found = replace(found, latest=latest)
-        found._log_ways()
-        return found
+            schemas = self.usable_schemas({_GIVEN: RegisteredSchema("PROTOBUF", self.proto or "")})
+        return replace(self, schemas=schemas, latest=_GIVEN if self.takes_latest else None)
 
-    def _log_ways(self) -> None:
+    def prefix_length(self, head: bytes) -> int:
+        from airflow_kafka_offsets.formats.protobuf_schema import wire_prefix_length
+
+        return wire_prefix_length(head)
+
+    def plain_schemas(self, registered: Mapping[str, RegisteredSchema]) -> Mapping[str, str | SchemaError]:
+        from airflow_kafka_offsets.formats.protobuf_schema import compile_schemas
+
+        return compile_schemas(registered)
+
+    def slow_reason(self, schema: Any) -> str | None:
         from airflow_kafka_offsets.formats.protobuf_decoder import ProtobufDecoder
-        from airflow_kafka_offsets.formats.protobuf_schema import schema_of
-        from airflow_kafka_offsets.formats.wire_format import SchemaError
 
-        columns = self.columns()
-        for number, encoded in self.schemas.items():
-            try:
-                is_vectorized = ProtobufDecoder(schema_of(encoded).named(self.message), columns, None).is_vectorized
-            except SchemaError:
-                continue  # its records will be bad, each with this reason
-            if not is_vectorized:
-                log.info(
-                    "%s is decoded record by record, which takes longer: it has groups, or columns with field numbers "
-                    "of more than 100,000",
-                    "The Protobuf schema" if number == _GIVEN else f"Schema {number}",
-                )
+        try:
+            if ProtobufDecoder(self._message(schema), self.columns(), None).is_vectorized:
+                return None
+        except SchemaError:
+            return None  # its records will be bad, each with this reason
+        return "it has groups, or columns with field numbers of more than 100,000"
 
-    def field_names(self) -> list[str]:
-        """Return the fields of all schemas that are known; see `SchemaFormat`."""
-        return list(self._fields())
+    def schema_columns(self) -> pa.Schema | None:
+        from airflow_kafka_offsets.formats.protobuf_fields import columns_of
 
-    def with_columns(self, names: Sequence[str], on_new_field: OnNewField) -> Protobuf:
-        """Return the format with columns; see `SchemaFormat`."""
-        from airflow_kafka_offsets.formats.schema_columns import columns_ddl
-
-        known = self._fields()
-        ddl = columns_ddl(self.ddl, names, lambda name: known[name]())
-        return replace(self, ddl=ddl, columns_from="schema", on_new_field=on_new_field)
-
-    def _fields(self) -> dict[str, Callable[[], pa.DataType]]:
-        """Return what returns the column's type of each field of the reader's message and, unless it has their numbers,
-        of newer ones first.
-        """
-        from airflow_kafka_offsets.formats.protobuf_fields import column_type
-        from airflow_kafka_offsets.formats.protobuf_schema import schema_of
-
-        messages = [schema_of(encoded).named(self.message) for encoded in reversed(self.schemas.values())]
         reader = self._reader()
-        fields: dict[str, Callable[[], pa.DataType]] = {}
+        return None if reader is None else columns_of(reader)
+
+    def field_types(self) -> Mapping[str, Callable[[], pa.DataType]]:
+        """Return the fields of the reader's message and, unless it has their numbers, of newer ones first."""
+        from airflow_kafka_offsets.formats.protobuf_fields import column_type
+
+        messages = [self._message(encoded) for encoded in reversed(self.schemas.values())]
+        reader = self._reader()
+        types: dict[str, Callable[[], pa.DataType]] = {}
         for message in messages if reader is None else [reader, *messages]:
-            for field_ in message.fields:
-                is_renamed = (
-                    reader is not None and reader.fields_by_number.get(field_.number, field_).name != field_.name
-                )
+            for part in message.fields:
+                is_renamed = reader is not None and reader.fields_by_number.get(part.number, part).name != part.name
                 if not is_renamed:
-                    fields.setdefault(field_.name, partial(column_type, field_, message))
-        return fields
+                    types.setdefault(part.name, partial(column_type, part, message))
+        return types
+
+    def _message(self, encoded: str) -> Message:
+        from airflow_kafka_offsets.formats.protobuf_schema import schema_of
+
+        return schema_of(encoded).named(self.message)
 
     def _reader(self) -> Message | None:
         """Return the message from which the columns are taken.
 
         :raises SchemaError: the schema does not have it
         """
-        from airflow_kafka_offsets.formats.protobuf_schema import schema_of
+        return None if self.latest is None else self._message(self.schemas[self.latest])
 
-        return None if self.latest is None else schema_of(self.schemas[self.latest]).named(self.message)
-
-    def decoder(self, columns: pa.Schema) -> Decoder:
-        """Return a decoder of plain messages, or one that knows the schemas that were fetched, and asks for no
-        other.
-        """
-        return self.connected_decoder(columns, {})
-
-    def connected_decoder(self, columns: pa.Schema, connections: Connections) -> Decoder:
-        """Return a decoder, which asks the registry for schemas that are not known."""
+    def decoders(self, columns: pa.Schema) -> Callable[[bytes, Any], ProtobufDecoder]:
         from airflow_kafka_offsets.formats.protobuf_decoder import ProtobufDecoder
-        from airflow_kafka_offsets.formats.protobuf_schema import has_name, index_path, schema_of, wire_prefix_length
-        from airflow_kafka_offsets.formats.subject_schemas import TaskSchemas
-        from airflow_kafka_offsets.formats.wire_format import PrefixedDecoder, SchemaError
+        from airflow_kafka_offsets.formats.protobuf_schema import has_name, index_path, schema_of
 
         reader = self._reader()
-        if self.registry_conn_id is None:
-            given = schema_of(self.schemas[_GIVEN]).named(self.message)
-            return PrefixedDecoder(
-                columns,
-                lambda _: ProtobufDecoder(given, columns, reader),
-                lambda _: 0,
-                has_ids=False,
-                on_new_field=self.on_new_field,
-            )
-        config = connections.get(self.registry_conn_id)
-        encoded_of = TaskSchemas(self.schemas, config, "PROTOBUF", _compiled_in_task)
         expected = self.message or (reader.full_name if reader is not None else None)
 
-        def of_prefix(prefix: bytes) -> ProtobufDecoder:
-            encoded = encoded_of(prefix)
+        def decoder_of(prefix: bytes, encoded: str) -> ProtobufDecoder:
+            if self.registry_conn_id is None:
+                return ProtobufDecoder(self._message(encoded), columns, reader)
             message = schema_of(encoded).at(index_path(prefix))
             if expected is not None and not has_name(message, expected):
                 raise SchemaError(f"it is the message {message.full_name}, and not {expected}")
             return ProtobufDecoder(message, columns, reader)
 
-        return PrefixedDecoder(
-            columns, of_prefix, wire_prefix_length, on_new_field=self.on_new_field, schemas_read=encoded_of.read
-        )
-
-
-def _compiled(schemas: dict[str, RegisteredSchema]) -> dict[str, str]:
-    """Return descriptor sets.
-
-    :raises ConfigurationError: one of the texts is no schema
-    """
-    from airflow_kafka_offsets.formats.protobuf_compiler import compile_schemas
-
-    found: dict[str, str] = {}
-    for number, compiled in compile_schemas(schemas).items():
-        if not isinstance(compiled, str):
-            what = "The text" if number == _GIVEN else f"Schema {number}"
-            raise ConfigurationError(f"{what} is no Protobuf schema that can be used: {compiled}") from compiled
-        found[number] = compiled
-    return found
-
-
-def _compiled_in_task(number: int, schema: RegisteredSchema) -> str:
-    from airflow_kafka_offsets.formats.protobuf_compiler import compile_schemas
-
-    try:
-        (compiled,) = compile_schemas({str(number): schema}).values()
-    except ModuleNotFoundError as error:
-        # No fault of the record. A retry fetches the newest schemas of the subject on the worker, where they are
-        # compiled.
-        raise StagingError(
-            f"A record has schema {number}, which the worker did not fetch, and {_COMPILER}, which compiles it, is not "
-            "installed where Spark's executors run: retry, which fetches the newest schemas of the subject, or "
-            "install it there"
-        ) from error
-    if not isinstance(compiled, str):
-        raise compiled
-    return compiled
+        return decoder_of
 
 
 def _read(path: str) -> str:
-    import base64
-    from pathlib import Path
-
     from airflow_kafka_offsets.formats.protobuf_schema import schema_of
-    from airflow_kafka_offsets.formats.wire_format import SchemaError
 
     try:
         encoded = base64.b64encode(Path(path).read_bytes()).decode("ascii")

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
+from airflow_kafka_offsets.formats.extra_columns import WholeRecord
 from airflow_kafka_offsets.formats.record_format import Decoder, RecordFormat
-from airflow_kafka_offsets.formats.whole_record import WholeRecord
-from airflow_kafka_offsets.formats.wire_format import SchemaError, schema_id
+from airflow_kafka_offsets.formats.registry_format import RegistryFormat
+from airflow_kafka_offsets.formats.wire_format import PrefixedDecoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,42 +31,10 @@ class ReadSchema:
     text: Any = None
 
 
-@runtime_checkable
-class RegistryFormat(Protocol):
-    """A format that may have a registry: a frozen dataclass."""
-
-    kind: ClassVar[str]
-
-    @property
-    def registry_conn_id(self) -> str | None:
-        """The connection of the registry; None if no record has the id of a schema."""
-
-    @property
-    def schemas(self) -> Mapping[str, Any]:
-        """Known schemas, by their ids, in a form that JSON can hold."""
-
-
-@runtime_checkable
-class SchemaReading(Protocol):
-    """A decoder of records that name their schemas."""
-
-    @property
-    def schemas_read(self) -> Mapping[int, Any]:
-        """The schemas of the values that it has seen, by id, as `RegistryFormat.schemas` has them."""
-
-
 def has_schema_ids(record_format: RecordFormat) -> bool:
     """Return whether values begin with the id of a schema, in Confluent's wire format."""
     value = formats_of(record_format)["value"]
     return isinstance(value, RegistryFormat) and value.registry_conn_id is not None
-
-
-def schema_id_of(value: bytes | None) -> int | None:
-    """Return the id at the beginning of a value; None where it has none."""
-    try:
-        return None if value is None else schema_id(value)
-    except SchemaError:
-        return None
 
 
 def formats_of(record_format: RecordFormat) -> dict[str, RecordFormat]:
@@ -82,7 +51,7 @@ def schemas_read(record_format: RecordFormat, decode: Decoder) -> tuple[ReadSche
     read = []
     for part, part_format in formats_of(record_format).items():
         decoder = decoders[part]
-        if isinstance(decoder, SchemaReading) and isinstance(part_format, RegistryFormat):
+        if isinstance(decoder, PrefixedDecoder) and isinstance(part_format, RegistryFormat):
             for number, text in decoder.schemas_read.items():
                 known = str(number) in part_format.schemas
                 read.append(ReadSchema(part, number, part_format.kind, None if known else text))
@@ -113,5 +82,4 @@ def with_stored(record_format: RecordFormat, part: str, stored: Iterable[ReadSch
         for schema in stored
         if schema.part == part and schema.type == record_format.kind
     }
-    with_known: Any = replace(cast("Any", record_format), schemas={**known, **record_format.schemas})
-    return cast("RecordFormat", with_known)
+    return replace(record_format, schemas=known | record_format.schemas)

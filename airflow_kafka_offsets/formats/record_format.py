@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 FORMATS = {
     "avro": "airflow_kafka_offsets.formats.avro_format:Avro",
-    "json": "airflow_kafka_offsets.formats.json_format:Json",
+    "json": "airflow_kafka_offsets.formats.simple_formats:Json",
     "json_schema": "airflow_kafka_offsets.formats.json_schema_format:JsonSchema",
     "protobuf": "airflow_kafka_offsets.formats.protobuf_format:Protobuf",
-    "raw": "airflow_kafka_offsets.formats.raw:Raw",
-    "record": "airflow_kafka_offsets.formats.whole_record:WholeRecord",
-    "text": "airflow_kafka_offsets.formats.text:Text",
+    "raw": "airflow_kafka_offsets.formats.simple_formats:Raw",
+    "record": "airflow_kafka_offsets.formats.extra_columns:WholeRecord",
+    "text": "airflow_kafka_offsets.formats.simple_formats:Text",
 }
 """The class of each format, by its kind."""
 
@@ -115,6 +115,10 @@ class RecordFormat(Protocol):
         """
 
 
+class SchemaError(ValueError):
+    """A text is no schema, or one that cannot be used, or there is none; the message says why."""
+
+
 Connections = Mapping[str, Mapping[str, Any]]
 """What the connections hold that formats name: addresses and secrets, which are in no plain data of a format."""
 
@@ -125,44 +129,6 @@ class ConnectedDecoding(Protocol):
 
     def connected_decoder(self, columns: pa.Schema, connections: Connections) -> Decoder:
         """Return a decoder; see `RecordFormat.decoder`."""
-
-
-@runtime_checkable
-class ConnectedFormat(ConnectedDecoding, Protocol):
-    """A format that asks another server before Spark starts, such as a schema registry."""
-
-    @property
-    def conn_ids(self) -> tuple[str, ...]:
-        """The connections that it names."""
-
-    def prepared(self, topics: Sequence[str], part: str, connections: Connections) -> RecordFormat:
-        """Return the format with all that columns and decoders need, as plain data. Called on the worker.
-
-        :param topics: whose records will be decoded
-        :param part: `key` or `value`
-        :raises ConfigurationError: something is missing, a library or a schema for example
-        """
-
-
-@runtime_checkable
-class SchemaFormat(RecordFormat, Protocol):
-    """A format whose records have schemas: these say which fields there are, also those that are no columns."""
-
-    @property
-    def columns_from(self) -> ColumnsFrom:
-        """What decides the columns, where they are not declared."""
-
-    def field_names(self) -> list[str]:
-        """Return the fields of all schemas that are known, each once: those of the newest schema first."""
-
-    def with_columns(self, names: Sequence[str], on_new_field: OnNewField) -> RecordFormat:
-        """Return the format with these columns: a declared one as it was declared, another as the newest schema with
-        its field has it.
-
-        :param on_new_field: where it is not `ignore`, the decoder raises `new_field_error` for records with other
-            fields
-        :raises ConfigurationError: a field cannot be a column
-        """
 
 
 def decoder_of(record_format: RecordFormat, columns: pa.Schema, connections: Connections) -> Decoder:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
@@ -21,19 +22,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.bisection import Run, split_at_failures
-from airflow_kafka_offsets.core.text import shortened
-from airflow_kafka_offsets.formats.new_fields import new_field_error
-from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, OnNewField
+from airflow_kafka_offsets.core.text import first_few, shortened
+from airflow_kafka_offsets.exceptions import NewFieldError, NewSchemaError, StagingError
+from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, OnNewField, SchemaError
 
 MAGIC, WIRE_PREFIX = b"\0", 5
 """In Confluent's wire format, the byte before the id of a schema, and the length of both."""
 
+NOT_NULL = "column {!r} is declared NOT NULL, and is missing or null"
+"""The reason for a null, by the name of its column."""
+
 # So many values are read one by one, which takes as long as a few passes of a quick reader.
 _FEW_VALUES = 64
-
-
-class SchemaError(ValueError):
-    """A text is no schema, or one that cannot be used, or there is none; the message says why."""
 
 
 class MismatchError(SchemaError):
@@ -61,12 +61,12 @@ def schema_id(prefix: bytes) -> int:
     return int.from_bytes(prefix[1:WIRE_PREFIX], "big")
 
 
-def _label(prefix: bytes) -> str:
-    """Return the beginning of a reason: which schema it is about, of several."""
+def schema_id_of(value: bytes | None) -> int | None:
+    """Return the id at the beginning of a value; None where it has none."""
     try:
-        return f"schema {schema_id(prefix)}: "
+        return None if value is None else schema_id(value)
     except SchemaError:
-        return ""
+        return None
 
 
 class SchemaDecoder(Protocol):
@@ -94,7 +94,7 @@ class PrefixedDecoder:
         these are, if more have to be seen
     :param has_ids: whether a prefix begins with the id of a schema, which begins the reasons of bad records
     :param on_new_field: what to do with fields of a schema that are no columns
-    :param schemas_read: filled by `decoder_of`; see `SchemaReading`
+    :param schemas_read: filled by `decoder_of`; the schemas of the values that were seen, by id
     """
 
     def __init__(
@@ -118,14 +118,12 @@ class PrefixedDecoder:
         bad: list[BadRecord] = []
         for part in self._parts(records.column("value")):
             if isinstance(part, BadRecord):
-                label = self._label_of(records.column("value")[part.row].as_py())
+                number = schema_id_of(records.column("value")[part.row].as_py()) if self._has_ids else None
+                label = "" if number is None else f"schema {number}: "
                 bad.append(part._replace(reason=shortened(f"{label}{part.reason}")))
             else:
                 parts.append(part)
         return Decoded(self._joined(parts, records.num_rows), sorted(bad))
-
-    def _label_of(self, value: bytes | None) -> str:
-        return _label(value[:WIRE_PREFIX]) if self._has_ids and value is not None else ""
 
     def _parts(self, values: pa.Array) -> Iterator[Part | BadRecord]:
         indexes = pa.array(range(len(values)), pa.int64())
@@ -173,7 +171,7 @@ class PrefixedDecoder:
     def _tombstones(self, indexes: pa.Array) -> Iterator[Part | BadRecord]:
         required = [field.name for field in self._columns if not field.nullable]
         if required:
-            reason = f"column {required[0]!r} is declared NOT NULL, and is missing or null"
+            reason = NOT_NULL.format(required[0])
             yield from (BadRecord(index, reason) for index in indexes.to_pylist())
         else:
             yield Part(indexes, [pa.nulls(len(indexes), field.type) for field in self._columns])
@@ -188,6 +186,24 @@ class PrefixedDecoder:
         return pa.RecordBatch.from_arrays(columns, schema=self._columns)
 
 
+def new_field_error(schema: str, fields: Sequence[str], on_new_field: OnNewField) -> NewFieldError:
+    """Return the error for records with fields that are no columns.
+
+    :param schema: theirs, for the message
+    """
+    names = first_few(map(repr, fields))
+    if on_new_field == "add":
+        return NewSchemaError(
+            f"{schema} has fields that are no columns yet: {names}. The schema was not known when the load was "
+            "planned: run the task again, which looks for new schemas of the subject. If it is of another subject, "
+            "name that one; if the subject has it no more, or behind many newer ones, declare the fields"
+        )
+    return NewFieldError(
+        f"{schema} has fields that are no columns: {names}. Nothing of this batch was written and no position moved; "
+        "declare them, or leave such fields out with on_new_field='ignore'"
+    )
+
+
 def _places(heads: pa.DictionaryArray) -> list[pa.Array | None]:
     """Return the places of each item of a dictionary; None for all places."""
     if len(heads.dictionary) == 1:
@@ -198,35 +214,111 @@ def _places(heads: pa.DictionaryArray) -> list[pa.Array | None]:
     return [order.slice(end - count, count) for count, end in zip(counts, accumulate(counts), strict=True)]
 
 
+class ValueReader(ABC):
+    """Reads values of one writer's schema into Arrow arrays, by names."""
+
+    @cached_property
+    def is_vectorized(self) -> bool:
+        """Whether `read` can be used for the schema: it reads a value of it as `read_each` does."""
+        value = self.certain_value()
+        if value is None:
+            return False
+        values = pa.array([value], pa.binary())
+        try:
+            return self.read(values) == self.read_each(values)[0]
+        except (UnreadableError, StagingError):
+            return False
+
+    @abstractmethod
+    def certain_value(self) -> bytes | None:
+        """Return a value of the schema; None if the quick reader is not certain of the schema."""
+
+    @abstractmethod
+    def read(self, values: pa.Array) -> dict[str, pa.Array]:
+        """Return the arrays of values that are all readable, by the quick reader.
+
+        :param values: binary, without nulls
+        :raises UnreadableError: it is not certain of one of them
+        """
+
+    @abstractmethod
+    def read_each(self, values: pa.Array) -> tuple[dict[str, pa.Array], dict[int, str]]:
+        """Return the arrays of the values that the deciding reader takes, and the places of others, with reasons.
+
+        :raises UnreadableError: it cannot be said of which value this is true
+        """
+
+
+@contextmanager
+def refusals(name: str, reason: str, is_of_values: Callable[[BaseException], bool]) -> Iterator[None]:
+    """Raise what a quick reader means: whatever has another cause than the values must not make records bad.
+
+    :param name: of the format
+    :param reason: what is wrong with a value that it does not take
+    :param is_of_values: returns whether an error is about the values
+    """
+    try:
+        yield
+    except BaseException as error:
+        # A panic of Rust code is no Exception.
+        if type(error).__name__ == "PanicException" or is_of_values(error):
+            raise UnreadableError(reason) from None
+        if not isinstance(error, Exception):
+            raise
+        raise StagingError(f"The reader of {name} failed: {shortened(str(error))}") from error
+
+
 class TwoReaders(ABC):
     """Decodes the values of one writer's schema.
 
     A value is good if the deciding reader takes it, or the quick one alone: so no record depends on its neighbours.
+
+    :param columns: the declared columns
+    :param unread: the fields of the schema that are no columns
     """
 
-    @property
-    @abstractmethod
-    def unread(self) -> list[str]:
-        """The fields of the schema that are no columns."""
+    def __init__(self, columns: pa.Schema, reader: ValueReader, unread: list[str]) -> None:
+        self._columns, self._reader, self.unread = columns, reader, unread
 
     @property
-    @abstractmethod
     def is_vectorized(self) -> bool:
         """Whether the quick reader is certain of the schema."""
+        return self._reader.is_vectorized
 
     @abstractmethod
+    def column(self, place: int, found: Mapping[str, pa.Array], count: int) -> pa.Array:
+        """Return the values of a declared column.
+
+        :param place: of the column
+        :param found: what was read
+        :param count: the number of values
+        :raises MismatchError: no value can become a value of the column
+        :raises UnreadableError: one of them does not fit the column
+        """
+
+    def rows(self, found: Mapping[str, pa.Array], count: int) -> list[pa.Array]:
+        """Return the declared columns; see `column`."""
+        rows = []
+        for place, field in enumerate(self._columns):
+            try:
+                array = self.column(place, found, count)
+            except MismatchError as error:
+                raise SchemaError(f"column {field.name!r}: {error}") from None
+            except UnreadableError as error:
+                raise UnreadableError(f"column {field.name!r}: {error}") from None
+            if not field.nullable and array.null_count:
+                raise UnreadableError(NOT_NULL.format(field.name))
+            rows.append(array)
+        return rows
+
     def read(self, values: pa.Array) -> list[pa.Array]:
-        """Return the columns of values, by the quick reader.
+        """Return the columns of values, by the quick reader; see `ValueReader.read`."""
+        return self.rows(self._reader.read(values), len(values))
 
-        :raises UnreadableError: it is not certain of one of them, or one does not fit its column
-        """
-
-    @abstractmethod
     def read_each(self, values: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
-        """Return the columns of the values that the deciding reader takes, and the places of others, with reasons.
-
-        :raises UnreadableError: a value does not fit its column
-        """
+        """Return the columns of the values that the deciding reader takes; see `ValueReader.read_each`."""
+        found, wrong = self._reader.read_each(values)
+        return self.rows(found, len(values) - len(wrong)), wrong
 
     def parts(self, values: pa.Array, indexes: pa.Array) -> Iterator[Part | BadRecord]:
         """Decode values in as few parts as the bad ones among them allow; see `SchemaDecoder`."""
@@ -258,13 +350,3 @@ class TwoReaders(ABC):
             with suppress(UnreadableError):
                 return Part(indexes[place : place + 1], self.read(values[place : place + 1]))
         return BadRecord(indexes[place].as_py(), reason)
-
-
-def relisted(array: pa.Array, items: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return lists with other items in place of those of `array.flatten()`.
-
-    The array's own offsets cannot be used: those of a slice do not begin with 0, and a null list may have a length.
-    """
-    lengths = pc.fill_null(pc.list_value_length(array), 0)
-    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
-    return pa.ListArray.from_arrays(offsets, items, type=kind, mask=array.is_null())

@@ -22,19 +22,11 @@ from airflow_kafka_offsets.core.options import (
     check_rendered,
 )
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats.extra_columns import ExtraColumns
-from airflow_kafka_offsets.formats.new_fields import with_fields
+from airflow_kafka_offsets.formats.columns import row_columns, spark_ddl
+from airflow_kafka_offsets.formats.extra_columns import ExtraColumns, whole_record
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema, with_stored
-from airflow_kafka_offsets.formats.record_format import (
-    FORMATS,
-    ConnectedFormat,
-    Connections,
-    RecordFormat,
-    SchemaFormat,
-)
-from airflow_kafka_offsets.formats.row_columns import row_columns
-from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
-from airflow_kafka_offsets.formats.whole_record import whole_record
+from airflow_kafka_offsets.formats.record_format import FORMATS, Connections, RecordFormat
+from airflow_kafka_offsets.formats.registry_format import RegistryFormat
 from airflow_kafka_offsets.ledger.tables import NAME_LENGTH, Tables
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES, OnBadRecord
 from airflow_kafka_offsets.sinks.fan_out import as_sink, transform_of
@@ -98,7 +90,7 @@ class Pipeline:
     @property
     def conn_ids(self) -> tuple[str, ...]:
         """The connections that the formats name. Those of the sink are `sink.conn_ids`."""
-        connected = [each for each in self._formats if isinstance(each, ConnectedFormat)]
+        connected = [each for each in self._formats if isinstance(each, RegistryFormat)]
         return tuple(conn_id for each in connected for conn_id in each.conn_ids)
 
     @property
@@ -118,7 +110,7 @@ class Pipeline:
         """
         check_rendered(vars(self), PIPELINE_RULES)
         on_new_field = self.extra_columns.on_new_field
-        if on_new_field != "ignore" and not any(isinstance(each, SchemaFormat) for each in self._formats):
+        if on_new_field != "ignore" and not any(isinstance(each, RegistryFormat) for each in self._formats):
             raise ConfigurationError(
                 f"on_new_field={on_new_field!r} needs a format whose records have schemas, such as Avro(…): what "
                 f"{type(self.value_format).__name__}(…) does not declare has no type"
@@ -163,18 +155,14 @@ class Pipeline:
     def _prepared_format(
         self, part: str, record_format: RecordFormat, connections: Connections, engine: Engine
     ) -> RecordFormat:
-        if isinstance(record_format, ConnectedFormat):
-            record_format = record_format.prepared(self.topics, part, connections)
-        on_new_field = self.extra_columns.on_new_field
-        if not isinstance(record_format, SchemaFormat) or (
-            on_new_field == "ignore" and record_format.columns_from == "schema"
-        ):
+        if not isinstance(record_format, RegistryFormat):
             return record_format
-        return with_fields(
-            record_format,
-            on_new_field,
-            self.sink.name,
-            lambda: self.sink.connect(engine, connections).prepare(None).known,
+        record_format = record_format.prepared(self.topics, part, connections)
+        on_new_field = self.extra_columns.on_new_field
+        if on_new_field == "ignore" and record_format.columns_from == "schema":
+            return record_format
+        return record_format.with_fields(
+            on_new_field, self.sink.name, lambda: self.sink.connect(engine, connections).prepare(None).known
         )
 
     def with_schemas(self, stored: Sequence[ReadSchema]) -> Pipeline:

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_offsets.core.text import count, shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, StagingError, TransformError
+from airflow_kafka_offsets.formats.columns import spark_ddl
 from airflow_kafka_offsets.formats.read_schemas import with_texts
-from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.spark.daemon import prefer_installed_pyspark
 from airflow_kafka_offsets.spark.job import Answer, Jobs, SentJob, StageJob, split_job
 from airflow_kafka_offsets.spark.progress import Display, MarkedLines, Progress, SliceNotes

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, NewFieldError, RecordError, TransformError
+from airflow_kafka_offsets.formats.columns import add_origin, format_columns
 from airflow_kafka_offsets.formats.read_schemas import has_schema_ids, schemas_read
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder, decoder_of
-from airflow_kafka_offsets.formats.row_columns import add_origin, format_columns
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.progress import SliceReport
 from airflow_kafka_offsets.staging.arrow_files import read_records

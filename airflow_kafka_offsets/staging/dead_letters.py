@@ -17,8 +17,8 @@ import pyarrow as pa
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import DeadLetterError
-from airflow_kafka_offsets.formats.read_schemas import schema_id_of
 from airflow_kafka_offsets.formats.record_format import BadRecord
+from airflow_kafka_offsets.formats.wire_format import schema_id_of
 from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter, record_batches
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile

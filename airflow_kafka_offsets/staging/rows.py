@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, RECORD, RESERVED_PREFIX
 from airflow_kafka_offsets.exceptions import RecordError, TargetError
-from airflow_kafka_offsets.formats.years import OUT_OF_YEARS, out_of_years
+from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, out_of_years
 from airflow_kafka_offsets.staging.arrow_files import record_batches
 from airflow_kafka_offsets.staging.dead_letters import too_many
 from airflow_kafka_offsets.staging.directory import StagingDirectory

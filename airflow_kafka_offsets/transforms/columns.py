@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, RESERVED_PREFIX, TOPIC
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError, TransformError
-from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
-from airflow_kafka_offsets.formats.spark_ddl import spark_type
+from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, spark_type
 from airflow_kafka_offsets.staging.rows import TargetColumns
 
 # Types of Arrow that Spark does not have, and the type that holds all of their values. Of UINT64, values above 2^63 - 1

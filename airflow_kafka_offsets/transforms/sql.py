@@ -77,7 +77,7 @@ class Sql(Templated):
                 "Sql needs datafusion: install the extra 'airflow-kafka-offsets[sql]' on the worker, and datafusion "
                 "where Spark's executors run"
             )
-        from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
+        from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
         from airflow_kafka_offsets.transforms.columns import known_columns, to_text
 
         planned = resolved(self.query, check(self.query), columns.names)

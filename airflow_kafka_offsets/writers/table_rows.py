@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from airflow_kafka_offsets.core.bisection import Failure, split_at_failures
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, RESERVED_PREFIX
 from airflow_kafka_offsets.exceptions import RecordError, TargetError
-from airflow_kafka_offsets.formats.years import OUT_OF_YEARS, out_of_years
+from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, out_of_years
 from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile

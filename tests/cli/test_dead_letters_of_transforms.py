@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.simple_formats import Json
 from tests.support.clients import Kafka, produce
 from tests.support.command_line import DB, CommandLine, failed
 from tests.support.loads import Loader, TopicFactory, rows

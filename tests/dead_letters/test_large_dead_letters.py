@@ -15,7 +15,7 @@ from airflow_kafka_offsets.core import chunks
 from airflow_kafka_offsets.dead_letters import replay as replay_module
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.kafka import producer
 from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed
 from airflow_kafka_offsets.staging.arrow_files import write_records

@@ -14,8 +14,8 @@ from airflow_kafka_offsets.dead_letters import replay as replay_module
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, read_dead_letters
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, FencedError
-from airflow_kafka_offsets.formats.header import Header
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.extra_columns import Header
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed
 from airflow_kafka_offsets.ledger.overview import batches
 from airflow_kafka_offsets.ledger.tables import Tables

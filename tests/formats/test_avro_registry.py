@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, RegistryUnavailableError, StagingError
-from airflow_kafka_offsets.formats import avro_format, avro_reader, schema_registry, subject_schemas
+from airflow_kafka_offsets.formats import avro_decoder, registry_format, schema_registry
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.record_format import Decoded, from_plain, to_plain
 from tests.support.avro import encode, wire
@@ -157,7 +157,7 @@ def test_columns_that_no_subject_decides_have_to_be_declared(
 def test_slow_schema_is_logged_at_planning(server: FakeRegistry, caplog: pytest.LogCaptureFixture) -> None:
     server.register("orders-value", V1)
     server.register("orders-value", NODE)
-    with caplog.at_level(logging.INFO, avro_format.__name__):
+    with caplog.at_level(logging.INFO, registry_format.__name__):
         prepared(server, replace(AVRO, ddl="id INT"))
         Avro("id INT", schema=json.dumps(NODE)).prepared(["orders"], "value", {})
     assert [message.split(" is ")[0] for message in caplog.messages] == ["Schema 2", "The Avro schema"]
@@ -170,7 +170,7 @@ def test_a_schema_that_the_quick_reader_does_not_know_is_decoded_one_by_one(
         "orders-value", {"type": "record", "name": "r", "fields": [{"name": "id", "type": ["int", "null", POINT]}]}
     )
     # As if the rules said that it could.
-    monkeypatch.setattr(avro_reader, "is_vectorized", lambda kind: True)
+    monkeypatch.setattr(avro_decoder, "is_vectorized", lambda kind: True)
     rows, bad = decode(server, prepared(server, replace(AVRO, ddl="id INT")), wire(1, b"\x00\x04"), wire(1, b"\x02"))
     assert (rows.column("id").to_pylist(), bad) == ([2, None], [])
 
@@ -191,7 +191,7 @@ def test_a_failure_that_is_not_of_the_values_makes_no_record_bad(
 @pytest.mark.parametrize("library", ["datafusion", "fastavro", "httpx"])
 def test_a_library_that_is_missing_is_named_with_its_extra(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr(subject_schemas, "find_spec", lambda name: None if name == library else find(name))
+    monkeypatch.setattr(registry_format, "find_spec", lambda name: None if name == library else find(name))
     with pytest.raises(
         ConfigurationError, match=rf"needs {library}: install the extra 'airflow-kafka-offsets\[avro\]'"
     ):

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.avro_format import Avro
-from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
+from airflow_kafka_offsets.formats.columns import spark_ddl
 from tests.support.avro import decoded, decoded_alone, encode, known, own_columns, wire
 
 

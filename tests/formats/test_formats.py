@@ -8,10 +8,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.formats.raw import Raw
+from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, row_columns
 from airflow_kafka_offsets.formats.record_format import FORMATS, RecordFormat, from_plain, to_plain
-from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS, row_columns
+from airflow_kafka_offsets.formats.simple_formats import Json, Raw
 
 
 def test_json_has_the_declared_columns() -> None:

@@ -11,11 +11,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_kafka_offsets.formats.avro_format import Avro
-from airflow_kafka_offsets.formats.header import Header
+from airflow_kafka_offsets.formats.extra_columns import Header, whole_record
 from airflow_kafka_offsets.formats.json_schema_format import JsonSchema
 from airflow_kafka_offsets.formats.protobuf_format import Protobuf
 from airflow_kafka_offsets.formats.record_format import RecordFormat
-from airflow_kafka_offsets.formats.whole_record import whole_record
 from tests.support import avro, protobuf
 from tests.support.decoding import decoded_as, record_batch
 

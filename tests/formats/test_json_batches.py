@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.exceptions import RecordError
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.columns import row_columns
 from airflow_kafka_offsets.formats.record_format import BadRecord
-from airflow_kafka_offsets.formats.row_columns import row_columns
+from airflow_kafka_offsets.formats.simple_formats import Json
 from tests.support.decoding import FIRST_OFFSET, STEP, Row, declared, decode, refused_at, sifted
 from tests.support.examples import examples
 

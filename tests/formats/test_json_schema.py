@@ -17,14 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats import subject_schemas
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats import registry_format
+from airflow_kafka_offsets.formats.columns import spark_ddl
 from airflow_kafka_offsets.formats.json_schema import columns_of
 from airflow_kafka_offsets.formats.json_schema_format import JsonSchema
-from airflow_kafka_offsets.formats.record_format import Decoded, from_plain, to_plain
+from airflow_kafka_offsets.formats.record_format import Decoded, SchemaError, from_plain, to_plain
 from airflow_kafka_offsets.formats.schema_registry import Reference, RegisteredSchema
-from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
-from airflow_kafka_offsets.formats.wire_format import SchemaError
+from airflow_kafka_offsets.formats.simple_formats import Json
 from tests.support.corruption import corrupted
 from tests.support.decoding import decoded_as, record_batch
 from tests.support.examples import examples
@@ -192,7 +191,7 @@ def test_a_schema_without_columns_is_named_by_its_id(server: FakeRegistry) -> No
 
 def test_a_library_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr(subject_schemas, "find_spec", lambda name: None if name == "httpx" else find(name))
+    monkeypatch.setattr(registry_format, "find_spec", lambda name: None if name == "httpx" else find(name))
     with pytest.raises(
         ConfigurationError, match=r"needs httpx: install the extra 'airflow-kafka-offsets\[json-schema\]'"
     ):

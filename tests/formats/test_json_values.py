@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_kafka_offsets.exceptions import RecordError
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.simple_formats import Json
 from tests.support.decoding import BEGUN, declared, decode, decode_field, decoded_as, record_batch, refused_at
 
 

@@ -16,7 +16,7 @@ from hypothesis import given as given_values
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.exceptions import StagingError
-from airflow_kafka_offsets.formats import protobuf_reader
+from airflow_kafka_offsets.formats import protobuf_decoder
 from airflow_kafka_offsets.formats.protobuf_decoder import ProtobufDecoder
 from airflow_kafka_offsets.formats.protobuf_fields import columns_of
 from airflow_kafka_offsets.formats.protobuf_schema import Schema
@@ -69,8 +69,8 @@ def test_a_failure_that_is_not_of_the_values_makes_no_record_bad(monkeypatch: py
             raise MemoryError("no memory")
 
     found = given(V1)
-    monkeypatch.setattr(protobuf_reader.ProtobufReader, "is_vectorized", True)
-    monkeypatch.setattr(protobuf_reader.ProtobufReader, "_handler", Broken())
+    monkeypatch.setattr(protobuf_decoder.ProtobufReader, "is_vectorized", True)
+    monkeypatch.setattr(protobuf_decoder.ProtobufReader, "_handler", Broken())
     with pytest.raises(StagingError, match="The reader of Protobuf failed"):
         decoded(found, [b""])
 

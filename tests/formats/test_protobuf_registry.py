@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
-from airflow_kafka_offsets.formats import protobuf_compiler, protobuf_format, subject_schemas
+from airflow_kafka_offsets.formats import protobuf_schema, registry_format
 from airflow_kafka_offsets.formats.protobuf_format import Protobuf
 from airflow_kafka_offsets.formats.record_format import Decoded, from_plain, to_plain
 from tests.support.decoding import record_batch
@@ -98,7 +98,7 @@ def test_a_missing_compiler_on_executors_is_no_records_fault(
     def missing(_: object) -> None:
         raise ModuleNotFoundError("grpc_tools")
 
-    monkeypatch.setattr(protobuf_compiler, "import_module", missing)
+    monkeypatch.setattr(protobuf_schema, "import_module", missing)
     assert decode(server, found, wire(1, b"", 0)).rows.num_rows == 1
     with pytest.raises(StagingError, match="schema 7, which the worker did not fetch, and grpcio-tools") as raised:
         decode(server, found, wire(7, b"", 0))
@@ -193,7 +193,7 @@ def test_slow_schema_is_logged_at_planning(server: FakeRegistry, caplog: pytest.
     server.register("orders-value", V1, kind="PROTOBUF")
     server.register("orders-value", GROUPS, kind="PROTOBUF")
     server.register("orders-value", "message Order { optional int32 id = 200000; }", kind="PROTOBUF")
-    with caplog.at_level(logging.INFO, protobuf_format.__name__):
+    with caplog.at_level(logging.INFO, registry_format.__name__):
         found = prepared(server, replace(PROTOBUF, ddl="id INT"))
     assert [message.split(" is ")[0] for message in caplog.messages] == ["Schema 2", "Schema 3"]
     group = b"\x08\x01\x13\x18\x05\x14"
@@ -225,7 +225,7 @@ def test_the_text_of_a_schema_is_compiled_on_the_worker() -> None:
 @pytest.mark.parametrize("library", ["ptars", "google.protobuf", "httpx", "grpc_tools"])
 def test_a_library_that_is_missing_is_named_with_its_extra(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr(subject_schemas, "find_spec", lambda name: None if name == library else find(name))
+    monkeypatch.setattr(registry_format, "find_spec", lambda name: None if name == library else find(name))
     name = {"google.protobuf": "protobuf", "grpc_tools": "grpcio-tools"}.get(library, library)
     with pytest.raises(
         ConfigurationError,

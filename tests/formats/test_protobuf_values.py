@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
+from airflow_kafka_offsets.formats.columns import spark_ddl
 from tests.support.protobuf import compiled, decoded, given, known, message_class, own_columns, wire
 
 _IMPORTS = "".join(

@@ -2,9 +2,9 @@
 
 import pyarrow as pa
 
-from airflow_kafka_offsets.formats.raw import Raw
+from airflow_kafka_offsets.formats.columns import row_columns
 from airflow_kafka_offsets.formats.record_format import BadRecord
-from airflow_kafka_offsets.formats.row_columns import row_columns
+from airflow_kafka_offsets.formats.simple_formats import Raw
 from tests.support.decoding import decoded_as, record_batch
 
 

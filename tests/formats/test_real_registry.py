@@ -12,7 +12,7 @@ import pytest
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.json_schema_format import JsonSchema
 from airflow_kafka_offsets.formats.protobuf_format import Protobuf
-from airflow_kafka_offsets.formats.record_format import ConnectedFormat
+from airflow_kafka_offsets.formats.registry_format import RegistryFormat
 from airflow_kafka_offsets.formats.schema_registry import NotFoundError, SchemaRegistry
 from devstack.registry import SchemaRegistryServer
 from tests.support.avro import VERSIONS, encode, wire
@@ -154,7 +154,7 @@ def test_json_schema_with_references(server: SchemaRegistryServer) -> None:
 
 
 def decode(
-    server: SchemaRegistryServer, topic: str, *records: bytes, record_format: ConnectedFormat | None = None
+    server: SchemaRegistryServer, topic: str, *records: bytes, record_format: RegistryFormat | None = None
 ) -> list[dict[str, Any]]:
     connections = {"r": {"url": server.url}}
     found: Any = (record_format or Avro(registry_conn_id="r")).prepared([topic], "value", connections)

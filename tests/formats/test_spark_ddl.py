@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats.spark_ddl import parse_ddl, spark_ddl
+from airflow_kafka_offsets.formats.columns import parse_ddl, spark_ddl
 from tests.support.examples import examples
 
 UTC_MICROSECONDS = pa.timestamp("us", "UTC")

@@ -12,11 +12,8 @@ import sqlalchemy as sa
 from airflow_kafka_offsets import DeadLetters, ExtraColumns
 from airflow_kafka_offsets.core.instants import milliseconds
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats.header import Header
-from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.formats.raw import Raw
-from airflow_kafka_offsets.formats.text import Text
-from airflow_kafka_offsets.formats.whole_record import whole_record
+from airflow_kafka_offsets.formats.extra_columns import Header, whole_record
+from airflow_kafka_offsets.formats.simple_formats import Json, Raw, Text
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from tests.support.clients import Kafka, producer

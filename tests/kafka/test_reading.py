@@ -13,10 +13,9 @@ from confluent_kafka import TopicPartition
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.offsets import TopicPartition as Partition
 from airflow_kafka_offsets.exceptions import DataLossError, LogTruncatedError, RecordError, UnknownTopicError
-from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.formats.raw import Raw
+from airflow_kafka_offsets.formats.columns import row_columns
 from airflow_kafka_offsets.formats.record_format import RecordFormat
-from airflow_kafka_offsets.formats.row_columns import row_columns
+from airflow_kafka_offsets.formats.simple_formats import Json, Raw
 from airflow_kafka_offsets.kafka import errors
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.reader import consumer_config, read

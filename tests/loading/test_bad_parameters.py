@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets import Limits, Staging
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError, TransformError
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.hooks.java import check_java
 from airflow_kafka_offsets.loading.load import load
 from devstack.kafka import KafkaBroker

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import Coordination
 from airflow_kafka_offsets.exceptions import GroupBusyError
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables

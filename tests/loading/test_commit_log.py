@@ -8,7 +8,7 @@ import re
 import pytest
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.simple_formats import Json
 from tests.support.clients import Kafka, produce
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory

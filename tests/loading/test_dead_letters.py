@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets import DeadLetters, Reading, Staging
 from airflow_kafka_offsets.exceptions import DeadLetterError, RecordError
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify
 from tests.support.clients import Kafka, produce, producer

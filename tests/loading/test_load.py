@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets import Limits, Staging, StateTables
 from airflow_kafka_offsets.exceptions import DataLossError, RecordError, StagingError
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables

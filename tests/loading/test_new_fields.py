@@ -24,8 +24,8 @@ from airflow_kafka_offsets.exceptions import (
     TargetError,
 )
 from airflow_kafka_offsets.formats.avro_format import Avro
-from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.record_format import OnNewField
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.replaying.replay import replay
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from tests.support.avro import encode, wire

@@ -11,8 +11,7 @@ import pytest
 
 from airflow_kafka_offsets import Coordination, DeadLetters, ExtraColumns, Limits, Reading, Staging, StateTables
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.formats.raw import Raw
+from airflow_kafka_offsets.formats.simple_formats import Json, Raw
 from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 

@@ -18,7 +18,7 @@ from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, read_
 from airflow_kafka_offsets.exceptions import RecordError, RegistryUnavailableError
 from airflow_kafka_offsets.formats import schema_registry
 from airflow_kafka_offsets.formats.avro_format import Avro
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed
 from airflow_kafka_offsets.ledger.overview import batch_parts
 from airflow_kafka_offsets.ledger.tables import Tables

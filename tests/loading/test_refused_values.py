@@ -18,7 +18,7 @@ from airflow_kafka_offsets.exceptions import (
     TargetError,
     TopicRecreatedError,
 )
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.simple_formats import Json
 from tests.support.archive import ARCHIVE
 from tests.support.clients import Kafka, produce, producer
 from tests.support.database_faults import ADDED, Meddled, raise_for_each_row

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets import Staging
 from airflow_kafka_offsets.exceptions import RecordError
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.simple_formats import Json
 from devstack.kafka import KafkaBroker
 from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory, names, rows

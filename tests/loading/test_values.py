@@ -10,8 +10,7 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import DataFrame
 
-from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.formats.raw import Raw
+from airflow_kafka_offsets.formats.simple_formats import Json, Raw
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
 from tests.support.loads import Loader, TopicFactory, reflected, rows

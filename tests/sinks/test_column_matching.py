@@ -7,8 +7,8 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import Dialect
 
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.formats.row_columns import row_columns
+from airflow_kafka_offsets.formats.columns import row_columns
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.sinks.sql.column_types import is_added, match, required
 
 POSTGRES = postgresql.dialect()  # type: ignore[no-untyped-call]

@@ -8,8 +8,8 @@ from sqlalchemy.types import TypeEngine
 
 from airflow_kafka_offsets.database.tables import AnyBytes, ExactText
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.formats.row_columns import row_columns
+from airflow_kafka_offsets.formats.columns import row_columns
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.sinks.sql.column_types import created_table, match, wire_type
 
 POSTGRES = postgresql.dialect()  # type: ignore[no-untyped-call]

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets.exceptions import RecordError
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from tests.support.clients import Kafka, produce
 from tests.support.inline import InlineLauncher

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets import Staging
 from airflow_kafka_offsets.exceptions import RecordError, StagingError, TargetError
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce

@@ -14,8 +14,8 @@ from sqlalchemy.engine import Connection, Dialect
 
 from airflow_kafka_offsets.database.tables import without_placeholders
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
-from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS, row_columns
+from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, row_columns
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.sinks.sql.column_types import created_table
 from airflow_kafka_offsets.sinks.sql.connected_table import SqlTarget
 from airflow_kafka_offsets.sinks.sql.table import SqlTable

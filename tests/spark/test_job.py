@@ -9,12 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.formats.header import Header
-from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.formats.raw import Raw
-from airflow_kafka_offsets.formats.row_columns import row_columns
-from airflow_kafka_offsets.formats.text import Text
-from airflow_kafka_offsets.formats.whole_record import whole_record
+from airflow_kafka_offsets.formats.columns import row_columns
+from airflow_kafka_offsets.formats.extra_columns import Header, whole_record
+from airflow_kafka_offsets.formats.simple_formats import Json, Raw, Text
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead, StagedFile

@@ -13,8 +13,8 @@ import pytest
 
 import airflow_kafka_offsets
 from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.formats.row_columns import row_columns
+from airflow_kafka_offsets.formats.columns import row_columns
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.package import write_application, write_package
 from airflow_kafka_offsets.staging.rows import TargetColumns

@@ -12,9 +12,8 @@ import pytest
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import DeadLetterError, RecordError
-from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.formats.raw import Raw
-from airflow_kafka_offsets.formats.row_columns import row_columns
+from airflow_kafka_offsets.formats.columns import row_columns
+from airflow_kafka_offsets.formats.simple_formats import Json, Raw
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.progress import Display, Progress, SliceNotes
 from airflow_kafka_offsets.spark.tasks import read_arrow, write_rows

@@ -9,9 +9,9 @@ import pytest
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import RecordError
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.columns import format_columns, row_columns
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, RecordFormat
-from airflow_kafka_offsets.formats.row_columns import format_columns, row_columns
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.spark.tasks import decode_rows, record_error
 
 FIRST_OFFSET = 1000

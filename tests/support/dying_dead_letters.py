@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from airflow_kafka_offsets import Staging
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.ledger.dead_letter_batches import DeadLetterClaim, Replayed
 from airflow_kafka_offsets.ledger.publications import Publication
 from airflow_kafka_offsets.loading.pipeline import Pipeline

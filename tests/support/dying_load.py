@@ -18,7 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.kafka import reader
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.publications import Publication

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from pyspark.sql import SparkSession
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.context import LoadResult

@@ -17,8 +17,8 @@ import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets.formats.protobuf_compiler import compile_schemas
 from airflow_kafka_offsets.formats.protobuf_format import Protobuf
+from airflow_kafka_offsets.formats.protobuf_schema import compile_schemas
 from airflow_kafka_offsets.formats.record_format import Decoded
 from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema
 from tests.support.decoding import decoded_as, record_batch

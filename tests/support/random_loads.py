@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 
 from airflow_kafka_offsets import Coordination, DeadLetters, Limits, Staging
 from airflow_kafka_offsets.exceptions import DataLossError, TopicRecreatedError
-from airflow_kafka_offsets.formats.row_columns import row_columns
+from airflow_kafka_offsets.formats.columns import row_columns
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading.load import load
 from airflow_kafka_offsets.sinks.sql.column_types import created_table

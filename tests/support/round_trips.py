@@ -13,11 +13,10 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.formats.avro_format import Avro
-from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.json_schema_format import JsonSchema
 from airflow_kafka_offsets.formats.protobuf_format import Protobuf
 from airflow_kafka_offsets.formats.record_format import RecordFormat
-from airflow_kafka_offsets.formats.text import Text
+from airflow_kafka_offsets.formats.simple_formats import Json, Text
 from tests.support import avro, protobuf
 
 Row = dict[str, Any]

@@ -229,7 +229,7 @@ CLEAN = """
 ELSEWHERE = """
     import json, sys
     import pyarrow as pa
-    from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
+    from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
     from airflow_kafka_offsets.transforms.transform import from_plain
 
     columns = pa.schema([("id", pa.int64()), *ORIGIN_COLUMNS])

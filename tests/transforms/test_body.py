@@ -14,7 +14,7 @@ import pytest
 from airflow.sdk import DAG, task
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, TransformError
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
 from airflow_kafka_offsets.operators.task_decorator import KafkaBatchTask, kafka_batch_task
 from airflow_kafka_offsets.sinks.sql.table import SqlTable

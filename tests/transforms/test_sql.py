@@ -12,9 +12,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, TransformError
+from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, parse_ddl, spark_ddl
 from airflow_kafka_offsets.formats.record_format import BadRecord
-from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
-from airflow_kafka_offsets.formats.spark_ddl import parse_ddl, spark_ddl
 from airflow_kafka_offsets.transforms.sql import Sql
 from airflow_kafka_offsets.transforms.transform import Transformed
 

@@ -8,7 +8,7 @@ from airflow_kafka_offsets import DeadLetters, Staging
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import DeadLetterError, TargetError, TransformError
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.transforms.sql import Sql
 from tests.support.clients import produce
 from tests.support.loads import Loader, TopicFactory, names, positions, rows

@@ -27,8 +27,7 @@ from airflow_kafka_offsets.database.errors import database_message, is_outage
 from airflow_kafka_offsets.database.mappers import configure_alone
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
-from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
-from airflow_kafka_offsets.formats.spark_ddl import parse_ddl
+from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, parse_ddl
 from airflow_kafka_offsets.sinks.iceberg.shapes import create_table, parsed_term
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from airflow_kafka_offsets.sinks.lake.sink import dataset_name

@@ -22,7 +22,7 @@ from pyiceberg.transforms import IdentityTransform, parse_transform
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
-from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
+from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.iceberg.private import iceberg_schema
 from airflow_kafka_offsets.sinks.lake.columns import lacking
 from airflow_kafka_offsets.writers.iceberg_files import TableShape

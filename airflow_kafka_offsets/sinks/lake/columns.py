@@ -13,8 +13,7 @@ from airflow_kafka_offsets.core.addresses import holds_credentials
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
-from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
-from airflow_kafka_offsets.formats.spark_ddl import parse_ddl
+from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, parse_ddl
 from airflow_kafka_offsets.writers.object_files import is_local, local_path
 from airflow_kafka_offsets.writers.table_rows import file_columns, is_added, may_hold
 

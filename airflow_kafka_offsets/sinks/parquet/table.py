@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
-from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
+from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.lake.columns import check_parameters, created_columns
 from airflow_kafka_offsets.sinks.lake.left_files import left_below, prove_files, remove_left
 from airflow_kafka_offsets.sinks.lake.removal import ReplacedRows, Search, as_removed

@@ -24,7 +24,7 @@ from airflow_kafka_offsets.database.mysql import error_number, is_mysql
 from airflow_kafka_offsets.database.tables import check_rights, without_placeholders
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
-from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
+from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.row_origin import check_key_names, quoted_names
 from airflow_kafka_offsets.sinks.sql.column_types import add_column
 from airflow_kafka_offsets.sinks.sql.refused_rows import (

@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import Limits
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from devstack.spark_jars import spark_with_delta, spark_with_iceberg

@@ -17,7 +17,7 @@ from pyiceberg.types import StringType
 
 from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.ledger.batches import mark_staged
 from airflow_kafka_offsets.loading import stage as stage_module
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable

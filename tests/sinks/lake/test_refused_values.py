@@ -19,7 +19,7 @@ from airflow_kafka_offsets import DeadLetters, DeltaTable, Json, Limits, Sql, re
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import DataLossError, DeadLetterError, RecordError
-from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
+from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.spark.job import StageJob

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from airflow_kafka_offsets import DeltaTable, IcebergTable
 from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.exceptions import DatabaseBusyError, KafkaOffsetsError
-from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
+from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.delta.format import DeltaSnapshot
 from airflow_kafka_offsets.sinks.lake.table import LakeTable
 from airflow_kafka_offsets.sinks.table import Output, Published

@@ -1,7 +1,11 @@
-"""Convert column types from Spark DDL to Arrow, and from Arrow to Spark DDL.
+"""The columns of rows: their types in Spark's DDL, those that say which record a row came from, and values that they
+cannot hold.
 
 Spark parses DDL only in a session. Here the worker parses it, so that a mistake is found before Spark starts. Types and
 their names are those of Spark SQL: https://spark.apache.org/docs/latest/sql-ref-datatypes.html
+
+Dates and timestamps lie in the years 1 to 9999, in UTC. ISO 8601 reaches further with an offset, and Arrow has a year
+0. Postgres stores such an instant, and then clients fail that read it, Python's drivers for one.
 """
 
 from __future__ import annotations
@@ -9,12 +13,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, RESERVED_PREFIX, TIMESTAMP, TOPIC
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from sqlglot import exp
 
+    from airflow_kafka_offsets.formats.record_format import RecordFormat
 
 _COMMON: dict[str, pa.DataType] = {
     "BOOLEAN": pa.bool_(),
@@ -211,3 +218,83 @@ def spark_type(kind: pa.DataType) -> str:
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+ORIGIN_COLUMNS = pa.schema(
+    [(TOPIC, pa.string()), (PARTITION, pa.int32()), (OFFSET, pa.int64()), (TIMESTAMP, pa.timestamp("us", "UTC"))]
+)
+"""The columns that say which record a row came from."""
+
+
+def row_columns(record_format: RecordFormat) -> pa.Schema:
+    """Return the columns of a decoded row.
+
+    :raises ConfigurationError: a column of the format has a reserved name
+    """
+    columns = record_format.columns()
+    for name in columns.names:
+        if name.lower().startswith(RESERVED_PREFIX) or name.lower() == BATCH_ID:
+            raise ConfigurationError(
+                f"Column {name!r} cannot be declared: names that start with {RESERVED_PREFIX!r}, and {BATCH_ID!r}, "
+                "are reserved for the columns that say where a row came from"
+            )
+    return pa.schema([*columns, *ORIGIN_COLUMNS])
+
+
+def format_columns(columns: pa.Schema) -> pa.Schema:
+    """Return the columns of the format among those of a decoded row."""
+    return pa.schema(list(columns)[: -len(ORIGIN_COLUMNS)])
+
+
+def add_origin(rows: pa.RecordBatch, records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
+    """Return decoded rows with the columns that say which record each came from.
+
+    :param records: the records that the rows were decoded from, one a row
+    """
+    origin = [
+        pa.repeat(pa.scalar(topic), records.num_rows),
+        pa.repeat(pa.scalar(partition, pa.int32()), records.num_rows),
+        records.column("offset"),
+        records.column("timestamp"),
+    ]
+    return pa.RecordBatch.from_arrays([*rows.columns, *origin], schema=pa.schema([*rows.schema, *ORIGIN_COLUMNS]))
+
+
+OUT_OF_YEARS = "it lies outside of the years 1 to 9999"
+
+_DAYS = (-719_162, 2_932_896)
+_MICROSECONDS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
+
+
+def out_of_years(array: pa.Array) -> list[int]:
+    """Return the indexes of dates and timestamps outside of the years 1 to 9999; none for an array of another type.
+
+    :param array: dates of 32 bits or timestamps in microseconds; of a list or a struct, the indexes are those of its
+        items
+    """
+    kind = array.type
+    if pa.types.is_list(kind):
+        return out_of_years(array.flatten())
+    if pa.types.is_struct(kind):
+        return [index for child in array.flatten() for index in out_of_years(child)]
+    if pa.types.is_date32(kind):
+        numbers, (first, last) = array.cast(pa.int32()), _DAYS
+    elif pa.types.is_timestamp(kind) and kind.unit == "us":
+        numbers, (first, last) = array.cast(pa.int64()), _MICROSECONDS
+    else:
+        return []
+    found = pc.min_max(numbers).as_py()
+    if found["min"] is None or (found["min"] >= first and found["max"] <= last):
+        return []
+    indexes: list[int] = pc.indices_nonzero(pc.or_(pc.less(numbers, first), pc.greater(numbers, last))).to_pylist()
+    return indexes
+
+
+def relisted(array: pa.Array, items: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return lists with other items in place of those of `array.flatten()`.
+
+    The array's own offsets cannot be used: those of a slice do not begin with 0, and a null list may have a length.
+    """
+    lengths = pc.fill_null(pc.list_value_length(array), 0)
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+    return pa.ListArray.from_arrays(offsets, items, type=kind, mask=array.is_null())

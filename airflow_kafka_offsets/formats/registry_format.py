@@ -1,0 +1,399 @@
+"""What the formats share whose records have schemas: the columns that these give, the subjects of a schema registry,
+which the worker fetches, and the schemas that tasks ask for. A DAG file imports this module.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
+
+from airflow_kafka_offsets.core.templates import Templated
+from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.formats.record_format import ColumnsFrom, Connections, Decoder, OnNewField, SchemaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema
+    from airflow_kafka_offsets.formats.wire_format import SchemaDecoder
+
+log = logging.getLogger(__name__)
+
+# Of each subject; tasks ask for older ones where a record has one.
+_VERSIONS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryFormat(Templated, ABC):
+    """A format whose records have schemas. They may be in Confluent's wire format, in which a record begins with the id
+    that its schema has in a registry.
+
+    :param ddl: the columns as Spark DDL; None for those of the reader's schema (templated)
+    :param registry_conn_id: an Airflow connection of type `http`; None if no record has the id of a schema (templated)
+    :param subject: whose schemas are fetched before Spark starts; None is the name of the topic with `-value` or `-key`
+        (templated)
+    :param columns_from: where no columns are declared, `schema` for all fields of the reader's schema, or `target` for
+        those that are columns of the target
+    :param on_new_field: what becomes of fields that are no columns; the worker fills it in
+    :param schemas: schemas by id, in a form that JSON can hold; the worker fills them in
+    :param latest: the id of the reader's schema, if it is the latest of the subject; the worker fills it in
+    """
+
+    kind: ClassVar[str]
+    """Its name in `FORMATS`, and that of its extra."""
+    schema_name: ClassVar[str]
+    """The name of its schemas, for messages."""
+    schema_type: ClassVar[str]
+    """The type of its schemas in a registry: AVRO, PROTOBUF or JSON."""
+    libraries: ClassVar[Mapping[str, str]]
+    """The name of each library that the worker and the executors need, by the module that it brings."""
+    worker_libraries: ClassVar[Mapping[str, str]] = {}
+    """Those that only the worker needs."""
+
+    ddl: str | None = None
+    registry_conn_id: str | None = None
+    subject: str | None = None
+    columns_from: ColumnsFrom = field(default="schema", kw_only=True)
+    on_new_field: OnNewField = field(default="ignore", repr=False, kw_only=True)
+    schemas: dict[str, Any] = field(default_factory=dict, repr=False, kw_only=True)
+    latest: str | None = field(default=None, repr=False, kw_only=True)
+
+    @property
+    def reads_headers(self) -> bool:
+        return False
+
+    @property
+    def conn_ids(self) -> tuple[str, ...]:
+        """The connections that the worker and the tasks need."""
+        return (self.registry_conn_id,) if self.registry_conn_id is not None else ()
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return what decides how a record is decoded. An id means the same schema forever: which of them are known
+        decides nothing.
+        """
+
+    @abstractmethod
+    def check_parameters(self) -> None:
+        """Check that the records have schemas.
+
+        :raises ConfigurationError: the parameters do not say which
+        """
+
+    @abstractmethod
+    def plain_schemas(self, registered: Mapping[str, RegisteredSchema]) -> Mapping[str, Any]:
+        """Return schemas in a form that JSON can hold; a `SchemaError` in the place of one that cannot be used."""
+
+    @abstractmethod
+    def schema_columns(self) -> pa.Schema | None:
+        """Return the columns of the reader's schema; None where that is not known.
+
+        :raises SchemaError: a field has no column
+        """
+
+    @abstractmethod
+    def field_types(self) -> Mapping[str, Callable[[], pa.DataType]]:
+        """Return the fields of all schemas that are known, those of the reader's schema and of newer ones first, each
+        with what returns the type of its column, or raises a SchemaError.
+        """
+
+    @abstractmethod
+    def decoders(self, columns: pa.Schema) -> Callable[[bytes, Any], SchemaDecoder]:
+        """Return what returns the decoder of values, by their prefix and their schema, or raises a SchemaError."""
+
+    @property
+    def takes_latest(self) -> bool:
+        """Whether the reader's schema is the latest one of the subject."""
+        return self.ddl is None
+
+    @property
+    def given_schema(self) -> Any:
+        """The schema of all records where there is no registry, in a form that JSON can hold."""
+        raise NotImplementedError
+
+    @property
+    def given_prefix_length(self) -> int:
+        """The number of bytes before a value where there is no registry."""
+        return 0
+
+    def prefix_length(self, head: bytes) -> int:
+        """Return the number of bytes before a value where there is a registry; see `PrefixedDecoder`."""
+        from airflow_kafka_offsets.formats.wire_format import WIRE_PREFIX
+
+        return WIRE_PREFIX
+
+    def with_given_schema(self) -> Self:
+        """Return the format with the schema that its parameters name, where there is no registry."""
+        return self
+
+    def latest_form(self) -> object:
+        """Return what the latest schemas of several subjects must have in common."""
+        return self.columns()
+
+    def slow_reason(self, schema: Any) -> str | None:
+        """Return why values of a schema are decoded one by one; None where they are not."""
+        return None
+
+    def columns(self) -> pa.Schema:
+        """Return the columns as an Arrow schema.
+
+        :raises ConfigurationError: the DDL or the schema cannot be used, or nothing says what the columns are
+        """
+        from airflow_kafka_offsets.formats.columns import parse_ddl
+
+        self._check()
+        if self.ddl is not None:
+            return parse_ddl(self.ddl, binary=self.schema_type != "JSON")
+        try:
+            columns = self.schema_columns()
+        except SchemaError as error:
+            has_id = self.latest is not None and self.registry_conn_id is not None
+            number = f" {self.latest}" if has_id else ""
+            raise ConfigurationError(
+                f"The columns cannot be taken from the {self.schema_name}{number}: {error}"
+            ) from error
+        if columns is None:
+            raise ConfigurationError(
+                f"{type(self).__name__} without columns needs a schema, which load and replay take from the registry "
+                "or the parameters"
+            )
+        return columns
+
+    def _check(self) -> None:
+        self.check_parameters()
+        has_ddl = self.ddl is not None
+        if self.columns_from not in get_args(ColumnsFrom) or (self.columns_from == "target" and has_ddl):
+            raise ConfigurationError(
+                "A format has the columns that are declared, or columns_from='schema' or 'target'; got "
+                f"columns_from={self.columns_from!r}{' with declared columns' if has_ddl else ''}"
+            )
+
+    def prepared(self, topics: Sequence[str], part: str, connections: Connections) -> Self:
+        """Return the format with all that columns and decoders need, as plain data. Called on the worker.
+
+        :param topics: whose records will be decoded
+        :param part: `key` or `value`
+        :raises ConfigurationError: something is missing, a library or a schema for example
+        :raises RegistryUnavailableError: the registry does not answer
+        """
+        self._check()
+        self._require_libraries()
+        if self.registry_conn_id is None:
+            found = self.with_given_schema()
+            known = {f"The {self.schema_name}": found.given_schema}
+        else:
+            subjects = [self.subject] if self.subject else [f"{topic}-{part}" for topic in topics]
+            found = self._with_subjects(subjects, self.registry_conn_id, connections)
+            known = {f"Schema {number}": schema for number, schema in found.schemas.items()}
+        for what, schema in known.items():
+            if reason := found.slow_reason(schema):
+                log.info("%s is decoded record by record, which takes longer: %s", what, reason)
+        return found
+
+    def _require_libraries(self) -> None:
+        for module, library in (*self.libraries.items(), *self.worker_libraries.items()):
+            if not _is_installed(module):
+                extra = self.kind.replace("_", "-")
+                raise ConfigurationError(
+                    f"The format {type(self).__name__} needs {library}: install the extra "
+                    f"'airflow-kafka-offsets[{extra}]' on the worker, and {', '.join(self.libraries.values())} where "
+                    "Spark's executors run"
+                )
+
+    def _with_subjects(self, subjects: Sequence[str], conn_id: str, connections: Connections) -> Self:
+        from airflow_kafka_offsets.formats.schema_registry import NotFoundError, SchemaRegistry
+
+        if conn_id not in connections:
+            raise ConfigurationError(
+                f"The schema registry {conn_id!r} has no configuration: give load or replay connections={{{conn_id!r}: "
+                f"{{'url': …}}}}"
+            )
+        registered: dict[str, RegisteredSchema] = {}
+        latest: dict[str, str] = {}
+        with closing(SchemaRegistry(connections[conn_id])) as registry:
+            for subject in subjects:
+                try:
+                    versions = registry.versions(subject)[-_VERSIONS:]
+                except NotFoundError:
+                    versions = []
+                for version in versions:
+                    number, schema = registry.version(subject, version)
+                    if schema.type == self.schema_type:
+                        registered[str(number)] = schema
+                        latest[subject] = str(number)
+        with_schemas = replace(self, schemas=self.usable_schemas(registered))
+        return with_schemas._with_latest(subjects, latest, registry.host) if self.takes_latest else with_schemas
+
+    def _with_latest(self, subjects: Sequence[str], latest: Mapping[str, str], host: str) -> Self:
+        """Return the format with the schema from which the columns of all subjects are taken.
+
+        :param latest: the id of the latest schema of each subject; a subject without a schema of the type is left out
+        """
+        if missing := [subject for subject in subjects if subject not in latest]:
+            raise ConfigurationError(
+                f"The schema registry at {host} has no {self.schema_name} of subject {missing[0]!r}, from which the "
+                "columns would be taken: declare the columns, or name another subject"
+            )
+        found = {number: replace(self, latest=number) for number in latest.values()}
+        first, *others = [each.latest_form() for each in found.values()]
+        if any(other != first for other in others):
+            raise ConfigurationError(
+                f"The latest schemas of {', '.join(latest)} differ: declare the columns, or name one subject, of "
+                "which all topics have the columns then"
+            )
+        return found[latest[subjects[0]]]
+
+    def usable_schemas(self, registered: Mapping[str, RegisteredSchema]) -> dict[str, Any]:
+        """Return schemas in a form that JSON can hold.
+
+        :raises ConfigurationError: one of them cannot be used
+        """
+        found = dict(self.plain_schemas(registered))
+        for number, schema in found.items():
+            if isinstance(schema, SchemaError):
+                what = f"Schema {number}" if number.isdecimal() else "The text"
+                raise ConfigurationError(f"{what} is no {self.schema_name} that can be used: {schema}") from schema
+        return found
+
+    def with_fields(
+        self, on_new_field: OnNewField, target: str, target_columns: Callable[[], Sequence[str] | None]
+    ) -> Self:
+        """Return the format with the columns that its schemas, the target and the user's choice give it: a declared one
+        as it was declared, another as the newest schema with its field has it.
+
+        :param on_new_field: where it is not `ignore`, the decoder raises `new_field_error` for records with other
+            fields
+        :param target: its name, for messages
+        :param target_columns: returns the names of its columns, or None if it does not exist
+        :raises ConfigurationError: the target, which is to decide the columns, does not exist, has none of the fields,
+            or has a column whose name is that of a field but for the case; or a field cannot be a column
+        """
+        import pyarrow as pa
+
+        from airflow_kafka_offsets.formats.columns import spark_ddl
+
+        types = self.field_types()
+        if self.columns_from == "target":
+            given, names = pa.schema([]), _names_of_target(target, target_columns(), types)
+        else:
+            given = self.columns()
+            names = given.names
+        if on_new_field == "add":
+            names += [name for name in types if name not in names]
+        try:
+            columns = [given.field(name) if name in given.names else pa.field(name, types[name]()) for name in names]
+        except SchemaError as error:
+            raise ConfigurationError(
+                f"A field of the schemas cannot become a column: {error}, or leave it out with on_new_field='ignore'"
+            ) from error
+        return replace(self, ddl=spark_ddl(pa.schema(columns)), columns_from="schema", on_new_field=on_new_field)
+
+    def decoder(self, columns: pa.Schema) -> Decoder:
+        """Return a decoder that knows the schemas that were fetched, and asks for no other."""
+        return self.connected_decoder(columns, {})
+
+    def connected_decoder(self, columns: pa.Schema, connections: Connections) -> Decoder:
+        """Return a decoder, which asks the registry for schemas that are not known."""
+        from airflow_kafka_offsets.formats.wire_format import PrefixedDecoder
+
+        decoder_of = self.decoders(columns)
+        if self.registry_conn_id is None:
+            return PrefixedDecoder(
+                columns,
+                lambda prefix: decoder_of(prefix, self.given_schema),
+                lambda _: self.given_prefix_length,
+                has_ids=False,
+                on_new_field=self.on_new_field,
+            )
+        schemas = TaskSchemas(self, connections.get(self.registry_conn_id))
+        return PrefixedDecoder(
+            columns,
+            lambda prefix: decoder_of(prefix, schemas(prefix)),
+            self.prefix_length,
+            on_new_field=self.on_new_field,
+            schemas_read=schemas.read,
+        )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        # That of the package that the module is in.
+        return False
+
+
+def _names_of_target(target: str, columns: Sequence[str] | None, known: Mapping[str, object]) -> list[str]:
+    """Return the columns of a target that are fields; see `RegistryFormat.with_fields`."""
+    if columns is None:
+        raise ConfigurationError(
+            f"The columns of the records are to be those of {target!r}, which does not exist: create it, or declare "
+            "the columns"
+        )
+    by_lower = {name.lower(): name for name in known}
+    for name in columns:
+        if name not in known and name.lower() in by_lower:
+            raise ConfigurationError(
+                f"Column {name!r} of {target!r} would stay null: its name and that of field {by_lower[name.lower()]!r} "
+                "differ in case only. Rename the column, or the field by a transform"
+            )
+    names = [name for name in columns if name in known]
+    if not names:
+        raise ConfigurationError(
+            f"The columns of the records are to be those of {target!r}, which has none of their fields: "
+            f"{first_few(map(repr, known))}"
+        )
+    return names
+
+
+class TaskSchemas:
+    """Schemas by their ids in Confluent's wire format, as plain data.
+
+    :param record_format: that knows those that the worker has fetched
+    :param config: of the registry, which is asked for others; None to ask for none
+    :ivar read: the schemas that were asked for, by id
+    """
+
+    def __init__(self, record_format: RegistryFormat, config: Mapping[str, Any] | None) -> None:
+        self._format, self._config = record_format, config
+        self._fetched: dict[str, Any] = {}
+        self.read: dict[int, Any] = {}
+
+    def __call__(self, prefix: bytes) -> Any:
+        """Return the schema of values with a prefix.
+
+        :raises SchemaError: the prefix is that of no schema
+        :raises RegistryUnavailableError: the registry does not answer, so that nothing is known of the record
+        """
+        from airflow_kafka_offsets.formats.wire_format import schema_id
+
+        number = schema_id(prefix)
+        key = str(number)
+        if key not in self._format.schemas and key not in self._fetched:
+            # Several prefixes may have the same id, and the answer of the registry is the same for all of them.
+            self._fetched[key] = self._fetch(number)
+        found = self._format.schemas[key] if key in self._format.schemas else self._fetched[key]
+        if isinstance(found, SchemaError):
+            raise found
+        self.read[number] = found
+        return found
+
+    def _fetch(self, number: int) -> Any:
+        from airflow_kafka_offsets.formats.schema_registry import NotFoundError, SchemaRegistry
+
+        if self._config is None:
+            return SchemaError("it is not among the schemas that are known")
+        with closing(SchemaRegistry(self._config)) as registry:
+            try:
+                found = registry.by_id(number)
+            except NotFoundError:
+                return SchemaError(f"the schema registry at {registry.host} has none with this id")
+        if found.type != self._format.schema_type:
+            return SchemaError(f"it is of the type {found.type}")
+        return self._format.plain_schemas({str(number): found})[str(number)]
