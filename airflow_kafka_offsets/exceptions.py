@@ -91,7 +91,7 @@ class KafkaUnavailableError(KafkaOffsetsError):
 
 
 class RegistryUnavailableError(KafkaOffsetsError):
-    """A schema registry could not be reached, or failed for a reason of its own; nothing is known of the records."""
+    """A schema registry could not be reached, or failed; nothing is known of the records."""
 
     retriable = True
 
@@ -218,7 +218,7 @@ class DatabaseBusyError(LedgerError):
 
 
 class DatabaseUnavailableError(LedgerError):
-    """The database failed for a reason of its own: it is full, has no connection left, or timed out."""
+    """The database failed: it is full, has no connection left, or timed out."""
 
     retriable = True
 

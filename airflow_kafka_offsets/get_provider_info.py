@@ -61,7 +61,7 @@ def _options() -> dict[str, dict[str, Any]]:
         ),
         "spark_environment": _option(
             "Environment variables of the worker that spark-submit inherits besides those that Spark, Java, Python "
-            "and object stores need: names, with * for any letters, separated by commas. Their values must not be "
+            "and object stores need: names, with * for any characters, separated by commas. Their values must not be "
             "secrets of Airflow: a transform can read them.",
             example="OUR_REGION,FEATURE_*",
         ),

@@ -10,7 +10,7 @@ from airflow_kafka_offsets.cli.commands import KAFKA_OFFSETS
 from airflow_kafka_offsets.cli.entries import Argument, Command, Group, epilog, wrapped
 from airflow_kafka_offsets.core.environment import variable
 
-# argparse writes what an argument means into a column of its own.
+# argparse writes what an argument means into a separate column.
 _INDENT = 24
 
 _PROCESS_CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"

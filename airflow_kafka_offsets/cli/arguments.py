@@ -153,7 +153,7 @@ PIPELINE = (
     UPSERT_KEY,
     option("--staging-dir", "a directory that this machine and Spark's executors share, for staged files"),
 )
-"""The arguments of commands that decode records and write their rows, beside the table."""
+"""The arguments of commands that decode records and write their rows, in addition to the table."""
 
 MAX_RECORDS = option("--max-records", "the most offsets of a batch", type=positive)
 

@@ -1,4 +1,4 @@
-"""`kafka-offsets`: the commands as a program of its own, which does not import Airflow.
+"""`kafka-offsets`: the commands as a program that does not import Airflow.
 
 It has the commands of `airflow kafka-offsets`. Where those take the ids of Airflow's connections, it takes a database
 URL and a file.

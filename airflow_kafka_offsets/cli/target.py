@@ -1,4 +1,4 @@
-"""`kafka-offsets replay` and `verify`: a range of records, loaded into a target beside the loads; the proof of what was
+"""`kafka-offsets replay` and `verify`: a range of records, loaded into a target in addition to the loads; the proof of what was
 loaded.
 """
 

@@ -45,8 +45,8 @@ def transact(
     A transaction is repeated only where the database reports that it kept nothing of it, at a statement or at COMMIT. A
     broken connection is no such report, since COMMIT may have been executed: `outcome` finds out.
 
-    :param work: writes over the given connection; called once for each attempt, in a transaction of its own
-    :param outcome: called after the connection broke, in a transaction of its own. It waits for the locks of the broken
+    :param work: writes over the given connection; called once for each attempt, in a separate transaction
+    :param outcome: called after the connection broke, in a separate transaction. It waits for the locks of the broken
         transaction, which the server may still be executing, and returns what `work` returned if that was committed,
         else None. Without it, the error of the broken connection is raised
     :return: what `work` returned in the attempt that was committed
@@ -219,7 +219,7 @@ def database_now(conn: Connection) -> datetime:
         "postgresql": "SELECT clock_timestamp()",
         "sqlite": "SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')",
         "mysql": "SELECT utc_timestamp(6)",
-        "mariadb": "SELECT utc_timestamp(6)",  # SQLAlchemy gives it a dialect of its own
+        "mariadb": "SELECT utc_timestamp(6)",  # SQLAlchemy gives it a separate dialect
         "mssql": "SELECT sysutcdatetime()",
     }
     statement = statements.get(conn.dialect.name)

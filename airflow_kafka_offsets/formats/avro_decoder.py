@@ -96,7 +96,7 @@ class AvroReader(ValueReader):
 
         read = fastavro.schemaless_reader
         if self._is_recursive and len(value) > _SHALLOW_BYTES:
-            # The same in Python, which has a limit of its own for functions that call themselves.
+            # The same in Python, which has a separate limit for functions that call themselves.
             from fastavro._read_py import schemaless_reader as read
 
         def whole(text_errors: str) -> dict[str, Any]:

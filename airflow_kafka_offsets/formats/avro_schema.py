@@ -257,7 +257,7 @@ class WireSchema:
     """A schema of which values have the same bytes as of another one, and which every reader reads as `Type.physical`.
 
     Names are made up, enums are numbers, maps are arrays of entries, logical types and fields without bytes are left
-    out. A branch of a union of several types is a record of one field, which has no bytes of its own: the value then
+    out. A branch of a union of several types is a record of one field, which has no bytes: the value then
     says which branch it is.
     """
 

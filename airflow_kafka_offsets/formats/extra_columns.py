@@ -1,4 +1,4 @@
-"""The columns of rows that do not come from the value of a record: the key by a format of its own, headers and the
+"""The columns of rows that do not come from the value of a record: the key by a separate format, headers and the
 timestamp. A DAG file imports this module.
 """
 

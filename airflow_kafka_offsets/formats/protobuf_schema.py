@@ -153,7 +153,7 @@ def _is_possible(numbers: list[int]) -> bool:
 
 _MAIN = "kafka_offsets_schema.proto"
 
-# What Confluent's registry knows without a reference, beside google/protobuf.
+# What Confluent's registry knows without a reference, in addition to google/protobuf.
 _KNOWN = {
     "confluent/meta.proto": """
         syntax = "proto3";
@@ -182,7 +182,7 @@ _KNOWN = {
 }
 
 
-# In a process of its own, because the compiler writes what is wrong to its standard error; one for all, because it
+# In a separate process, because the compiler writes what is wrong to its standard error; one for all, because it
 # takes a while to start.
 _COMPILE = """
 import sys

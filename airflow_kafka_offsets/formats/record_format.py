@@ -3,7 +3,7 @@
 A format has three parts: the plain data that a DAG author writes, the columns, which the worker resolves before Spark
 starts, and a decoder, which Spark's tasks call for each batch of records.
 
-To add a format, write a module beside this one with a frozen dataclass that is a `RecordFormat`, and add a line to
+To add a format, write a module next to this one with a frozen dataclass that is a `RecordFormat`, and add a line to
 `FORMATS`. Reading records, dead letters, and the columns that say which record a row came from are the same for all
 formats, and not here.
 """
@@ -96,7 +96,7 @@ class RecordFormat(Protocol):
         """Whether the decoder needs the headers of the records: reading them takes time."""
 
     def fingerprint(self) -> str:
-        """Return what decides, beside the columns, how a record is decoded. A batch with another fingerprint is staged
+        """Return what decides, besides the columns, how a record is decoded. A batch with another fingerprint is staged
         again.
         """
 

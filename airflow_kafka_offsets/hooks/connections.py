@@ -247,7 +247,7 @@ def registry_config(conn_id: str) -> dict[str, Any]:
 
 
 def sink_connections(sink: Sink) -> dict[str, dict[str, Any]]:
-    """Return what the connections hold that a sink names beside that of its database.
+    """Return what the connections hold that a sink names besides that of its database.
 
     :return: by their ids: `conn_type`, `host`, `port`, `login`, `password`, `schema` and `extra`
     :raises AirflowNotFoundException: there is no such connection

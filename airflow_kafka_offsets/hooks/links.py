@@ -28,7 +28,7 @@ class _PageLink(BaseOperatorLink):
         return "" if found is None else page_url(operator, found[0], **found[1])
 
     def find(self, operator: Any) -> tuple[str, dict[str, Any]] | None:
-        """Return the name of the page, with its parameters beside the group; None where there is none."""
+        """Return the name of the page, with its parameters besides the group; None where there is none."""
         raise NotImplementedError
 
 

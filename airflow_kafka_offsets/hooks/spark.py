@@ -44,7 +44,7 @@ _INHERITED = (
 
 
 class SparkSubmitLauncher:
-    """Runs jobs in an application of `spark-submit`, in client deploy mode: the driver runs beside the task.
+    """Runs jobs in an application of `spark-submit`, in client deploy mode: the driver runs on the machine of the task.
 
     :param conn_id: a connection of the official Spark provider
     :param conf: Spark properties; they take precedence over those that this package sets. Those that hold secrets are

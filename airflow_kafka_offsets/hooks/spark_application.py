@@ -381,7 +381,7 @@ class _Unfold(Handler):
         self._thread = get_ident()
 
     def createLock(self) -> None:  # noqa: N802
-        # With a lock of its own here, two threads could wait for each other.
+        # With a separate lock here, two threads could wait for each other.
         self.lock = None
 
     def emit(self, record: LogRecord) -> None:

@@ -1,6 +1,6 @@
 """Launch jobs on a server of Spark Connect, through the official provider's SparkConnectHook.
 
-Nothing is started: each load has a session of its own on a server that is running. What was sent into the session ends
+Nothing is started: each load has its own session on a server that is running. What was sent into the session ends
 with it.
 """
 
@@ -36,7 +36,7 @@ _SESSION = {"spark.sql.session.timeZone": "UTC"}
 
 
 class SparkConnectLauncher:
-    """Stages batches in a session of its own on a server of Spark Connect.
+    """Stages batches in its own session on a server of Spark Connect.
 
     :param conn_id: a connection of the official Spark provider, of type `spark_connect`
     :param conf: Spark properties of the session; they take precedence over those that this package sets

@@ -72,7 +72,7 @@ _WAITING = RETRIABLE | _UNKNOWN | DENIED
 _UNKNOWN_GRACE_SECONDS = 3.0
 
 # A client goes on asking a dead leader, or a dead "controller" (in KRaft any broker), for as long as it lives: each
-# retry has a client of its own, and the first requests are short.
+# retry has its own client, and the first requests are short.
 _FIRST_REQUEST_SECONDS = 3.0
 
 _POLL_SECONDS = 0.05

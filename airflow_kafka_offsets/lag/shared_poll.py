@@ -82,7 +82,7 @@ def _thread() -> ThreadPoolExecutor:
 
 @dataclass(eq=False)
 class _Database:
-    """Reads the state tables of a database, in a thread of its own: one that does not answer leaves the others
+    """Reads the state tables of a database, in a separate thread: one that does not answer leaves the others
     alone.
     """
 

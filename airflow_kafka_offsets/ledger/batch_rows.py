@@ -1,7 +1,7 @@
 """Batches of every kind as rows of the state tables, and who they are of: the queries and inserts that loads, replays
 and rewinds share.
 
-A group has one open load at most. After it there may be a prefetched load, in a state of its own: the commit of the
+A group has one open load at most. After it there may be a prefetched load, in a separate state: the commit of the
 open load opens it, and who abandons that load abandons it too. So a group never has two open loads, and batches that
 move positions are committed in the order of their ids.
 """

@@ -21,7 +21,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavail
 from airflow_kafka_offsets.ledger.migrations import OLDEST_VERSION, upgrade_statements
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Ledger, Tables, sql_text
 
-# In other databases each DDL statement is a transaction of its own.
+# In other databases each DDL statement is a separate transaction.
 _BEGIN = {"postgresql": "BEGIN", "sqlite": "BEGIN IMMEDIATE"}
 
 _NO_SUCH_SCHEMA = "3F000"

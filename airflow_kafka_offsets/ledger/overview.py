@@ -118,7 +118,7 @@ def _rows(conn: Connection, query: sa.Select[Any]) -> list[Row]:
 
 
 class BetweenCommits(NamedTuple):
-    """A batch whose target, which commits elsewhere, may be ahead of the state tables, or behind; see
+    """A batch whose target, which commits externally, may be ahead of the state tables, or behind; see
     `ledger.publications`.
 
     :param state: `staged` (or `planned` again), `abandoned`, or the kind of a rewind

@@ -8,7 +8,7 @@ got so far:
 * of an abandoned one, that its rows have to be taken back, if it has any;
 * of a rewind, that rows which it replaced have to be removed.
 
-The last two are pending: whoever next has the sink at hand does them, before it plans anything new.
+The last two are pending: the next process that has the sink does them, before it plans anything new.
 
 `has_files_since` says that attempts of Spark's tasks may have left files in the target. An attempt that was taken over
 may still write, or even publish, for a while. So these are removed only once the batch has been closed for long enough,
@@ -59,7 +59,7 @@ class Publication:
     """One batch on its way into a target: begun, published, finished, or looked up after an interruption.
 
     Of a target in the database of the positions, the transaction that publishes the batch is also what begins and
-    finishes the publication. A target that commits externally has a commit of its own: `begin` stores before it that
+    finishes the publication. A target that commits externally makes its own commit: `begin` stores before it that
     the target may have the batch, and the transaction of the positions, which follows, stores that it has.
 
     :param output: the batch, as the target knows it
@@ -79,7 +79,7 @@ class Publication:
     ) -> Publication:
         """Return the publication of a batch.
 
-        :param kind: of the batch: loads of a group follow each other, and every other batch has a series of its own
+        :param kind: of the batch: loads of a group follow each other, and every other batch has its own series
         :param attempt: the name of the attempt that staged it
         :param conn: of the transaction, where it is called within one
         """
@@ -183,7 +183,7 @@ def published_reads(ledger: Ledger, batch_id: int) -> dict[TopicPartition, Range
 
 
 class PublishedBatch(NamedTuple):
-    """A batch whose rows a target which commits elsewhere has by right."""
+    """A batch whose rows a target which commits externally has by right."""
 
     batch_id: int
     group_id: str

@@ -175,7 +175,7 @@ def _replaced_by(tables: Tables, group_id: str, batch_id: int, of_state: sa.Colu
 
     :param of_state: which of these batches
 
-    A topic that was recreated under the same name has offsets of its own: those of the earlier one are not replaced.
+    A topic that was recreated under the same name has its own offsets: those of the earlier one are not replaced.
     """
     replacing, loaded = tables.offset_ranges.alias(), tables.offset_ranges.alias()
     start, end = replacing.c.replaced_start_offset, replacing.c.replaced_end_offset

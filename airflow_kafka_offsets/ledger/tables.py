@@ -44,7 +44,7 @@ PARTIAL_INDEX_DIALECTS = ("postgresql", "sqlite")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An instant: with a time zone on PostgreSQL, elsewhere as UTC without a time zone."""
+    """An instant: with a time zone on PostgreSQL, in other databases as UTC without a time zone."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True

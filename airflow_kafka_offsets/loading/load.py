@@ -1,7 +1,7 @@
 """Plan a range, stage it on Spark, commit it in one transaction; again, until everything is loaded.
 
 Plain functions: Airflow's operators, the command line, scripts and notebooks call the same ones. A load holds its group
-from its beginning to its end. Each step is in a module of its own: `plan`, `stage`, `commit`.
+from its beginning to its end. Each step is in a separate module: `plan`, `stage`, `commit`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The operators that load Kafka topics: `KafkaBatchOperator` continues from the positions of a group, exactly once;
-`KafkaReplayOperator` loads a bounded range beside that; `KafkaReplayPlanOperator` cuts a large range into parts.
+`KafkaReplayOperator` loads a bounded range independently of the positions; `KafkaReplayPlanOperator` cuts a large range into parts.
 
 `loading` and `replaying` do the work.
 """
@@ -44,7 +44,7 @@ class KafkaBatchOperator(PipelineOperator):
     A run loads up to the ends of the logs that its first try has read. A retry, or a clear after success, continues
     from the stored positions: it never loads a record twice. Without new records, the task succeeds and does not start
     Spark. An error that a retry cannot help, such as data loss or a record that cannot be decoded, fails the task at
-    once, unless the task has a `retry_policy` of its own.
+    once, unless the task has its own `retry_policy`.
 
     :param group_id: the group whose positions are used; they are in the database of the sink, not in Kafka, unless
         `Coordination.mirror_to` copies them there (templated)

@@ -1,7 +1,7 @@
 """OpenLineage: what the operators read and write, as events of Airflow's OpenLineage provider name and describe it.
 
 The provider imports nothing of this unless it is installed and switched on: it calls `get_openlineage_facets_on_…` of
-an operator, in a process of its own, and the operator imports this module there. Names are those of OpenLineage's
+an operator, in a separate process, and the operator imports this module there. Names are those of OpenLineage's
 naming of datasets (https://openlineage.io/docs/spec/naming). No value comes from the password, the login or the extra
 of a connection.
 """

@@ -50,7 +50,7 @@ class KafkaBatchTask(DecoratedOperator, KafkaBatchOperator):
     As for `KafkaBatchOperator`: every parameter but `transform`.
 
     :param python_callable: the function, without its first parameter, which is the DataFrame of the decoded records
-    :param modules: names of modules that travel with the function: what it imports from beside the DAG file
+    :param modules: names of modules that travel with the function: what it imports besides the DAG file
     """
 
     custom_operator_name = "@task.kafka_batch"
@@ -73,7 +73,7 @@ class KafkaBatchTask(DecoratedOperator, KafkaBatchOperator):
 
         :return: as of `KafkaBatchOperator`
         """
-        # DecoratedOperator has one of its own.
+        # DecoratedOperator has another one.
         return KafkaBatchOperator.execute(self, context)
 
     def pipeline(self) -> Pipeline:

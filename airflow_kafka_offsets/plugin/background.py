@@ -36,7 +36,7 @@ class CachedReading(NamedTuple, Generic[T]):
 
 
 class BackgroundCache(Generic[T]):
-    """A value that is read again, in a thread of its own, when somebody looks at one that is older than `max_age`.
+    """A value that is read again, in a separate thread, when somebody looks at one that is older than `max_age`.
 
     Only one thread reads it at a time, whatever the number of requests and however long it takes.
 

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Branch(Templated):
-    """One of several sinks, with a transform of its own.
+    """One of several sinks, with its own transform.
 
     :param sink: the target, for example `SqlTable("customers", conn_id="warehouse")`
     :param transform: `Sql(…)`, `ArrowTransform(…)`, or None for the rows as they are decoded

@@ -58,7 +58,7 @@ def call(conn: Connection, what: str, function: Callable[..., Any], *arguments: 
     one.
 
     :param what: which function, for messages
-    :param arguments: beside the connection
+    :param arguments: besides the connection
     :raises RecordsRefusedError: it raised RecordError, or a group of these
     :raises FunctionError: it raised anything else, or ended the transaction
     :raises DBAPIError: an outage, or a conflict with another writer: repeating the transaction may help

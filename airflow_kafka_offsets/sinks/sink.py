@@ -64,7 +64,7 @@ class Sink(Templated, ABC):
 
     @property
     def commits_externally(self) -> bool:
-        """Whether the target makes a commit of its own, besides that of the database of the positions."""
+        """Whether the target makes its own commit, besides that of the database of the positions."""
         return False
 
     @property

@@ -38,7 +38,7 @@ class Output(NamedTuple):
     :param group_id: the group that the batch is of
     :param ranges: that it reads
     :param series: the name of the publications that this one follows; nobody else's publications have it. A load of a
-        group has the name of its group, anything else a name of its own
+        group has the name of its group, anything else has its own name
     :param attempt: the name of the attempt that staged it, for the names of files; no other attempt has it
     """
 

@@ -82,7 +82,7 @@ class InProcessLauncher:
 
 
 class _Running:
-    """A job that is running in a session, which a tag of its own tells from the other jobs there.
+    """A job that is running in a session, which a separate tag tells from the other jobs there.
 
     Tags belong to threads: enter it in the thread that calls Spark.
     """

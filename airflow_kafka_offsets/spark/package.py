@@ -39,7 +39,7 @@ def write_package(path: Path) -> Path:
     root = Path(__file__).resolve().parent.parent
     with zipfile.ZipFile(path, "w") as archive:
         for file in sorted(root.rglob("*.py")):
-            # Without a time of its own the same package gives the same bytes.
+            # Without its own time the same package gives the same bytes.
             info = zipfile.ZipInfo(str(Path(root.name) / file.relative_to(root)))
             # An entry does not inherit the compression of its archive.
             info.compress_type = zipfile.ZIP_DEFLATED

@@ -244,7 +244,7 @@ def write_progress(staging: StagingDirectory, read: SliceRead) -> None:
 
 def write_slice(staging: StagingDirectory, read: SliceRead) -> None:
     """Write what reading a slice to its end showed."""
-    # Each evaluation has a name of its own: HDFS cannot replace a file by renaming another.
+    # Each evaluation has a unique name: HDFS cannot replace a file by renaming another.
     staging.write_text(f"slice-{read.index}-{uuid.uuid4().hex}.json", json.dumps(asdict(read)))
 
 

@@ -1,4 +1,4 @@
-"""The staging directory of one attempt to stage a batch: data files, small JSON notes beside them, and the manifest.
+"""The staging directory of one attempt to stage a batch: data files, small JSON notes next to them, and the manifest.
 
 A directory holds `part-*.arrow` (rows), `dead-*.arrow` (dead letters of a slice), `slice-*.json` (a slice that was read
 to its end), `progress-*.json` (a slice that is being read), `failure-*.json` (why a task or the driver failed),

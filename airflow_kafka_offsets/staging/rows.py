@@ -124,7 +124,7 @@ def split(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
             yield number, pa.RecordBatch.from_arrays(arrays, schema=pa.schema(structs.type.fields))
 
 
-# What a writer holds at once beside one record batch.
+# What a writer holds at once in addition to one record batch.
 _CHUNK_BYTES = 64 << 20
 
 
@@ -240,7 +240,7 @@ class StagedRows:
             yield from batch.filter(are_of(batch, records)).to_pylist()
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that are staged; beside final files that is those that were refused."""
+        """Yield the rows that are staged; with final files these are those that were refused."""
         manifest = self._manifest
         for file in manifest.files if manifest.columns is None else manifest.refused_files:
             yield from record_batches(self._staging, file)

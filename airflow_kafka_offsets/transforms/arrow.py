@@ -26,7 +26,7 @@ class ArrowTransform(Templated):
     other columns; all batches have the same ones. It is called once with an empty batch before anything is read.
 
     :param path: its import path, `package.module.function` (templated)
-    :param modules: names of modules that travel to the executors beside the function's own (templated)
+    :param modules: names of modules that travel to the executors besides the function's own (templated)
     :param code: the function; added on the worker
     :param columns: what it returns; added on the worker
     """

@@ -192,7 +192,7 @@ def to_text(what: str, function: Callable[..., Any], modules: Iterable[str]) -> 
     """Return a function as text, for processes that cannot import it.
 
     :param what: it is, for messages
-    :param modules: those that travel with it, beside the module that defines it; they are imported here
+    :param modules: those that travel with it, besides the module that defines it; they are imported here
     :raises TransformError: a module cannot be imported, or the function holds what cannot be sent
     """
     from pyspark import cloudpickle

@@ -64,7 +64,7 @@ def call(name: str, function: Callable[..., Any], rows: DataFrame, modules: Iter
     """Call the user's function.
 
     :param name: of the transform
-    :param modules: that the executors need not have, beside the function's own
+    :param modules: that the executors need not have, besides the function's own
     :raises TransformError: it raised, or did not return a DataFrame
     """
     from pyspark import cloudpickle
@@ -109,8 +109,8 @@ class TaskBody:
     ) -> TaskBody:
         """Return the transform that calls a function.
 
-        :param arguments: of the function, beside the DataFrame
-        :param modules: that travel with it, beside its own
+        :param arguments: of the function, besides the DataFrame
+        :param modules: that travel with it, besides its own
         :raises ConfigurationError: an argument is no plain data
         :raises TransformError: the function cannot be sent, or a module cannot be imported
         """

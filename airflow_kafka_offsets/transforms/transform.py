@@ -4,7 +4,7 @@ A transform is plain data that a DAG author writes. `prepared` adds, on the work
 processes need: code, and the columns of the result. There are two ways to run: a `BatchTransform` in the pass that
 decodes the records, a `DataFrameTransform` in a Spark session.
 
-To add a kind, write a module beside this one with a frozen dataclass that is one of these, and add a line to
+To add a kind, write a module next to this one with a frozen dataclass that is one of these, and add a line to
 `TRANSFORMS`.
 """
 

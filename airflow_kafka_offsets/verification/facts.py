@@ -55,7 +55,7 @@ class BatchFacts:
     :param row_count: the number of rows that it wrote, by the history
     :param takes_span: whether it took, and replaced, only the records of a span of time, and not all of its ranges
     :param replaced: what was removed of its output since, by partition
-    :param is_publishing: whether a target that commits elsewhere may have its rows: those of an abandoned batch are to
+    :param is_publishing: whether a target that commits externally may have its rows: those of an abandoned batch are to
         be taken back
     :param outputs: of several targets, the rows that it has in each of them by now
     :param after: later batches whose output it removed: a replay may be committed after them
@@ -138,7 +138,7 @@ class Coverage:
     :param open_batch: the batch that is planned or staged, and proves nothing yet
     :param output_checked: False where the rows of the target do not say which batch they are of, and were not looked at
     :param reread: the number of records in Kafka that were compared with the target; None where Kafka was not read
-    :param published: batches of the group that a target which commits elsewhere has, and that are not committed in the
+    :param published: batches of the group that a target which commits externally has, and that are not committed in the
         state tables; their rows are not counted
     """
 

@@ -102,7 +102,7 @@ class PositionHistories:
         tp, begins = move.topic_partition, move.how not in CONTINUED
         history = self._histories.get(tp)
         if history is None or (begins and is_other_topic(history.topic_id, move.topic_id)):
-            # A recreated topic begins a history of its own, once its old position was deleted on purpose.
+            # A recreated topic begins a new history, once its old position was deleted on purpose.
             history = self._histories[tp] = _PositionHistory(move.topic_id, move.start, batch.batch_id)
             if not begins:
                 wrong = (

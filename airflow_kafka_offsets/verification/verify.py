@@ -44,7 +44,7 @@ def verify(
     """Prove that every record before the positions of a group was loaded exactly once.
 
     Everything is read in one snapshot of the database, so that loads may go on meanwhile; a target that commits
-    elsewhere is read after it, and may have later batches. What can be proved of the rows depends on what they say of
+    externally is read after it, and may have later batches. What can be proved of the rows depends on what they say of
     their origin; those of a table do in the columns `_batch_id`, `_kafka_topic`, `_kafka_partition` and
     `_kafka_offset`.
 
@@ -106,7 +106,7 @@ def verify(
 
 
 def _published(ledger: Ledger, sink: Sink, findings: Findings) -> list[PublishedBatch]:
-    """Return the batches of uncommitted rows that a target which commits elsewhere has, or is about to have."""
+    """Return the batches of uncommitted rows that a target which commits externally has, or is about to have."""
     if not findings.uncommitted or not sink.commits_externally:
         return []
     # It was read after the state tables, and commits before them: they are asked again.

@@ -4,7 +4,7 @@ writer of Arrow files in the staging directory, for a sink that writes the rows 
 A sink chooses the writer of its batches on the worker. It travels in the job as plain data; each Spark task writes its
 rows with it.
 
-To add a writer, write a module beside this one with a frozen dataclass that is a `RowWriter`, and add a line to
+To add a writer, write a module next to this one with a frozen dataclass that is a `RowWriter`, and add a line to
 `WRITERS`.
 """
 
@@ -58,7 +58,7 @@ class RowWriter(Protocol):
         storage: Mapping[str, Any],
         refused: RefusedRows,
     ) -> Iterator[StagedFile]:
-        """Write the rows of a Spark partition. Each attempt of a task has files of its own.
+        """Write the rows of a Spark partition. Each attempt of a task has its own files.
 
         :param rows: record batches of one schema
         :param storage: what the sink's `storage_options` returned: secrets are in no plain data of a writer
@@ -99,7 +99,7 @@ class ArrowWriter:
                     if not part.num_rows:
                         continue
                     if branch not in writers:
-                        # Each attempt has files of its own. The manifest does not name the files of failed and
+                        # Each attempt has its own files. The manifest does not name the files of failed and
                         # superseded speculative attempts.
                         name = f"part-{uuid.uuid4().hex}.arrow"
                         writers[branch] = stack.enter_context(ArrowFileWriter(staging, name, part.schema))

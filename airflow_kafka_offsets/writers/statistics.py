@@ -24,7 +24,7 @@ _LONG = {pa.string(), pa.large_string(), pa.binary(), pa.large_binary()}
 
 
 class ColumnStatistics(NamedTuple):
-    """The values of a column, or of a nested field that has values of its own.
+    """The values of a column, or of a nested field that has its own values.
 
     :param path: the names that lead to it; to the outermost list or map, where it is in one
     :param type: of its values

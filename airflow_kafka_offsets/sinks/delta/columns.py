@@ -49,7 +49,7 @@ def delta_schema(columns: pa.Schema) -> deltalake.Schema:
     """
     try:
         return deltalake.Schema.from_arrow(file_columns(columns))
-    except Exception as error:  # the library has no class of its own for it
+    except Exception as error:  # the library has no separate class for it
         raise ConfigurationError(f"A Delta table cannot have these columns: {error}") from error
 
 

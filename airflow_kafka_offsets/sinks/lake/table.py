@@ -115,7 +115,7 @@ class LakeTable(Table):
             known = sa.select(batches.c.batch_id).where(of_group, batches.c.batch_id == number, is_known)
             if conn.scalar(known) is None:
                 raise self._older(output, number)
-        elif series.partition(".")[2] == output.group_id:  # a load, and not a replay with a series of its own
+        elif series.partition(".")[2] == output.group_id:  # a load, and not a replay with its own series
             found = snapshot.last_series(output.group_id)
             if found is not None and not found[0].startswith(series):
                 raise self._older(output, found[1])

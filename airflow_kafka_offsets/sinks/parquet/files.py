@@ -30,7 +30,7 @@ class ParquetFiles(DirectorySink):
     * A rewind or a replay with `replace` removes the files of whole batches. Where only some offsets of a batch are to
       be replaced, it is refused.
     * The commit lists all files, a thousand in a request of an object store.
-    * Each state database needs a directory of its own.
+    * Each state database needs a separate directory.
 
     As for `DirectorySink`: `uri`, `conn_id`, `storage_conn_id`, `partition_by`, `columns`, `sort_by`, `file_bytes`,
     `storage`.

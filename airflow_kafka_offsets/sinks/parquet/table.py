@@ -140,7 +140,7 @@ class ParquetTarget(Target):
         self._copies: dict[str, str] | None = None
 
     def add_columns(self, columns: pa.Schema) -> list[str]:
-        return []  # each file has columns of its own
+        return []  # each file has its own columns
 
     def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
         rows, published = ReplacedRows.read(self._conn, self.table.sink.name, replaced), self.table.published()

@@ -145,7 +145,7 @@ def wire_type(rows: pa.DataType, column: TypeEngine[Any], dialect: Dialect) -> p
         if isinstance(column, (sa.Integer, sa.Float)):
             column = sa.BigInteger() if isinstance(column, sa.Integer) else sa.Double()
     if is_mysql(dialect) and isinstance(column, mysql.TINYINT) and pa.types.is_boolean(rows):
-        return pa.int16()  # MySQL has no type of its own for it
+        return pa.int16()  # MySQL has no separate type for it
     for kind, fits, wire in _WIRE_TYPES:
         if isinstance(column, kind):
             return wire(rows, column) if fits(rows) else None

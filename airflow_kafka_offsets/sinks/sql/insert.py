@@ -122,7 +122,7 @@ def _target(table: sa.Table, columns: pa.Schema) -> sa.TableClause:
     """Return the table with the columns to write.
 
     A column that takes text without having a text type gets no type: SQLAlchemy would encode JSON again, and make an
-    array of the letters of a text.
+    array of the characters of a text.
     """
 
     def typed(column: pa.Field) -> sa.ColumnClause[Any]:

@@ -37,7 +37,7 @@ from airflow_kafka_offsets.staging.rows import StagedRows
 
 _INSERT_ROWS = 1_000
 
-# Of a statement beside its rows.
+# Of a statement without its rows.
 _STATEMENT_BYTES = 64 << 10
 
 # The server, the client's connection, or what is between them does not allow LOCAL.
