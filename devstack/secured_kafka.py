@@ -90,7 +90,9 @@ class SecuredKafka(KafkaBroker):
         :param kind: of the resource: `topic` or `group`
         """
         # The client spells them READ and DESCRIBE_CONFIGS.
-        constant = "".join(f"_{letter}" if letter.isupper() else letter.upper() for letter in operation).strip("_")
+        constant = "".join(
+            f"_{dead_letter}" if dead_letter.isupper() else dead_letter.upper() for dead_letter in operation
+        ).strip("_")
         what = (ResourceType[kind.upper()], name, ResourcePatternType.LITERAL, principal, "*", AclOperation[constant])
         admin = self._admin()
         for created in admin.create_acls([AclBinding(*what, AclPermissionType.ALLOW)]).values():

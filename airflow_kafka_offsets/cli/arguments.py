@@ -193,7 +193,7 @@ AUTHOR = (
     option("--reason", "why, for the history"),
 )
 
-LETTERS = (
+DEAD_LETTERS = (
     *GROUP,
     option("--batch", "only those of this batch", type=positive),
     option(

@@ -341,7 +341,7 @@ DEAD_LETTERS = KAFKA_OFFSETS.group(
 )
 
 
-@DEAD_LETTERS.command("list orders_loader --conn-id warehouse", *shared.LETTERS, shared.OUTPUT)
+@DEAD_LETTERS.command("list orders_loader --conn-id warehouse", *shared.DEAD_LETTERS, shared.OUTPUT)
 def list_letters(args: Namespace) -> None:
     """Count dead letters by batch, partition and error class.
 
@@ -356,7 +356,7 @@ def list_letters(args: Namespace) -> None:
 
 @DEAD_LETTERS.command(
     "show orders_loader --conn-id warehouse --error-class value --output json",
-    *shared.LETTERS,
+    *shared.DEAD_LETTERS,
     option("--limit", "the most of them", type=positive, default=100),
     shared.OUTPUT,
 )
@@ -376,7 +376,7 @@ def show_letters(args: Namespace) -> None:
         "replay orders_loader --conn-id warehouse --dag-id load_orders --task-id load --reason 'wider column'",
         "replay orders_loader --conn-id warehouse --table orders --columns 'id BIGINT, name STRING'",
     ),
-    *shared.LETTERS,
+    *shared.DEAD_LETTERS,
     option("--corrected", "replay the dead letters of this file, with the values it has", metavar="FILE"),
     *shared.TASK,
     shared.TABLE,
@@ -399,7 +399,7 @@ def replay_letters(args: Namespace) -> None:
 
 @DEAD_LETTERS.command(
     "drop orders_loader --conn-id warehouse --batch 42 --execute --reason 'test data'",
-    *shared.LETTERS,
+    *shared.DEAD_LETTERS,
     option(
         "--older-than",
         "only those whose batch was committed so long ago, ISO 8601: P90D",

@@ -30,18 +30,18 @@ from airflow_kafka_offsets.staging.rows import Record
 
 def list_dead_letters(args: Namespace) -> None:
     """Print how many there are, by batch, partition and error class."""
-    letters = _letters(args)
+    dead_letters = _dead_letters(args)
     with database(args) as ledger, ledger.connect() as conn:
         cluster_of(conn, ledger.tables, args.group)  # raises if there is no such group
-        show(summary(conn, ledger.tables, letters), args.output)
+        show(summary(conn, ledger.tables, dead_letters), args.output)
 
 
 def show_dead_letters(args: Namespace) -> None:
     """Print dead letters with what they hold."""
-    letters = _letters(args)
+    dead_letters = _dead_letters(args)
     with database(args) as ledger, ledger.connect() as conn:
         cluster_of(conn, ledger.tables, args.group)
-        rows = [_row(letter) for letter in read_dead_letters(conn, ledger.tables, letters, args.limit)]
+        rows = [_row(dead_letter) for dead_letter in read_dead_letters(conn, ledger.tables, dead_letters, args.limit)]
     show(rows, args.output)
     if len(rows) == args.limit:
         note(f"There may be more than these {args.limit}: see --limit")
@@ -49,12 +49,12 @@ def show_dead_letters(args: Namespace) -> None:
 
 def replay(args: Namespace) -> None:
     """Put dead letters through the pipeline, and print what became of them."""
-    letters, corrected = _letters(args), _corrected(args.corrected)
+    dead_letters, corrected = _dead_letters(args), _corrected(args.corrected)
     check_target(args, "A replay")
     with database(args) as ledger:
         with ledger.connect() as conn:
             cluster_of(conn, ledger.tables, args.group)
-            topics = topics_of(conn, ledger.tables, letters)
+            topics = topics_of(conn, ledger.tables, dead_letters)
         replayed = []
         if topics:
             pipeline, _, spark, connections = pipeline_of(args, topics)
@@ -62,7 +62,7 @@ def replay(args: Namespace) -> None:
             if pipeline.needs_spark_sql:
                 launcher = args.connections.launcher(*spark, name=f"dead-letters.{args.group}")
             replayed = replay_dead_letters(
-                letters,
+                dead_letters,
                 pipeline,
                 engine=ledger.engine,
                 launcher=launcher,
@@ -76,32 +76,32 @@ def replay(args: Namespace) -> None:
 
 def drop(args: Namespace) -> None:
     """Delete what dead letters hold."""
-    letters = _letters(args)
+    dead_letters = _dead_letters(args)
     with database(args) as ledger:
         with ledger.connect() as conn:
             cluster_of(conn, ledger.tables, args.group)
             if args.older_than is not None:
-                letters = replace(letters, committed_before=database_now(conn) - args.older_than)
+                dead_letters = replace(dead_letters, committed_before=database_now(conn) - args.older_than)
             if not args.execute:
-                show(summary(conn, ledger.tables, letters), args.output)
+                show(summary(conn, ledger.tables, dead_letters), args.output)
                 note("Nothing was dropped; --execute deletes what these dead letters hold")
                 return
         dropped = drop_dead_letters(
-            letters, engine=ledger.engine, tables=ledger.tables, who=args.who, reason=args.reason
+            dead_letters, engine=ledger.engine, tables=ledger.tables, who=args.who, reason=args.reason
         )
     show([{"group": args.group, "dropped": dropped}], args.output)
-    note(f"{count(dropped, 'dead letter')} dropped; that there were such records stays in the history")
+    note(f"{count(dropped, 'dead dead_letter')} dropped; that there were such records stays in the history")
 
 
 @usage()
-def _letters(args: Namespace) -> DeadLetterFilter:
+def _dead_letters(args: Namespace) -> DeadLetterFilter:
     ranges = offset_bounds(args.offsets).read() if args.offsets else ()
     return DeadLetterFilter(args.group, args.batch, args.error_class, ranges, args.schema_id)
 
 
-def _row(letter: DeadLetter) -> dict[str, Any]:
+def _row(dead_letter: DeadLetter) -> dict[str, Any]:
     """Return a dead letter with texts where its bytes are UTF-8, and with Base64 where they are not."""
-    row: dict[str, Any] = asdict(letter)
+    row: dict[str, Any] = asdict(dead_letter)
     for name in ("key", "value"):
         data: bytes | None = row.pop(name)
         text = None if data is None else _text(data)

@@ -1,6 +1,4 @@
-"""`kafka-offsets replay` and `verify`: a range of records, loaded into a target in addition to the loads; the proof of what was
-loaded.
-"""
+"""`kafka-offsets replay` loads a range of records, in addition to the loads; `verify` proves what was loaded."""
 
 from __future__ import annotations
 

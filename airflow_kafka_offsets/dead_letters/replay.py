@@ -65,13 +65,13 @@ log = logging.getLogger(__name__)
 class DeadLetterContext(BatchContext):
     """A replay of dead letters that is ready to run.
 
-    :param letters: which ones are replayed
+    :param dead letters: which ones are replayed
     :param corrected: values to decode instead of theirs; only these records are replayed then
     """
 
     records_are_staged: ClassVar[bool] = True
 
-    letters: DeadLetterFilter
+    dead_letters: DeadLetterFilter
     corrected: Mapping[Record, bytes | None] | None
 
     def slices(self, batch: Batch, directory: StagingDirectory) -> Sequence[Slice]:
@@ -82,8 +82,10 @@ class DeadLetterContext(BatchContext):
         }
         unwritten = {slice_.index for slice_ in slices.values()}
         with self.ledger.connect() as conn:
-            letters = read_dead_letters(conn, self.ledger.tables, self.letters, replayed_by=batch.batch_id)
-            for tp, of_partition in groupby(letters, lambda letter: TopicPartition(letter.topic, letter.partition)):
+            dead_letters = read_dead_letters(conn, self.ledger.tables, self.dead_letters, replayed_by=batch.batch_id)
+            for tp, of_partition in groupby(
+                dead_letters, lambda dead_letter: TopicPartition(dead_letter.topic, dead_letter.partition)
+            ):
                 write_records(directory, slices[tp].index, self._as_records(of_partition))
                 unwritten.remove(slices[tp].index)
         for index in unwritten:
@@ -103,28 +105,28 @@ class DeadLetterContext(BatchContext):
         if refused:
             yield pa.RecordBatch.from_pylist(refused, schema=DEAD_LETTERS)
 
-    def _as_records(self, letters: Iterable[DeadLetter]) -> Iterator[pa.RecordBatch]:
+    def _as_records(self, dead_letters: Iterable[DeadLetter]) -> Iterator[pa.RecordBatch]:
         """Yield dead letters as Kafka's reader yields records."""
 
-        def size(letter: DeadLetter) -> int:
-            return len(letter.key or b"") + len(letter.value or b"") + len(letter.headers or "")
+        def size(dead_letter: DeadLetter) -> int:
+            return len(dead_letter.key or b"") + len(dead_letter.value or b"") + len(dead_letter.headers or "")
 
-        for some in chunks(iter(letters), size):
+        for some in chunks(iter(dead_letters), size):
             rows = [
                 {
-                    "key": letter.key,
-                    "value": letter.value if self.corrected is None else self.corrected[letter.record],
-                    "offset": letter.offset,
-                    "timestamp": letter.timestamp,
-                    "headers": [{"key": key, "value": value} for key, value in headers_of(letter.headers)],
+                    "key": dead_letter.key,
+                    "value": dead_letter.value if self.corrected is None else self.corrected[dead_letter.record],
+                    "offset": dead_letter.offset,
+                    "timestamp": dead_letter.timestamp,
+                    "headers": [{"key": key, "value": value} for key, value in headers_of(dead_letter.headers)],
                 }
-                for letter in some
+                for dead_letter in some
             ]
             yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
 
 def replay_dead_letters(
-    letters: DeadLetterFilter,
+    dead_letters: DeadLetterFilter,
     pipeline: Pipeline,
     *,
     engine: Engine,
@@ -141,7 +143,7 @@ def replay_dead_letters(
     batch whose rows the target has already, and abandons any other. Loads may go on meanwhile. Records that were too
     large to be kept are left out: raise `Reading.max_record_bytes`, and replay their offsets. So are dropped ones.
 
-    :param letters: which ones
+    :param dead letters: which ones
     :param pipeline: as it is now; its group is that of the dead letters
     :param engine: the database of the target and the positions
     :param launcher: runs a transform of DataFrames, and is closed at the end; without one, no Spark is started
@@ -155,30 +157,32 @@ def replay_dead_letters(
     :raises KafkaOffsetsError: see `exceptions`
     """
     with (
-        translated_errors(f"The dead letters of group {letters.group_id!r} were not replayed to the end"),
+        translated_errors(f"The dead letters of group {dead_letters.group_id!r} were not replayed to the end"),
         closing(launcher) if launcher is not None else nullcontext(),
     ):
         pipeline = pipeline.prepared(connections or {}, engine)
         columns = pipeline.check()
         ledger = Ledger(engine, pipeline.tables)
         with ledger.connect() as conn:
-            cluster_of(conn, ledger.tables, letters.group_id)
-            counts = count_by_batch(conn, ledger.tables, letters, corrected)
-            batches = _of_target(conn, ledger.tables, letters.group_id, counts, pipeline.sink.name)
-            pipeline = _for_dead_letters(pipeline).with_schemas(schemas_of_group(conn, ledger.tables, letters.group_id))
+            cluster_of(conn, ledger.tables, dead_letters.group_id)
+            counts = count_by_batch(conn, ledger.tables, dead_letters, corrected)
+            batches = _of_target(conn, ledger.tables, dead_letters.group_id, counts, pipeline.sink.name)
+            pipeline = _for_dead_letters(pipeline).with_schemas(
+                schemas_of_group(conn, ledger.tables, dead_letters.group_id)
+            )
         context = DeadLetterContext.connect(
             pipeline,
             columns,
             engine,
             connections,
             launcher=_launcher(pipeline, launcher),
-            letters=letters,
+            dead_letters=dead_letters,
             corrected=corrected,
         )
-        replayed = settle_dead_letter_batches(ledger, context.table, letters.group_id)
+        replayed = settle_dead_letter_batches(ledger, context.table, dead_letters.group_id)
         clean_up(ledger, pipeline)
         for batch_id in batches:
-            of_batch = replace(context, letters=replace(letters, batch_id=batch_id))
+            of_batch = replace(context, dead_letters=replace(dead_letters, batch_id=batch_id))
             done = _replay(of_batch, batch_id, who or current_user(), reason)
             replayed += [done] if done is not None else []
     return replayed
@@ -209,7 +213,7 @@ def _replay(context: DeadLetterContext, source_id: int, who: str, reason: str | 
         context.ledger,
         context.pipeline.group_id,
         source_id,
-        can_be_replayed(context.ledger.tables, context.letters, context.corrected),
+        can_be_replayed(context.ledger.tables, context.dead_letters, context.corrected),
         context.corrected,
         context.recipe,
         is_external=context.table.sink.commits_externally,
@@ -242,7 +246,7 @@ def _of_target(conn: Connection, tables: Tables, group_id: str, counts: Mapping[
     """Return the batches with dead letters of a group that were loaded into a target.
 
     :param counts: of the dead letters, by batch
-    :raises ConfigurationError: there are letters, and all are of batches that were loaded into another target
+    :raises ConfigurationError: there are dead letters, and all are of batches that were loaded into another target
     """
     batches, dead = tables.offset_batches.c, tables.dead_letters.c
     is_target = batches.target_table.in_(same_table_names(conn, target))

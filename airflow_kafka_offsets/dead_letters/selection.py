@@ -20,7 +20,7 @@ from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import database_now, stream, transact
 from airflow_kafka_offsets.ledger.batch_rows import current_user
-from airflow_kafka_offsets.ledger.dead_letters import DROPPED, EMPTY, LETTERS_AT_ONCE, may_be_published
+from airflow_kafka_offsets.ledger.dead_letters import DEAD_LETTERS_AT_ONCE, DROPPED, EMPTY, may_be_published
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.staging.rows import Record
@@ -50,25 +50,25 @@ class DeadLetterFilter:
 
     def condition(self, tables: Tables) -> sa.ColumnElement[bool]:
         """Return the condition for their rows. Dropped ones are meant only where their class is named."""
-        letters = tables.dead_letters.c
-        conditions = [letters.consumer_group == self.group_id]
+        dead_letters = tables.dead_letters.c
+        conditions = [dead_letters.consumer_group == self.group_id]
         if self.batch_id is not None:
-            conditions.append(letters.batch_id == self.batch_id)
-        is_meant = letters.error_class.is_distinct_from(DROPPED)
-        conditions.append(is_meant if self.error_class is None else letters.error_class == self.error_class)
+            conditions.append(dead_letters.batch_id == self.batch_id)
+        is_meant = dead_letters.error_class.is_distinct_from(DROPPED)
+        conditions.append(is_meant if self.error_class is None else dead_letters.error_class == self.error_class)
         if self.schema_id is not None:
-            conditions.append(letters.schema_id == self.schema_id)
+            conditions.append(dead_letters.schema_id == self.schema_id)
         if self.committed_before is not None:
             batches = tables.offset_batches.c
             older = sa.select(batches.batch_id).where(
                 batches.consumer_group == self.group_id, batches.committed_at < self.committed_before
             )
-            conditions.append(letters.batch_id.in_(older))
+            conditions.append(dead_letters.batch_id.in_(older))
         if self.ranges:
             within = (
-                (letters.topic == range_.topic)
-                & (letters.partition == range_.partition)
-                & letters.offset_value.between(range_.start, range_.end - 1)
+                (dead_letters.topic == range_.topic)
+                & (dead_letters.partition == range_.partition)
+                & dead_letters.offset_value.between(range_.start, range_.end - 1)
                 for range_ in self.ranges
             )
             conditions.append(sa.or_(*within))
@@ -100,7 +100,7 @@ class DeadLetter:
         return Record(self.topic, self.partition, self.offset)
 
 
-def summary(conn: Connection, tables: Tables, letters: DeadLetterFilter) -> list[dict[str, Any]]:
+def summary(conn: Connection, tables: Tables, dead_letters: DeadLetterFilter) -> list[dict[str, Any]]:
     """Return how many there are of each batch, partition, error class and schema, with the first offset, the last, and
     an error.
     """
@@ -116,21 +116,21 @@ def summary(conn: Connection, tables: Tables, letters: DeadLetterFilter) -> list
             sa.func.max(offset).label("last"),
             sa.func.min(columns.error).label("error"),
         )
-        .where(letters.condition(tables))
+        .where(dead_letters.condition(tables))
         .group_by(*keys)
         .order_by(*keys)
     )
     return [{str(name): value for name, value in row.items()} for row in conn.execute(query).mappings()]
 
 
-def topics(conn: Connection, tables: Tables, letters: DeadLetterFilter) -> list[str]:
+def topics(conn: Connection, tables: Tables, dead_letters: DeadLetterFilter) -> list[str]:
     """Return the topics of dead letters."""
     topic = tables.dead_letters.c.topic
-    return list(conn.scalars(sa.select(topic).where(letters.condition(tables)).distinct().order_by(topic)))
+    return list(conn.scalars(sa.select(topic).where(dead_letters.condition(tables)).distinct().order_by(topic)))
 
 
 def can_be_replayed(
-    tables: Tables, letters: DeadLetterFilter, records: Container[Record] | None
+    tables: Tables, dead_letters: DeadLetterFilter, records: Container[Record] | None
 ) -> sa.ColumnElement[bool]:
     """Return the condition for dead letters that can be replayed, as far as the columns say.
 
@@ -139,11 +139,11 @@ def can_be_replayed(
     error_class = tables.dead_letters.c.error_class
     # Without its value, a dropped one would be a tombstone.
     without_value = (DROPPED,) if records is not None else (DROPPED, TOO_LARGE)
-    return sa.and_(letters.condition(tables), sa.func.coalesce(error_class, "").not_in(without_value))
+    return sa.and_(dead_letters.condition(tables), sa.func.coalesce(error_class, "").not_in(without_value))
 
 
 def count_by_batch(
-    conn: Connection, tables: Tables, letters: DeadLetterFilter, records: Container[Record] | None
+    conn: Connection, tables: Tables, dead_letters: DeadLetterFilter, records: Container[Record] | None
 ) -> Counter[int]:
     """Return how many of the dead letters can be replayed, by batch.
 
@@ -151,14 +151,14 @@ def count_by_batch(
     """
     columns = tables.dead_letters.c
     places = sa.select(columns.batch_id, columns.topic, columns.partition, columns.offset_value)
-    found = stream(conn, places.where(can_be_replayed(tables, letters, records)).order_by(columns.batch_id))
+    found = stream(conn, places.where(can_be_replayed(tables, dead_letters, records)).order_by(columns.batch_id))
     return Counter(row.batch_id for row in found if records is None or Record(*row[1:]) in records)
 
 
 def read_dead_letters(
     conn: Connection,
     tables: Tables,
-    letters: DeadLetterFilter,
+    dead_letters: DeadLetterFilter,
     limit: int | None = None,
     *,
     replayed_by: int | None = None,
@@ -172,15 +172,15 @@ def read_dead_letters(
     key = (columns.batch_id, columns.topic, columns.partition, columns.offset_value)
     contents = (columns.key, columns.value, columns.headers, columns.record_timestamp)
     query = sa.select(*key, *contents, columns.error_class, columns.error, columns.schema_id)
-    query = query.where(letters.condition(tables)).order_by(*key).limit(limit)
+    query = query.where(dead_letters.condition(tables)).order_by(*key).limit(limit)
     if replayed_by is not None:
         query = query.where(columns.replayed_by == replayed_by)
-    for row in stream(conn, query, LETTERS_AT_ONCE):
+    for row in stream(conn, query, DEAD_LETTERS_AT_ONCE):
         yield DeadLetter(*row)
 
 
 def drop_dead_letters(
-    letters: DeadLetterFilter,
+    dead_letters: DeadLetterFilter,
     *,
     engine: Engine,
     tables: Tables | None = None,
@@ -189,7 +189,7 @@ def drop_dead_letters(
 ) -> int:
     """Delete keys, values, headers and errors of dead letters: they cannot be replayed any more.
 
-    :param letters: which ones
+    :param dead letters: which ones
     :param engine: the database of the positions
     :param tables: where the state tables are; None is without a schema and a prefix
     :param who: who does it; it is stored in their place, with the time; None is the user of this process
@@ -201,17 +201,17 @@ def drop_dead_letters(
     stored = ledger.tables.dead_letters
 
     def work(conn: Connection) -> int:
-        lock(conn, ledger.tables, letters.group_id)
+        lock(conn, ledger.tables, dead_letters.group_id)
         decision = f"dropped by {who or current_user()} at {format_instant(database_now(conn))}"
         error = f"{decision}: {reason}" if reason else decision
-        is_published = may_be_published(ledger.tables, letters.group_id)
+        is_published = may_be_published(ledger.tables, dead_letters.group_id)
         kept = sa.and_(stored.c.error_class.is_distinct_from(DROPPED), sa.not_(is_published))
-        dropped = stored.update().where(letters.condition(ledger.tables), kept).values(**EMPTY, error=error)
+        dropped = stored.update().where(dead_letters.condition(ledger.tables), kept).values(**EMPTY, error=error)
         return conn.execute(dropped).rowcount
 
-    with translated_errors(f"The dead letters of group {letters.group_id!r} were not dropped", "Try again."):
+    with translated_errors(f"The dead letters of group {dead_letters.group_id!r} were not dropped", "Try again."):
         with ledger.connect() as conn:
-            cluster_of(conn, ledger.tables, letters.group_id)
+            cluster_of(conn, ledger.tables, dead_letters.group_id)
         return transact(engine, work)
 
 
@@ -247,7 +247,7 @@ class DeadLetterExcerpt:
     headers: Excerpt | None
 
 
-def letters_page(
+def dead_letters_page(
     conn: Connection, tables: Tables, group_id: str, *, batch_id: int | None, offset: int, limit: int
 ) -> list[DeadLetterExcerpt]:
     """Return dead letters of a group, those of the latest batch first.
@@ -255,18 +255,18 @@ def letters_page(
     :param batch_id: of one batch; None is all
     :param offset: how many are before the page
     """
-    letters = tables.dead_letters.c
-    place = (letters.batch_id, letters.topic, letters.partition, letters.offset_value)
-    plain = (letters.record_timestamp, letters.error_class, letters.schema_id)
-    excerpts = (letters.error, letters.key, letters.value, letters.headers)
+    dead_letters = tables.dead_letters.c
+    place = (dead_letters.batch_id, dead_letters.topic, dead_letters.partition, dead_letters.offset_value)
+    plain = (dead_letters.record_timestamp, dead_letters.error_class, dead_letters.schema_id)
+    excerpts = (dead_letters.error, dead_letters.key, dead_letters.value, dead_letters.headers)
     columns: list[sa.ColumnElement[Any]] = [*place, *plain]
     for column in excerpts:
         # The type says how the database's answer is read: as the column's own.
         columns += [sa.func.substr(column, 1, SHOWN_BYTES, type_=column.type), sa.func.length(column)]
-    query = sa.select(*columns).where(letters.consumer_group == group_id)
+    query = sa.select(*columns).where(dead_letters.consumer_group == group_id)
     if batch_id is not None:
-        query = query.where(letters.batch_id == batch_id)
-    query = query.order_by(letters.batch_id.desc(), *place[1:]).limit(limit).offset(offset)
+        query = query.where(dead_letters.batch_id == batch_id)
+    query = query.order_by(dead_letters.batch_id.desc(), *place[1:]).limit(limit).offset(offset)
     rows = []
     for row in conn.execute(query):
         texts = [

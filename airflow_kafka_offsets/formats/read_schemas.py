@@ -74,7 +74,7 @@ def with_texts(record_format: RecordFormat, read: Iterable[ReadSchema]) -> tuple
 
 
 def with_stored(record_format: RecordFormat, part: str, stored: Iterable[ReadSchema]) -> RecordFormat:
-    """Return the format of a part with stored schemas in addition to those that it knows, of which the latter come first."""
+    """Return the format of a part that also knows stored schemas; those that it knew come first."""
     if not isinstance(record_format, RegistryFormat) or record_format.registry_conn_id is None:
         return record_format
     known = {

@@ -20,7 +20,7 @@ from airflow_kafka_offsets.sinks.target_rows import BranchOutput
 
 
 def note_outputs(conn: Connection, tables: Tables, batch_id: int, target: Target) -> None:
-    """Store what a batch wrote into each branch of a fan-out, in addition to what it wrote before, and what it removed of other
+    """Add what a batch wrote into each branch of a fan-out to what it wrote before, and store what it removed of other
     batches.
 
     Called within the transaction, under the group's lock.

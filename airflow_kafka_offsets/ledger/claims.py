@@ -75,12 +75,12 @@ class Claim(ABC):
         :param now: the time of the commit, by the database's clock
         """
 
-    def write_dead_letters(self, conn: Connection, batch: Batch, letters: Iterable[pa.RecordBatch]) -> None:
+    def write_dead_letters(self, conn: Connection, batch: Batch, dead_letters: Iterable[pa.RecordBatch]) -> None:
         """Write dead letters of the batch, within the transaction that commits it.
 
-        :param letters: record batches with the columns of `staging.dead_letters.SCHEMA`
+        :param dead letters: record batches with the columns of `staging.dead_letters.SCHEMA`
         """
-        insert_dead_letters(conn, self.ledger.tables, batch, letters)
+        insert_dead_letters(conn, self.ledger.tables, batch, dead_letters)
 
     def written_reads(self, reads: Reads) -> Reads:
         """Return what the history says of the ranges of the batch.

@@ -75,8 +75,8 @@ class DeadLetterClaim(BatchClaim):
 
     def is_own(self) -> sa.ColumnElement[bool]:
         """Return the condition for the dead letters of the batch."""
-        letters = self.ledger.tables.dead_letters.c
-        return sa.and_(letters.batch_id == self.source_id, letters.replayed_by == self.batch.batch_id)
+        dead_letters = self.ledger.tables.dead_letters.c
+        return sa.and_(dead_letters.batch_id == self.source_id, dead_letters.replayed_by == self.batch.batch_id)
 
     def begin_commit(self, conn: Connection, batch: Batch) -> None:
         """Lock the group and the batch, and check that all dead letters of the batch are still there.
@@ -96,12 +96,12 @@ class DeadLetterClaim(BatchClaim):
                 "dropped. Nothing of the batch was changed; look at the list again"
             )
 
-    def write_dead_letters(self, conn: Connection, batch: Batch, letters: Iterable[pa.RecordBatch]) -> None:
+    def write_dead_letters(self, conn: Connection, batch: Batch, dead_letters: Iterable[pa.RecordBatch]) -> None:
         """Store what is wrong with records that are bad still: their dead letters stay.
 
         :raises StillBadError: none is left, or the target commits externally and one was not left out before
         """
-        errors = errors_of(letters)
+        errors = errors_of(dead_letters)
         if self._leave_out(conn, errors) and (self.is_external or not _count(conn, self.ledger.tables, self.is_own())):
             raise StillBadError(errors)
 
@@ -140,19 +140,23 @@ class DeadLetterClaim(BatchClaim):
 
     def _leave_out(self, conn: Connection, errors: Sequence[dict[str, Any]]) -> int:
         """Store errors, but for dropped dead letters, and return how many dead letters are the batch's no more."""
-        letters = self.ledger.tables.dead_letters
-        names = {"topic": letters.c.topic, "partition": letters.c.partition, "offset": letters.c.offset_value}
+        dead_letters = self.ledger.tables.dead_letters
+        names = {
+            "topic": dead_letters.c.topic,
+            "partition": dead_letters.c.partition,
+            "offset": dead_letters.c.offset_value,
+        }
         bound = [column == sa.bindparam(f"of_{name}", type_=column.type) for name, column in names.items()]
-        is_kept = letters.c.error_class.is_distinct_from(DROPPED)
+        is_kept = dead_letters.c.error_class.is_distinct_from(DROPPED)
         rows = [
             {f"of_{name}": error[name] for name in names} | {name: error[name] for name in ("error_class", "error")}
             for error in errors
         ]
         if rows:
-            execute_with_errors(conn, letters.update().where(self.is_own(), is_kept, *bound), rows)
+            execute_with_errors(conn, dead_letters.update().where(self.is_own(), is_kept, *bound), rows)
         records = [Record(*(error[name] for name in names)) for error in errors]
-        left_out = letters.update().where(self.is_own()).values(replayed_by=None)
-        return sum(conn.execute(left_out.where(_are_of(letters, some))).rowcount for some in _parts(records))
+        left_out = dead_letters.update().where(self.is_own()).values(replayed_by=None)
+        return sum(conn.execute(left_out.where(_are_of(dead_letters, some))).rowcount for some in _parts(records))
 
     def fenced(self, conn: Connection) -> FencedError:
         """Return the error that says why this replay has lost the batch."""
@@ -167,13 +171,13 @@ class DeadLetterClaim(BatchClaim):
         )
 
 
-def errors_of(letters: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
+def errors_of(dead_letters: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
     """Return what is wrong with records: `topic`, `partition`, `offset`, `error_class` and `error` of each.
 
-    :param letters: record batches with the columns of `staging.dead_letters.SCHEMA`
+    :param dead letters: record batches with the columns of `staging.dead_letters.SCHEMA`
     """
     names = ["topic", "partition", "offset", "error_class", "error"]
-    return [error for chunk in letters for error in chunk.select(names).to_pylist()]
+    return [error for chunk in dead_letters for error in chunk.select(names).to_pylist()]
 
 
 def record_dead_letter_batch(
@@ -198,12 +202,12 @@ def record_dead_letter_batch(
     :return: None where there are none
     """
     tables, owner = ledger.tables, TaskRun.of_this_process()
-    letters, batches = tables.dead_letters, tables.offset_batches.c
-    place = (letters.c.topic, letters.c.partition, letters.c.offset_value)
+    dead_letters, batches = tables.dead_letters, tables.offset_batches.c
+    place = (dead_letters.c.topic, dead_letters.c.partition, dead_letters.c.offset_value)
 
     def work(conn: Connection) -> DeadLetterClaim | None:
         lock(conn, tables, group_id)
-        is_free = sa.and_(letters.c.batch_id == source_id, wanted, sa.not_(may_be_published(tables, group_id)))
+        is_free = sa.and_(dead_letters.c.batch_id == source_id, wanted, sa.not_(may_be_published(tables, group_id)))
         found = conn.execute(sa.select(*place).where(is_free).order_by(*place))
         records = [record for record in (Record(*row) for row in found) if chosen is None or record in chosen]
         if not records:
@@ -214,9 +218,9 @@ def record_dead_letter_batch(
         values |= {"scenario": f"dead letters of batch {source_id}", "who": who, "reason": reason}
         generation = stored_generation(conn, tables, group_id)
         batch = insert_batch(conn, tables, group_id, owner, DEAD_LETTERS, generation, Plan(ranges), **values)
-        replayed = letters.update().where(letters.c.batch_id == source_id).values(replayed_by=batch.batch_id)
+        replayed = dead_letters.update().where(dead_letters.c.batch_id == source_id).values(replayed_by=batch.batch_id)
         for some in _parts(records):
-            conn.execute(replayed.where(_are_of(letters, some)))
+            conn.execute(replayed.where(_are_of(dead_letters, some)))
         return DeadLetterClaim(ledger, group_id, 1, owner, batch, source_id, len(records), is_external)
 
     return transact(ledger.engine, work)
@@ -278,7 +282,7 @@ def settle_dead_letter_batches(ledger: Ledger, table: Table, group_id: str) -> l
 def _take_over(ledger: Ledger, group_id: str, batch_id: int, *, is_external: bool) -> DeadLetterClaim | None:
     """Fence the process that replays a batch; return None where the batch was closed meanwhile."""
     tables, owner = ledger.tables, TaskRun.of_this_process()
-    batches, letters = tables.offset_batches, tables.dead_letters.c
+    batches, dead_letters = tables.offset_batches, tables.dead_letters.c
 
     def work(conn: Connection) -> DeadLetterClaim | None:
         # A replay that is within its transaction ends it first.
@@ -286,8 +290,8 @@ def _take_over(ledger: Ledger, group_id: str, batch_id: int, *, is_external: boo
         if not update_open(conn, tables, batch_id, epoch=batches.c.epoch + 1):
             return None
         row = conn.execute(sa.select(batches).where(batches.c.batch_id == batch_id)).one()
-        is_own = sa.and_(letters.consumer_group == group_id, letters.replayed_by == batch_id)
-        source_id = conn.scalar(sa.select(sa.func.min(letters.batch_id)).where(is_own)) or 0
+        is_own = sa.and_(dead_letters.consumer_group == group_id, dead_letters.replayed_by == batch_id)
+        source_id = conn.scalar(sa.select(sa.func.min(dead_letters.batch_id)).where(is_own)) or 0
         batch, records = as_batch(conn, tables, row), _count(conn, tables, is_own).total()
         return DeadLetterClaim(ledger, group_id, row.epoch, owner, batch, source_id, records, is_external)
 
@@ -332,15 +336,15 @@ def _ranges(source: Batch, records: Sequence[Record]) -> tuple[OffsetRange, ...]
 
 def _count(conn: Connection, tables: Tables, where: sa.ColumnElement[bool]) -> Counter[TopicPartition]:
     """Return how many dead letters there are of each partition."""
-    letters = tables.dead_letters.c
-    counts = sa.select(letters.topic, letters.partition, sa.func.count()).where(where)
-    found = conn.execute(counts.group_by(letters.topic, letters.partition))
+    dead_letters = tables.dead_letters.c
+    counts = sa.select(dead_letters.topic, dead_letters.partition, sa.func.count()).where(where)
+    found = conn.execute(counts.group_by(dead_letters.topic, dead_letters.partition))
     return Counter({TopicPartition(row[0], row[1]): row[2] for row in found})
 
 
-def _are_of(letters: sa.Table, records: Iterable[Record]) -> sa.ColumnElement[bool]:
+def _are_of(dead_letters: sa.Table, records: Iterable[Record]) -> sa.ColumnElement[bool]:
     """Return the condition for the dead letters of some records."""
-    place = (letters.c.topic, letters.c.partition, letters.c.offset_value)
+    place = (dead_letters.c.topic, dead_letters.c.partition, dead_letters.c.offset_value)
     of_record = (sa.and_(*(column == value for column, value in zip(place, record, strict=True))) for record in records)
     return sa.or_(sa.false(), *of_record)
 

@@ -27,7 +27,7 @@ DROPPED = "dropped"
 EMPTY = {"key": None, "value": None, "headers": None, "error_class": DROPPED}
 """The columns of such a dead letter, beside its error, which says who decided it."""
 
-LETTERS_AT_ONCE = 20
+DEAD_LETTERS_AT_ONCE = 20
 """How many dead letters with their contents are read from the database at once: one may have tens of megabytes."""
 
 _EXPIRED_AT_ONCE = 1_000
@@ -47,16 +47,16 @@ def may_be_published(tables: Tables, group_id: str) -> sa.ColumnElement[bool]:
     return sa.and_(replayed_by.is_not(None), replayed_by.in_(publishing))
 
 
-def insert_dead_letters(conn: Connection, tables: Tables, batch: Batch, letters: Iterable[pa.RecordBatch]) -> None:
+def insert_dead_letters(conn: Connection, tables: Tables, batch: Batch, dead_letters: Iterable[pa.RecordBatch]) -> None:
     """Insert the dead letters of a batch.
 
-    :param letters: record batches with the columns of `staging.dead_letters.SCHEMA`
+    :param dead letters: record batches with the columns of `staging.dead_letters.SCHEMA`
     """
     of_batch = {"batch_id": batch.batch_id, "consumer_group": batch.group_id}
-    for chunk in letters:
+    for chunk in dead_letters:
         rows = [
-            of_batch | {_RENAMED.get(name, name): value for name, value in letter.items()}
-            for letter in chunk.to_pylist()
+            of_batch | {_RENAMED.get(name, name): value for name, value in dead_letter.items()}
+            for dead_letter in chunk.to_pylist()
         ]
         execute_with_errors(conn, tables.dead_letters.insert(), rows)
 
@@ -89,10 +89,12 @@ def unsent_batches(conn: Connection, tables: Tables, group_id: str) -> list[tupl
 
 def unsent_dead_letters(conn: Connection, tables: Tables, batch_id: int) -> Iterator[sa.Row[Any]]:
     """Yield the dead letters of a batch, but for those whose contents were dropped meanwhile."""
-    letters = tables.dead_letters
-    query = sa.select(letters).where(letters.c.batch_id == batch_id, letters.c.error_class.is_distinct_from(DROPPED))
-    places = (letters.c.topic, letters.c.partition, letters.c.offset_value)
-    return stream(conn, query.order_by(*places), LETTERS_AT_ONCE)
+    dead_letters = tables.dead_letters
+    query = sa.select(dead_letters).where(
+        dead_letters.c.batch_id == batch_id, dead_letters.c.error_class.is_distinct_from(DROPPED)
+    )
+    places = (dead_letters.c.topic, dead_letters.c.partition, dead_letters.c.offset_value)
+    return stream(conn, query.order_by(*places), DEAD_LETTERS_AT_ONCE)
 
 
 def mark_sent(ledger: Ledger, batch_id: int) -> None:
@@ -112,18 +114,18 @@ def drop_expired(conn: Connection, tables: Tables, group_id: str, retention: tim
 
     :return: how many
     """
-    letters, batches = tables.dead_letters, tables.offset_batches.c
+    dead_letters, batches = tables.dead_letters, tables.offset_batches.c
     now = database_now(conn)
     unsent = sa.select(batches.batch_id).where(batches.consumer_group == group_id, tables.unsent)
     oldest = (
-        sa.select(letters.c.batch_id, letters.c.topic, letters.c.partition, letters.c.offset_value)
+        sa.select(dead_letters.c.batch_id, dead_letters.c.topic, dead_letters.c.partition, dead_letters.c.offset_value)
         .where(
-            letters.c.consumer_group == group_id,
+            dead_letters.c.consumer_group == group_id,
             tables.with_contents,
-            letters.c.batch_id.not_in(unsent),
+            dead_letters.c.batch_id.not_in(unsent),
             sa.not_(may_be_published(tables, group_id)),
         )
-        .order_by(letters.c.batch_id)
+        .order_by(dead_letters.c.batch_id)
         .limit(_EXPIRED_AT_ONCE)
         .subquery()
     )
@@ -133,11 +135,11 @@ def drop_expired(conn: Connection, tables: Tables, group_id: str, retention: tim
     ).all()
     if not expired:
         return 0
-    places = {f"of_{name}": letters.c[name] for name in ("batch_id", "topic", "partition", "offset_value")}
-    of_letter = [column == sa.bindparam(name, type_=column.type) for name, column in places.items()]
+    places = {f"of_{name}": dead_letters.c[name] for name in ("batch_id", "topic", "partition", "offset_value")}
+    of_dead_letter = [column == sa.bindparam(name, type_=column.type) for name, column in places.items()]
     decision = f"dropped at {format_instant(now)}: older than DeadLetters.retention, {retention}"
     conn.execute(
-        letters.update().where(*of_letter).values(**EMPTY, error=decision),
+        dead_letters.update().where(*of_dead_letter).values(**EMPTY, error=decision),
         [dict(zip(places, row, strict=True)) for row in expired],
     )
     return len(expired)

@@ -58,14 +58,14 @@ def upgrade_statements(conn: Connection, tables: Tables, version: int) -> Iterat
 
 def _add_dead_letter_batches(conn: Connection, tables: Tables) -> Iterator[Statement]:
     """Let dead letters name the batch that replays them, in the place of the attempt that may have published them."""
-    letters, publishing = tables.dead_letters, sa.column("publishing", sa.Text)
+    dead_letters, publishing = tables.dead_letters, sa.column("publishing", sa.Text)
     # SQLite has one writer at a time; in other databases the first ALTER TABLE ends the lock.
     if conn.dialect.name == "postgresql":
         # No replay may begin to publish between the check and the statements.
-        yield TableStatement("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE", letters)
-    existing = _column_names(conn, letters)
+        yield TableStatement("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE", dead_letters)
+    existing = _column_names(conn, dead_letters)
     if "publishing" in existing and conn.scalar(
-        sa.select(publishing).select_from(letters).where(publishing.is_not(None))
+        sa.select(publishing).select_from(dead_letters).where(publishing.is_not(None))
     ):
         raise LedgerError(
             "The state tables cannot be upgraded to schema version 10: a replay of dead letters was interrupted, and "
@@ -74,10 +74,10 @@ def _add_dead_letter_batches(conn: Connection, tables: Tables) -> Iterator[State
             "kafka-offsets init' again"
         )
     if "replayed_by" not in existing:
-        yield TableStatement("ALTER TABLE {} ADD replayed_by BIGINT", letters)
+        yield TableStatement("ALTER TABLE {} ADD replayed_by BIGINT", dead_letters)
     # Statements that are only printed have not added it.
     if "publishing" in existing or "replayed_by" not in existing:
-        yield TableStatement("ALTER TABLE {} DROP COLUMN publishing", letters)
+        yield TableStatement("ALTER TABLE {} DROP COLUMN publishing", dead_letters)
 
 
 def _rename_columns(conn: Connection, tables: Tables) -> Iterator[Statement]:

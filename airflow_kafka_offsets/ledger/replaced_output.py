@@ -51,15 +51,15 @@ def replace_output(
         target
     :raises OpenBatchError: an open replay may have written rows of these offsets, which are not known yet
     """
-    batches, letters = tables.offset_batches.c, tables.dead_letters
+    batches, table = tables.offset_batches.c, tables.dead_letters
     names = same_table_names(conn, target)
     refuse_published(conn, tables, group_id, batch_id)
     overlapping = _replaced_by(tables, group_id, batch_id, batches.state == "committed")
     _check_target(conn, tables, group_id, overlapping.where(batches.target_table.not_in(names)), target)
 
     def remove_dead_letters(replaced: ReplacedOffsets) -> list[Removed]:
-        origin = OriginColumns(letters.c.batch_id, letters.c.topic, letters.c.partition, letters.c.offset_value)
-        return delete_rows(conn, letters, origin, replaced, letters.c.record_timestamp)
+        origin = OriginColumns(table.c.batch_id, table.c.topic, table.c.partition, table.c.offset_value)
+        return delete_rows(conn, table, origin, replaced, table.c.record_timestamp)
 
     written_here = overlapping.where(batches.target_table.in_(names))
     rows = _remove(conn, written_here.where(batches.row_count > 0), span, remove)
@@ -141,9 +141,9 @@ def count_output(
     :param topic_ids: of the topics of these offsets
     :param count_rows: counts the rows of the target
     """
-    names, letters = same_table_names(conn, target), tables.dead_letters
+    names, table = same_table_names(conn, target), tables.dead_letters
     written_here = (tables.offset_batches.c.state == "committed", tables.offset_batches.c.target_table.in_(names))
-    origin = OriginColumns(letters.c.batch_id, letters.c.topic, letters.c.partition, letters.c.offset_value)
+    origin = OriginColumns(table.c.batch_id, table.c.topic, table.c.partition, table.c.offset_value)
     rows = dead_letters = 0
     ordered = sorted(replaced.items())
     for place in range(0, len(ordered), _SPANS_AT_ONCE):
@@ -154,7 +154,7 @@ def count_output(
         if ids:
             offsets = _offsets(ids, ranges, None)
             rows += count_rows(offsets)
-            counted = sa.select(sa.func.count()).select_from(letters).where(offsets.include(origin))
+            counted = sa.select(sa.func.count()).select_from(table).where(offsets.include(origin))
             dead_letters += conn.scalar(counted) or 0
     return rows, dead_letters
 

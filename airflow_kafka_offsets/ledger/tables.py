@@ -208,10 +208,12 @@ class Tables:
             *_required(error=ExactText),
             *_optional(error_class=ExactString(20), schema_id=sa.BigInteger, replayed_by=sa.BigInteger),
         )
-        letters = self.dead_letters.c
+        dead_letters = self.dead_letters.c
         # As text, since a database that plans with bound values would not see that the index covers the condition.
         self.with_contents = sa.text("coalesce(error_class, '') NOT IN ('dropped', 'size')")
-        self._partial_index("dead_letters_with_contents", self.with_contents, letters.consumer_group, letters.batch_id)
+        self._partial_index(
+            "dead_letters_with_contents", self.with_contents, dead_letters.consumer_group, dead_letters.batch_id
+        )
         self.schema_texts = self._table(
             "schema_texts", *_keys(digest=ExactString(64)), *_required(type=ExactString(20), texts=ExactText)
         )

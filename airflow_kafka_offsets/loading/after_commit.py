@@ -3,7 +3,7 @@
 * The positions are mirrored to a consumer group, for lag tools and autoscalers. The database alone decides what is
   loaded: no load reads the mirror, and it may be missing. Rewound positions are mirrored, too.
 * The dead letters of the batch are written to a topic beside the table `dead_letters`, at least once. The commit marks
-  the batch as one whose letters are to be sent. The mark is removed when Kafka has acknowledged all of them. So a
+  the batch as one whose dead letters are to be sent. The mark is removed when Kafka has acknowledged all of them. So a
   process that ends between the two leaves the mark, and the next run of the group sends them.
 """
 
@@ -190,21 +190,21 @@ def _send(context: LoadContext, batch_id: int, topic: str) -> None:
 
     def outgoing(conn: Connection, tables: Tables) -> Iterator[Outgoing]:
         nonlocal sent
-        for letter in unsent_dead_letters(conn, tables, batch_id):
+        for dead_letter in unsent_dead_letters(conn, tables, batch_id):
             sent += 1
             notes = {
                 "group": group_id,
                 "batch": batch_id,
-                "topic": letter.topic,
-                "partition": letter.partition,
-                "offset": letter.offset_value,
-                "class": letter.error_class,
-                "message": letter.error,
+                "topic": dead_letter.topic,
+                "partition": dead_letter.partition,
+                "offset": dead_letter.offset_value,
+                "class": dead_letter.error_class,
+                "message": dead_letter.error,
             }
             yield Outgoing(
-                letter.key,
-                letter.value,
-                headers_of(letter.headers),
+                dead_letter.key,
+                dead_letter.value,
+                headers_of(dead_letter.headers),
                 [(f"{PREFIX}{name}", str(value).encode()) for name, value in notes.items()],
             )
 

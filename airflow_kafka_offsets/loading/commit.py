@@ -91,7 +91,7 @@ def commit(context: BatchContext, claim: Claim, batch: Batch, staged: StagedBatc
         publication.begin(claim, batch, reads, replace=context.replace)
     written = commit_batch(claim, batch, lambda conn: _write(conn, context, claim, batch, staged, publication))
     context.checks.note_committed(batch.batch_id)
-    letters, seconds = written.dead_letters, time.monotonic() - commit_began
+    dead_letters, seconds = written.dead_letters, time.monotonic() - commit_began
     log.info(
         "Committed batch %d, a %s of group %r: %s records, %s rows into %s%s in %.1f s (%s rows/s): %s",
         batch.batch_id,
@@ -100,14 +100,14 @@ def commit(context: BatchContext, claim: Claim, batch: Batch, staged: StagedBatc
         f"{written.records:,}",
         f"{written.rows:,}",
         written.into,
-        f", {letters:,} dead letters" if letters else "",
+        f", {dead_letters:,} dead letters" if dead_letters else "",
         seconds,
         f"{written.rows / max(seconds, 0.001):,.0f}",
         first_few(batch.ranges),
     )
     remove_attempt(batch.batch_id, staged.directory.uri, pipeline.staging.dir)
     _report(context, claim, batch, written, timedelta(seconds=time.monotonic() - began))
-    return LoadResult((batch.batch_id,), written.records, written.rows, letters)
+    return LoadResult((batch.batch_id,), written.records, written.rows, dead_letters)
 
 
 def _refuse_too_many(pipeline: Pipeline, batch: Batch, staged: StagedBatch) -> None:

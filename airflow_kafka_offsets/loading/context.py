@@ -40,7 +40,7 @@ from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.table import Output, Table
 from airflow_kafka_offsets.spark.job import Launcher
-from airflow_kafka_offsets.staging.dead_letters import SCHEMA, letters_of
+from airflow_kafka_offsets.staging.dead_letters import SCHEMA, dead_letters_of
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.rows import Record, StagedRows, TargetColumns
 
@@ -126,7 +126,7 @@ def _of_rows(rows: StagedRows, reasons: Mapping[Record, str]) -> pa.RecordBatch:
         record = Record(*(row[name] for name in RECORD))
         timestamps[record] = row.get(TIMESTAMP)
         values[record].append({name: value for name, value in row.items() if not name.startswith(RESERVED_PREFIX)})
-    letters = [
+    dead_letters = [
         {
             **record._asdict(),
             "value": _json(values[record]),
@@ -136,7 +136,7 @@ def _of_rows(rows: StagedRows, reasons: Mapping[Record, str]) -> pa.RecordBatch:
         }
         for record, reason in reasons.items()
     ]
-    return pa.RecordBatch.from_pylist(letters, schema=SCHEMA)
+    return pa.RecordBatch.from_pylist(dead_letters, schema=SCHEMA)
 
 
 def _json(rows: Sequence[dict[str, Any]]) -> bytes:
@@ -299,7 +299,7 @@ class LoadContext(BatchContext):
             found = {row: Record(slice_.topic, slice_.partition, offset) for row, offset in enumerate(offsets)}
             bad = [BadRecord(row, missing.pop(record), "target") for row, record in found.items() if record in missing]
             if bad:
-                yield letters_of(records, slice_, bad, with_schema_ids)
+                yield dead_letters_of(records, slice_, bad, with_schema_ids)
         if missing:
             yield _of_rows(rows, missing)
 

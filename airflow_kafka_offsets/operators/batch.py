@@ -1,5 +1,6 @@
 """The operators that load Kafka topics: `KafkaBatchOperator` continues from the positions of a group, exactly once;
-`KafkaReplayOperator` loads a bounded range independently of the positions; `KafkaReplayPlanOperator` cuts a large range into parts.
+`KafkaReplayOperator` loads a bounded range and moves no position; `KafkaReplayPlanOperator` cuts a large range into
+parts.
 
 `loading` and `replaying` do the work.
 """

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.history import REWIND_KINDS
 from airflow_kafka_offsets.core.text import MAX_INT64, count
-from airflow_kafka_offsets.dead_letters.selection import letters_page
+from airflow_kafka_offsets.dead_letters.selection import dead_letters_page
 from airflow_kafka_offsets.lag.measure import group_states
 from airflow_kafka_offsets.lag.report import LagReport, PartitionLag
 from airflow_kafka_offsets.ledger import overview
@@ -25,7 +25,7 @@ from airflow_kafka_offsets.plugin.group_targets import GroupTarget
 router = APIRouter()
 
 _LAG_SECONDS = 0.6
-_BATCHES, _PARTS, _LETTERS, _POINTS = 50, 500, 20, 200
+_BATCHES, _PARTS, _DEAD_LETTERS, _POINTS = 50, 500, 20, 200
 """The most batches, ranges or partitions, dead letters, and points of plots, of a page."""
 
 
@@ -103,17 +103,17 @@ def batch_page(request: GroupRequestDep, batch: Annotated[int, Query(ge=1, le=MA
     )
 
 
-@router.get("/letters")
-def letters(
+@router.get("/dead-letters")
+def dead_letters(
     request: GroupRequestDep,
     batch: Annotated[int | None, Query(ge=1, le=MAX_INT64)] = None,
     page_number: Annotated[int, Query(ge=1, le=100_000, alias="page")] = 1,
 ) -> HTMLResponse:
     """Return a page of dead letters, of the group or of one batch."""
-    first = (page_number - 1) * _LETTERS
+    first = (page_number - 1) * _DEAD_LETTERS
 
     def read(conn: Connection, tables: Tables) -> Any:
-        return letters_page(conn, tables, request.group_id, batch_id=batch, offset=first, limit=_LETTERS + 1)
+        return dead_letters_page(conn, tables, request.group_id, batch_id=batch, offset=first, limit=_DEAD_LETTERS + 1)
 
     found = request.find(read)
     if not request.caller.sees_records(request.source, found.summary):
@@ -122,12 +122,12 @@ def letters(
             "Dead letters hold records: they need read access to the XComs of the group's DAG",
         )
     return request.page(
-        "letters.html",
+        "dead_letters.html",
         batch=batch,
-        letters=found.more[:_LETTERS],
+        dead_letters=found.more[:_DEAD_LETTERS],
         first=first + 1,
         number=page_number,
-        is_last=len(found.more) <= _LETTERS,
+        is_last=len(found.more) <= _DEAD_LETTERS,
     )
 
 

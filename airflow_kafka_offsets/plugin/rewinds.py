@@ -338,8 +338,8 @@ def _estimate(ledger: Ledger, request: GroupRequest, group: GroupSummary, form: 
         reread = {move.topic_partition: move.reread for move in preview.replacing if move.reread is not None}
         topic_ids = {move.topic_partition: move.new.topic_id for move in preview.replacing if move.new is not None}
         name = of_tables(target.tables).name
-        rows, letters = count_output(conn, ledger.tables, group.group_id, name, reread, topic_ids, count_rows)
-    return RewindEstimate(preview, target, kafka_conn_id, rows, letters, target.tables)
+        rows, dead_letters = count_output(conn, ledger.tables, group.group_id, name, reread, topic_ids, count_rows)
+    return RewindEstimate(preview, target, kafka_conn_id, rows, dead_letters, target.tables)
 
 
 def _execute(ledger: Ledger, content: Mapping[str, Any], number: str, who: str, reason: str) -> RewindResult:

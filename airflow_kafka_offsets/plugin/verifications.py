@@ -43,7 +43,7 @@ _LOST_AFTER = timedelta(hours=1)
 """After which one of another process is taken for lost."""
 
 _STARTED, _ENDED = "kafka_offsets.verify", "kafka_offsets.verified"
-_VIOLATIONS, _LETTERS = 20, 500
+_VIOLATIONS, _CHARACTERS = 20, 500
 
 
 router = APIRouter()
@@ -143,10 +143,10 @@ class Verifications:
             with self._readings.connections.ledger(source) as ledger:
                 coverage = verify(group_id, sink=sink, engine=ledger.engine, tables=ledger.tables)
         except VerificationError as error:
-            violations = [shortened(each.words, _LETTERS) for each in error.violations[:_VIOLATIONS]]
+            violations = [shortened(each.words, _CHARACTERS) for each in error.violations[:_VIOLATIONS]]
             return {"outcome": "wrong", "text": f"{len(error.violations):,} found", "violations": violations}
         except (ConfigurationError, PlanningError) as error:
-            return {"outcome": "failed", "text": shortened(str(error), _LETTERS)}
+            return {"outcome": "failed", "text": shortened(str(error), _CHARACTERS)}
         except Exception as error:
             # The traceback may hold values of connections.
             log.warning("Group %r of %s was not verified: %s", group_id, source, type(error).__name__)

@@ -96,7 +96,7 @@ class DeadLetterFile(ExitStack):
         if self._writer is None:
             name = f"dead-{slice_.index}-{uuid.uuid4().hex}.arrow"
             self._writer = self.enter_context(ArrowFileWriter(self._staging, name, SCHEMA))
-        self._writer.write(letters_of(batch, slice_, bad, self._with_schema_ids))
+        self._writer.write(dead_letters_of(batch, slice_, bad, self._with_schema_ids))
         self.count += len(bad)
 
 
@@ -124,7 +124,9 @@ def dead_letters(staging: StagingDirectory, manifest: Manifest) -> Iterator[pa.R
             yield from record_batches(staging, read.dead_letters_file)
 
 
-def letters_of(batch: pa.RecordBatch, slice_: Slice, bad: Sequence[BadRecord], with_schema_ids: bool) -> pa.RecordBatch:
+def dead_letters_of(
+    batch: pa.RecordBatch, slice_: Slice, bad: Sequence[BadRecord], with_schema_ids: bool
+) -> pa.RecordBatch:
     """Return dead letters of the bad records of a batch, with the columns of `SCHEMA`.
 
     :param batch: what `kafka.reader.read` yields, with headers

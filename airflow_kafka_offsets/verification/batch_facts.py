@@ -52,7 +52,7 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
     if conn.dialect.name == "postgresql":
         # All rows are read: plans for the first ones alone, as cursors have by default, would be slow.
         conn.exec_driver_sql("SET LOCAL cursor_tuple_fraction = 1")
-    batches, letters = tables.offset_batches.c, tables.dead_letters.c
+    batches, dead_letters = tables.offset_batches.c, tables.dead_letters.c
     ranges, gaps, replaced = tables.offset_ranges, tables.offset_gaps, tables.replaced_output
     of_group = sa.select(batches.batch_id).where(batches.consumer_group == group_id).order_by(batches.batch_id)
     name = sa.case((batches.target_table.in_(same_table_names(conn, target)), target), else_=batches.target_table)
@@ -60,7 +60,10 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
     takes_span = batches.records_since_ms.is_not(None).label("takes_span")
     place = (replaced.c.topic, replaced.c.partition)
     removed = (sa.func.sum(replaced.c.row_count), sa.func.sum(replaced.c.dead_letters))
-    letter_place, offset = (letters.batch_id, letters.topic, letters.partition), letters.offset_value
+    dead_letter_place, offset = (
+        (dead_letters.batch_id, dead_letters.topic, dead_letters.partition),
+        dead_letters.offset_value,
+    )
     queries = {
         "batch": of_group.add_columns(
             batches.kind,
@@ -84,10 +87,12 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
         .where(replaced.c.replaced_batch_id > batches.batch_id),
         "wholly_replaced": _wholly_replaced(tables, of_group),
         # The key of the table keeps offsets apart: as many as there are records are distinct.
-        "letters": sa.select(*letter_place, sa.func.count(), sa.func.count(), sa.func.min(offset), sa.func.max(offset))
-        .where(letters.consumer_group == group_id)
-        .group_by(*letter_place)
-        .order_by(letters.batch_id),
+        "dead_letters": sa.select(
+            *dead_letter_place, sa.func.count(), sa.func.count(), sa.func.min(offset), sa.func.max(offset)
+        )
+        .where(dead_letters.consumer_group == group_id)
+        .group_by(*dead_letter_place)
+        .order_by(dead_letters.batch_id),
     }
     parts = [_read(conn, kind, query) for kind, query in queries.items()]
     if rows.detail != "nothing":
@@ -146,7 +151,7 @@ def _batch_facts(batch_id: int, stored: Mapping[str, list[Any]]) -> BatchFacts:
         ),
         gaps=tuple(map(as_gap, stored["gaps"])),
         rows=tuple(stored["rows"]),
-        dead_letters=tuple(RowCount(*row[1:]) for row in stored["letters"]),
+        dead_letters=tuple(RowCount(*row[1:]) for row in stored["dead_letters"]),
         replaced={_partition(row): RemovedOutput(*map(int, row[3:])) for row in stored["replaced"]},
         after=frozenset(row.replaced_batch_id for row in stored["after"]),
     )

@@ -102,16 +102,16 @@ def _loaded(snapshot: Snapshot, slice_: Slice, span: Span) -> Iterator[int]:
     """Return the offsets within a slice that the batches of a span left in the target or dead-lettered, in ascending
     order.
     """
-    letters, batches = snapshot.tables.dead_letters.c, _batches(snapshot, span, span.replays)
-    dead_letters = sa.select(letters.offset_value).where(
-        batches.include(letters.batch_id),
-        letters.topic == slice_.topic,
-        letters.partition == slice_.partition,
-        letters.offset_value >= slice_.start,
-        letters.offset_value < slice_.end,
+    columns, batches = snapshot.tables.dead_letters.c, _batches(snapshot, span, span.replays)
+    dead_letters = sa.select(columns.offset_value).where(
+        batches.include(columns.batch_id),
+        columns.topic == slice_.topic,
+        columns.partition == slice_.partition,
+        columns.offset_value >= slice_.start,
+        columns.offset_value < slice_.end,
     )
-    letter_offsets = (int(row[0]) for row in stream(snapshot.conn, dead_letters.order_by(letters.offset_value)))
-    return heapq.merge(snapshot.rows.offsets(batches, slice_), letter_offsets)
+    dead_letter_offsets = (int(row[0]) for row in stream(snapshot.conn, dead_letters.order_by(columns.offset_value)))
+    return heapq.merge(snapshot.rows.offsets(batches, slice_), dead_letter_offsets)
 
 
 def _batch_at(snapshot: Snapshot, span: Span, offset: int) -> int:

@@ -239,7 +239,9 @@ class DuckDBRows(TargetRows):
         query = f"""SELECT topic, partition, batch_id, min(offset_value), count(DISTINCT offset_value) FROM _letters
             WHERE (batch_id, topic, partition, offset_value) IN (SELECT ({_PLACE}) FROM _places)
             GROUP BY ALL ORDER BY ALL"""
-        return (DuplicatedOffsets(*row) for row in self._query(query, _letters=_arrow_table(self.ledger, dead_letters)))
+        return (
+            DuplicatedOffsets(*row) for row in self._query(query, _dead_letters=_arrow_table(self.ledger, dead_letters))
+        )
 
     def offsets(self, of_batches: Batches, within: Slice) -> Iterator[int]:
         query = """SELECT _kafka_offset FROM _places WHERE _kafka_topic = ? AND _kafka_partition = ?

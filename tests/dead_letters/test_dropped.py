@@ -24,7 +24,7 @@ pytestmark = pytest.mark.server
 
 # Also for tombstones.
 WIDE = Json("id STRING, name STRING")
-LETTERS = "SELECT offset_value, error_class, value IS NULL FROM dead_letters ORDER BY 1"
+DEAD_LETTERS = "SELECT offset_value, error_class, value IS NULL FROM dead_letters ORDER BY 1"
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_their_class_may_be_named_and_they_stay(inline_loader: Loader, orders: s
     assert replayed(loader, orders, error_class="dropped") == []
     assert replayed(loader, orders, corrected, error_class="dropped") == []
 
-    assert rows(loader.engine, LETTERS) == [(0, "dropped", True), (1, "dropped", True)]
+    assert rows(loader.engine, DEAD_LETTERS) == [(0, "dropped", True), (1, "dropped", True)]
     reread(loader)
 
 
@@ -84,5 +84,5 @@ def test_drop_during_a_replay_stays(
     else:
         assert replayed(loader, orders, {Record(orders, 0, offset): value}) == [Replayed(1, 0, 0, 1, 2)]
 
-    assert rows(loader.engine, LETTERS) == [(0, "dropped", True), (1, "dropped", True)]
+    assert rows(loader.engine, DEAD_LETTERS) == [(0, "dropped", True), (1, "dropped", True)]
     assert rows(loader.engine, "SELECT count(*) FROM target") == [(0,)]

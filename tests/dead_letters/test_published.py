@@ -74,7 +74,7 @@ def test_another_selection_is_replayed_next(
     assert group.proved() == (7, 0)
 
 
-def test_records_that_were_bad_then_are_no_rows_and_stay_letters(
+def test_records_that_were_bad_then_are_no_rows_and_stay_dead_letters(
     group: LakeGroup, replayed: Callable[..., list[Replayed]]
 ) -> None:
     good, bad = b'{"id": 9, "name": "corrected"}', b"{bad still"
@@ -83,7 +83,7 @@ def test_records_that_were_bad_then_are_no_rows_and_stay_letters(
     with dying(LakeTarget, "after"):
         replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=group.loader.engine, corrected=corrected)
 
-    # The same letters, and both are good now.
+    # The same dead letters, and both are good now.
     assert replayed(2, 6) == [Replayed(1, 1, 1, 0, 2), Replayed(1, 1, 1, 0, 3)]
 
     assert group.places() == [*GOOD, (2, 2), (3, 6)]

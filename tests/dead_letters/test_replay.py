@@ -56,7 +56,7 @@ def replayed(
     )
 
 
-def letters(loader: Loader) -> list[Any]:
+def dead_letters(loader: Loader) -> list[Any]:
     return rows(loader.engine, "SELECT offset_value, error_class FROM dead_letters ORDER BY offset_value")
 
 
@@ -94,13 +94,13 @@ def test_each_batch_with_dead_letters_is_replayed_by_a_batch_of_its_own(
 ) -> None:
     loader = inline_loader
     name = bad_and_good(loader, topic)
-    assert [error_class for _, error_class in letters(loader)].count("target") == 16
+    assert [error_class for _, error_class in dead_letters(loader)].count("target") == 16
     widen(loader)
 
     done = replayed(loader, name, of={"error_class": "target"})
 
     assert done == [Replayed(1, 3, 3, 0, 3), Replayed(2, 13, 13, 0, 4)]
-    assert letters(loader) == [(offset, "value") for offset in (1, 2, 4, 5)]
+    assert dead_letters(loader) == [(offset, "value") for offset in (1, 2, 4, 5)]
     ids = {0: [*range(12), *range(100, 112)], 1: [50, None, None, 150]}
     assert output(loader) == [
         (
@@ -148,14 +148,14 @@ def test_a_second_replay_finds_nothing(inline_loader: Loader, topic: TopicFactor
 def test_still_bad_records_stay_with_the_new_reason(inline_loader: Loader, topic: TopicFactory) -> None:
     loader = inline_loader
     name = bad_and_good(loader, topic)
-    counts, found = history(loader), letters(loader)
+    counts, found = history(loader), dead_letters(loader)
 
     assert replayed(loader, name, value_format=Json("id BIGINT NOT NULL, name STRING")) == [
         Replayed(1, 0, 0, 5, 3),
         Replayed(2, 0, 0, 15, 4),
     ]
 
-    assert (history(loader)[:4], letters(loader)) == (counts, found)
+    assert (history(loader)[:4], dead_letters(loader)) == (counts, found)
     abandoned = "SELECT state, reason FROM offset_batches WHERE batch_id = 3"
     assert rows(loader.engine, abandoned) == [("abandoned", "nothing was written: all of 5 records are bad still")]
     reread(loader)
@@ -283,7 +283,7 @@ def test_size_of_kept_dead_letters_is_not_measured_again(inline_loader: Loader, 
     loader(name, **LEFT_OUT)
 
     assert replayed(loader, name, reading=Reading(max_record_bytes=100)) == [Replayed(1, 0, 0, 1, 2)]
-    assert letters(loader) == [(0, "value")]
+    assert dead_letters(loader) == [(0, "value")]
     do(loader.engine, "DROP TABLE target")
     assert replayed(loader, name, reading=Reading(max_record_bytes=100), value_format=Json("id STRING")) == [
         Replayed(1, 1, 1, 0, 3)
@@ -298,7 +298,7 @@ def test_dead_letters_are_read_batch_by_batch(
 
     def noted(*args: Any, **options: Any) -> Any:
         found = list(read_dead_letters(*args, **options))
-        held.append({letter.batch_id for letter in found})
+        held.append({dead_letter.batch_id for dead_letter in found})
         return iter(found)
 
     monkeypatch.setattr(replay_module, "read_dead_letters", noted)
@@ -330,10 +330,10 @@ def test_a_connection_that_breaks_at_commit_neither_loses_nor_doubles_them(
     if moment == "before":
         with pytest.raises(DatabaseUnavailableError):
             replayed(loader, name, of=target)
-        assert len(letters(loader)) == 20
+        assert len(dead_letters(loader)) == 20
 
     first = 4 if moment == "before" else 3
     assert replayed(loader, name, of=target) == [Replayed(1, 3, 3, 0, first), Replayed(2, 13, 13, 0, first + 1)]
     assert broken
-    assert len(letters(loader)) == 4
+    assert len(dead_letters(loader)) == 4
     reread(loader)

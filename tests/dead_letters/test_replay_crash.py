@@ -88,8 +88,8 @@ def assert_all_are_replayed(loader: Loader) -> None:
     found = rows(loader.engine, "SELECT _kafka_partition, _kafka_offset, id FROM target ORDER BY 1, 2")
     good = [(offset, id_) for offset, id_ in enumerate([8, 9, 10, 11, None, 20, 21, 22]) if id_ is not None]
     assert found == [(partition, offset, partition * 100 + id_) for partition in range(2) for offset, id_ in good]
-    letters = "SELECT batch_id, partition, offset_value, error_class FROM dead_letters ORDER BY 2"
-    assert rows(loader.engine, letters) == [(2, 0, 4, "value"), (2, 1, 4, "value")]
+    dead_letters = "SELECT batch_id, partition, offset_value, error_class FROM dead_letters ORDER BY 2"
+    assert rows(loader.engine, dead_letters) == [(2, 0, 4, "value"), (2, 1, 4, "value")]
     counts = (
         "SELECT sum(records), sum(row_count) FROM offset_batches WHERE kind = 'dead_letters' AND state = 'committed'"
     )
@@ -170,8 +170,8 @@ def test_killed_on_its_way_into_any_target(
     offsets = [place.offset for place in target.places()]
     assert sorted(offsets) == sorted({0, 1, 2, 3, 5, 6} - refused)
     assert sum(each.records for each in done) == (0 if point == "after COMMIT" else 2 - len(refused))
-    letters = rows(loader.engine, "SELECT offset_value FROM dead_letters ORDER BY 1")
-    assert letters == [(offset,) for offset in sorted({4} | refused)]
+    dead_letters = rows(loader.engine, "SELECT offset_value FROM dead_letters ORDER BY 1")
+    assert dead_letters == [(offset,) for offset in sorted({4} | refused)]
     assert rows(loader.engine, "SELECT count(*) FROM offset_batches WHERE publish_started_at IS NOT NULL") == [(0,)]
     kafka_config = None if target.sink.replaces_rows else loader.config
     verify("loader", sink=target.sink, engine=loader.engine, kafka_config=kafka_config)

@@ -22,7 +22,7 @@ from tests.support.verifying import LEFT_OUT, reread
 
 pytestmark = pytest.mark.server
 
-LETTERS = "SELECT offset_value, error_class, value IS NULL FROM dead_letters ORDER BY 1"
+DEAD_LETTERS = "SELECT offset_value, error_class, value IS NULL FROM dead_letters ORDER BY 1"
 RETENTION = timedelta(days=30)
 TABLES = Tables()
 
@@ -63,10 +63,10 @@ def test_a_later_commit_drops_what_is_older(inline_loader: Loader, orders: str) 
     loader = inline_loader
 
     load_one_more(loader, orders)
-    assert rows(loader.engine, LETTERS) == [(offset, "value", False) for offset in range(3)]
+    assert rows(loader.engine, DEAD_LETTERS) == [(offset, "value", False) for offset in range(3)]
     load_one_more(loader, orders, on_bad_record=DeadLetters(retention=RETENTION))
 
-    assert rows(loader.engine, LETTERS) == [(0, "dropped", True), (1, "dropped", True), (2, "value", False)]
+    assert rows(loader.engine, DEAD_LETTERS) == [(0, "dropped", True), (1, "dropped", True), (2, "value", False)]
     ((why,),) = rows(loader.engine, "SELECT error FROM dead_letters WHERE offset_value = 0")
     assert why.startswith("dropped at ")
     assert why.endswith(": older than DeadLetters.retention, 30 days, 0:00:00")
@@ -80,7 +80,7 @@ def test_retention_keeps_dead_letters_not_yet_sent_to_the_topic(inline_loader: L
 
     with engine.begin() as conn:
         assert drop_expired(conn, TABLES, "loader", RETENTION) == 1
-    assert rows(engine, LETTERS) == [(0, "value", False), (1, "dropped", True), (2, "value", False)]
+    assert rows(engine, DEAD_LETTERS) == [(0, "value", False), (1, "dropped", True), (2, "value", False)]
 
     mark_sent(Ledger(engine), 1)
     with engine.begin() as conn:
@@ -93,11 +93,11 @@ def test_a_commit_drops_no_more_than_it_has_time_for(
     monkeypatch.setattr(dead_letters_module, "_EXPIRED_AT_ONCE", 1)
 
     load_one_more(inline_loader, orders, on_bad_record=DeadLetters(retention=RETENTION))
-    assert [error_class for _, error_class, _ in rows(inline_loader.engine, LETTERS)].count("dropped") == 1
+    assert [error_class for _, error_class, _ in rows(inline_loader.engine, DEAD_LETTERS)].count("dropped") == 1
     load_one_more(inline_loader, orders, on_bad_record=DeadLetters(retention=RETENTION))
     load_one_more(inline_loader, orders, on_bad_record=DeadLetters(retention=RETENTION))
 
-    assert [error_class for _, error_class, _ in rows(inline_loader.engine, LETTERS)].count("dropped") == 2
+    assert [error_class for _, error_class, _ in rows(inline_loader.engine, DEAD_LETTERS)].count("dropped") == 2
 
 
 def test_records_that_were_too_large_to_be_kept_are_not_in_the_way(inline_loader: Loader, topic: TopicFactory) -> None:
@@ -108,7 +108,7 @@ def test_records_that_were_too_large_to_be_kept_are_not_in_the_way(inline_loader
 
     load_one_more(loader, name, on_bad_record=DeadLetters(retention=RETENTION))
 
-    assert rows(loader.engine, LETTERS) == [(0, "size", True)]
+    assert rows(loader.engine, DEAD_LETTERS) == [(0, "size", True)]
 
 
 def test_other_groups_are_left_alone(inline_loader: Loader, orders: str, topic: TopicFactory) -> None:
@@ -117,7 +117,7 @@ def test_other_groups_are_left_alone(inline_loader: Loader, orders: str, topic: 
 
     inline_loader(other, group_id="other", on_bad_record=DeadLetters(retention=RETENTION))
 
-    assert {error_class for _, error_class, _ in rows(inline_loader.engine, LETTERS)} == {"value"}
+    assert {error_class for _, error_class, _ in rows(inline_loader.engine, DEAD_LETTERS)} == {"value"}
 
 
 def test_expired_dead_letters_are_found_by_an_index(inline_loader: Loader, orders: str) -> None:

@@ -92,15 +92,17 @@ def test_names_differ_by_case_and_by_spaces_at_their_ends(ledger: Ledger) -> Non
 
 def test_columns_keep_microseconds_and_any_size(ledger: Ledger) -> None:
     texts, moment = ledger.tables.schema_texts, datetime(2026, 1, 2, 3, 4, 5, 678_901, UTC)
-    letters = ledger.tables.dead_letters
+    dead_letters = ledger.tables.dead_letters
     with ledger.engine.begin() as conn:
         conn.execute(texts.insert().values(digest="d", type="AVRO", texts="ж" * 100_000))
         values = {"batch_id": 1, "topic": "t", "partition": 0, "offset_value": 0, "consumer_group": "g", "error": "😀"}
-        conn.execute(letters.insert().values(**values, value=b"\xff" * 100_000, record_timestamp=moment))
+        conn.execute(dead_letters.insert().values(**values, value=b"\xff" * 100_000, record_timestamp=moment))
 
     with ledger.connect() as conn:
         assert conn.scalar(sa.select(texts.c.texts)) == "ж" * 100_000
-        assert tuple(conn.execute(sa.select(letters.c.value, letters.c.record_timestamp, letters.c.error)).one()) == (
+        assert tuple(
+            conn.execute(sa.select(dead_letters.c.value, dead_letters.c.record_timestamp, dead_letters.c.error)).one()
+        ) == (
             b"\xff" * 100_000,
             moment,
             "😀",

@@ -46,8 +46,8 @@ def name(topic: TopicFactory, kafka: Kafka) -> str:
 
 def assert_loaded_once(loader: Loader, staging: Path, batches: int = 1) -> None:
     assert ids(loader) == list(range(6))
-    letters = rows(loader.engine, "SELECT offset_value FROM dead_letters ORDER BY offset_value")
-    assert letters == [(offset,) for offset in range(1, 12, 2)]
+    dead_letters = rows(loader.engine, "SELECT offset_value FROM dead_letters ORDER BY offset_value")
+    assert dead_letters == [(offset,) for offset in range(1, 12, 2)]
     assert rows(loader.engine, "SELECT state, row_count, dead_letters FROM offset_batches") == [("committed", 6, 6)]
     assert list(staging.iterdir()) == []
 

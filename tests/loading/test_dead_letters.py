@@ -42,16 +42,16 @@ class TestDeadLetters:
 
         assert (result.records, result.rows, result.dead_letters) == (14, 10, 4)
         assert ids(inline_loader) == [0, 1, 2, 3, 4, *range(10, 15)]
-        letters = rows(
+        dead_letters = rows(
             inline_loader.engine,
             "SELECT topic, partition, offset_value, value, key, headers, error FROM dead_letters ORDER BY offset_value",
         )
-        assert [(t, p, o, bytes(v)) for t, p, o, v, *_ in letters] == [
+        assert [(t, p, o, bytes(v)) for t, p, o, v, *_ in dead_letters] == [
             (name, 0, 3 + i, value) for i, value in enumerate(self.BAD)
         ]
-        assert {bytes(key) for *_, key, _, _ in letters} == {b"key"}
-        assert {headers for *_, headers, _ in letters} == {'[["h", "MQ=="], ["h", null]]'}
-        assert "'id' is declared as number, but holds string" in letters[1][-1]
+        assert {bytes(key) for *_, key, _, _ in dead_letters} == {b"key"}
+        assert {headers for *_, headers, _ in dead_letters} == {'[["h", "MQ=="], ["h", null]]'}
+        assert "'id' is declared as number, but holds string" in dead_letters[1][-1]
         assert rows(inline_loader.engine, "SELECT records, row_count, dead_letters FROM offset_batches") == [
             (14, 10, 4)
         ]

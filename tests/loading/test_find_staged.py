@@ -20,8 +20,8 @@ from tests.support.staged import COLUMNS, PIPELINE, RANGE, WANTED, batch, read
 class TestFilesOfAnEarlierTry:
     def found(self, tmp_path: Path, wanted: str = WANTED) -> StagedBatch | None:
         planned = replace(batch(RANGE), state="staged", staging_uri=str(tmp_path))
-        letters = StagedFile("dead-0-f00d.arrow", 1, 7, "d16e57")
-        reads = (read(10, 30, dead_letters=1, dead_letters_file=letters),)
+        dead_letters = StagedFile("dead-0-f00d.arrow", 1, 7, "d16e57")
+        reads = (read(10, 30, dead_letters=1, dead_letters_file=dead_letters),)
         StagingDirectory(str(tmp_path)).write_text(MANIFEST, Manifest(1, WANTED, (), reads).to_json())
         return find_staged(planned, wanted)
 

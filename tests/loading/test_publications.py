@@ -230,13 +230,13 @@ def test_a_dead_letter_whose_replay_dies_between_the_commits_is_one_row(group: G
 
     def replayed(dies: str | None) -> list[int]:
         pipeline = group.loader.pipeline([group.orders], sink=replace(group.sink, dies=dies))
-        letters = replay_dead_letters(
+        dead_letters = replay_dead_letters(
             DeadLetterFilter("loader"),
             pipeline,
             engine=group.loader.engine,
             corrected={record(group): b'{"id": 2, "name": "corrected"}'},
         )
-        return [letter.rows for letter in letters]
+        return [dead_letter.rows for dead_letter in dead_letters]
 
     with pytest.raises(ProcessDiedError):
         replayed(dies)

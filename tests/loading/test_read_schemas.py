@@ -174,7 +174,7 @@ def test_a_replay_reads_ids_that_the_registry_does_not_know_any_more(
         again("other")
 
 
-def letters_again(loader: Loader, orders: str, **options: Any) -> list[Replayed]:
+def dead_letters_again(loader: Loader, orders: str, **options: Any) -> list[Replayed]:
     pipeline = loader.pipeline([orders], **options)
     return replay_dead_letters(
         DeadLetterFilter("loader"), pipeline, engine=loader.engine, connections=loader.connections
@@ -191,7 +191,7 @@ def test_dead_letters_are_replayed_with_ids_that_the_registry_does_not_know_any_
     with loader.engine.begin() as conn:
         conn.execute(sa.text("DROP TABLE target"))
 
-    assert letters_again(loader, orders, value_format=AVRO) == [Replayed(1, 1, 1, 0, 2)]
+    assert dead_letters_again(loader, orders, value_format=AVRO) == [Replayed(1, 1, 1, 0, 2)]
 
     assert rows(loader.engine, "SELECT id FROM target") == [(1,)]
 
@@ -202,7 +202,7 @@ def test_a_replay_of_dead_letters_stores_what_it_read(loader: Loader, registry: 
     assert rows(loader.engine, READ) == [(1, "value", 1, "avro", texts(V1))]
     registry.register(f"{orders}-value", V2)
 
-    assert letters_again(loader, orders, value_format=AVRO) == [Replayed(1, 1, 1, 0, 2)]
+    assert dead_letters_again(loader, orders, value_format=AVRO) == [Replayed(1, 1, 1, 0, 2)]
 
     assert [row[2] for row in rows(loader.engine, READ)] == [1, 2]
 
@@ -215,7 +215,7 @@ def test_a_registry_that_does_not_answer_is_an_error_of_replays_too(
     registry.answers = [500] * 4
 
     with pytest.raises(RegistryUnavailableError):
-        letters_again(loader, orders, value_format=AVRO)
+        dead_letters_again(loader, orders, value_format=AVRO)
 
 
 class TestDeadLetters:
@@ -226,11 +226,12 @@ class TestDeadLetters:
 
         with loader.engine.connect() as conn:
             found = {
-                letter.offset: letter.schema_id
-                for letter in read_dead_letters(conn, Tables(), DeadLetterFilter("loader"))
+                dead_letter.offset: dead_letter.schema_id
+                for dead_letter in read_dead_letters(conn, Tables(), DeadLetterFilter("loader"))
             }
             chosen = [
-                letter.offset for letter in read_dead_letters(conn, Tables(), DeadLetterFilter("loader", schema_id=77))
+                dead_letter.offset
+                for dead_letter in read_dead_letters(conn, Tables(), DeadLetterFilter("loader", schema_id=77))
             ]
             counts = [(row["schema_id"], row["records"]) for row in summary(conn, Tables(), DeadLetterFilter("loader"))]
             classes = set(conn.scalars(sa.text("SELECT error_class FROM dead_letters")))

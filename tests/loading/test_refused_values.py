@@ -49,7 +49,7 @@ def do(engine: sa.Engine, *statements: str) -> None:
             conn.execute(sa.text(statement))
 
 
-def letters(loader: Loader) -> dict[int, str]:
+def dead_letters(loader: Loader) -> dict[int, str]:
     return dict(rows(loader.engine, "SELECT offset_value, error FROM dead_letters ORDER BY offset_value"))
 
 
@@ -98,7 +98,7 @@ def test_refused_values_of_each_type_are_dead_letters(
 
     assert (result.records, result.rows, result.dead_letters) == (6, 4, 2)
     assert loaded(loader) == [0, 2, 3, 5]
-    found = letters(loader)
+    found = dead_letters(loader)
     assert list(found) == [1, 4]
     assert all(reason in error for error in found.values())
     stored = rows(loader.engine, "SELECT key, value, headers FROM dead_letters ORDER BY offset_value")
@@ -118,7 +118,7 @@ def test_wherever_they_are(inline_loader: Loader, topic: TopicFactory, bad: list
 
     loader(name, **LEFT_OUT, staging=Staging(slice_offsets=2))
 
-    assert list(letters(loader)) == bad
+    assert list(dead_letters(loader)) == bad
     assert loaded(loader) == [number for number in range(5) if number not in bad]
     reread(loader)
 
@@ -130,7 +130,7 @@ def test_beside_records_that_do_not_decode(inline_loader: Loader, topic: TopicFa
 
     result = loader(name, **LEFT_OUT)
 
-    assert (result.rows, result.dead_letters, list(letters(loader))) == (1, 3, [0, 2, 3])
+    assert (result.rows, result.dead_letters, list(dead_letters(loader))) == (1, 3, [0, 2, 3])
     reread(loader)
 
 
@@ -142,7 +142,7 @@ def test_numbers_beyond_a_column_and_decimals_beyond_it(inline_loader: Loader, t
 
     loader(name, **LEFT_OUT, value_format=Json("id BIGINT, d DECIMAL(10, 2)"))
 
-    assert letters(loader) == {
+    assert dead_letters(loader) == {
         1: "column 'id': a value of type int64 does not fit into int32",
         2: "column 'd': a value of type decimal128(10, 2) does not fit into decimal128(38, 1)",
     }
@@ -158,7 +158,7 @@ def test_a_decimal_that_sqlite_would_round(inline_loader: Loader, topic: TopicFa
     loader(name, **LEFT_OUT, value_format=Json("d DECIMAL(30, 18)"))
 
     assert loaded(loader) == [0]
-    assert "would be rounded by SQLite" in letters(loader)[1]
+    assert "would be rounded by SQLite" in dead_letters(loader)[1]
 
 
 @pytest.mark.parametrize("value", ["bad", "nul\0"])
@@ -172,7 +172,7 @@ def test_with_a_driver_that_has_no_copy(
 
     loader(name, **LEFT_OUT)
 
-    assert (loaded(loader), list(letters(loader))) == ([0, 2, 3], [1])
+    assert (loaded(loader), list(dead_letters(loader))) == ([0, 2, 3], [1])
     engine.dispose()
 
 
@@ -187,10 +187,10 @@ def test_more_than_allowed_write_nothing(inline_loader: Loader, topic: TopicFact
     )
     with pytest.raises(DeadLetterError, match=refused):
         loader(name, on_bad_record=DeadLetters(limit=2))
-    assert (loaded(loader), letters(loader), positions(loader.engine)) == ([], {}, {})
+    assert (loaded(loader), dead_letters(loader), positions(loader.engine)) == ([], {}, {})
 
     loader(name, on_bad_record=DeadLetters(limit=3))
-    assert (loaded(loader), list(letters(loader))) == ([1, 4], [0, 2, 3])
+    assert (loaded(loader), list(dead_letters(loader))) == ([1, 4], [0, 2, 3])
 
 
 @POSTGRES
@@ -214,7 +214,7 @@ def test_refusal_without_a_value_is_no_dead_letter(
     with pytest.raises(error, match=message):
         loader(name, **LEFT_OUT)
 
-    assert (loaded(loader), letters(loader), positions(loader.engine)) == ([], {}, {})
+    assert (loaded(loader), dead_letters(loader), positions(loader.engine)) == ([], {}, {})
 
 
 @POSTGRES
@@ -230,7 +230,7 @@ def test_a_partition_that_the_table_lacks_is_no_fault_of_the_value(inline_loader
     with pytest.raises(RecordError, match=r"offset 2 .*no partition of relation"):
         loader(name, **LEFT_OUT)
 
-    assert (letters(loader), positions(loader.engine)) == ({}, {})
+    assert (dead_letters(loader), positions(loader.engine)) == ({}, {})
 
 
 @POSTGRES
@@ -253,7 +253,7 @@ def test_a_trigger_that_refuses_a_row_is_the_targets_own_check(
 
     loader(name, **LEFT_OUT)
 
-    assert (loaded(loader), list(letters(loader))) == ([1, 2, 3, 4, 6, 7, 8], [0, 5])
+    assert (loaded(loader), list(dead_letters(loader))) == ([1, 2, 3, 4, 6, 7, 8], [0, 5])
 
 
 @SQLITE
@@ -303,4 +303,4 @@ def test_a_sink_that_is_no_table_refuses_rows_the_same_way(inline_loader: Loader
     result = loader(name, **LEFT_OUT, sink=ARCHIVE)
 
     assert (result.rows, result.dead_letters) == (2, 1)
-    assert letters(loader) == {1: "the archive takes no such name"}
+    assert dead_letters(loader) == {1: "the archive takes no such name"}

@@ -33,7 +33,7 @@ ROUTES = {
     "/group/now": (GROUP, (404, 404, 200)),
     "/group/history": (GROUP, (404, 404, 200)),
     "/batch": (BATCH, (404, 404, 200)),
-    "/letters": (GROUP, (404, 404, 200)),
+    "/dead-letters": (GROUP, (404, 404, 200)),
     "/verification": (GROUP, (404, 404, 200)),
     "/verification/now": (GROUP, (404, 404, 200)),
     "/rewind": (GROUP, (404, 404, 403)),
@@ -90,7 +90,7 @@ def test_a_group_of_a_readable_dag_is_shown_to_a_viewer(web: Web, orders: str, m
     monkeypatch.setattr(web.auth_manager, "get_authorized_dag_ids", lambda **_: {"shop"})
 
     assert "loader</a>" in web.get("/groups", "viewer").text
-    for page, query in (("/group", GROUP), ("/batch", BATCH), ("/letters", GROUP)):
+    for page, query in (("/group", GROUP), ("/batch", BATCH), ("/dead-letters", GROUP)):
         assert web.get(page, "viewer", **query).status_code == 200
 
 
@@ -103,10 +103,10 @@ def test_records_need_the_right_to_read_xcoms(web: Web, orders: str, monkeypatch
 
     monkeypatch.setattr(web.auth_manager, "is_authorized_dag", no_xcoms)
 
-    assert web.get("/letters", "viewer", **GROUP).status_code == 403
+    assert web.get("/dead-letters", "viewer", **GROUP).status_code == 403
     page = web.get("/group", "viewer", **GROUP)
     assert page.status_code == 200
-    assert "/letters" not in page.text
+    assert "/dead-letters" not in page.text
 
 
 def test_user_without_plugin_access_sees_nothing(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,9 +109,9 @@ def test_from_the_groups_to_a_dead_letter(browser: Browser, shots: Path) -> None
     )
     assert set(marks) == {"gap", "rewind"}
     browser.find("dl.tiles a", "3").click()
-    browser.find("article.letter")
+    browser.find("article.dead-letter")
     browser.screenshot(shots / "dead-letters.png")
-    browser.find("article.letter a", "batch").click()
+    browser.find("article.dead-letter a", "batch").click()
     browser.find("a.button", "Log of the task").click()
     browser.driver.switch_to.default_content()
     browser.wait(lambda: "/dags/shop/runs/scheduled__23/tasks/load_orders" in browser.driver.current_url)
@@ -145,7 +145,7 @@ def test_from_a_failed_batch_to_a_rewind_that_the_next_run_loads(browser: Browse
     browser.find("a.button", "Log of the task")
     browser.open(ORDERS_IN_FRAME)
     browser.find("dl.tiles a", "3").click()
-    browser.find("article.letter")
+    browser.find("article.dead-letter")
 
     browser.open(ORDERS_IN_FRAME)
     browser.find("a.button", "Rewind").click()
@@ -213,7 +213,7 @@ def test_narrow_windows_and_dark_ones(browser: Browser, shots: Path) -> None:
         for page, path, css in (
             ("groups", "/kafka-offsets/", "#groups tbody"),
             ("group", ORDERS_IN_FRAME, "#plots canvas"),
-            ("letters", ORDERS_IN_FRAME.replace("/group?", "/letters?"), "article.letter"),
+            ("dead-letters", ORDERS_IN_FRAME.replace("/group?", "/dead-letters?"), "article.dead-letter"),
             ("rewind", ORDERS_IN_FRAME.replace("/group?", "/rewind?"), "#rewind"),
         ):
             browser.open(path)

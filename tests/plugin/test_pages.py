@@ -89,7 +89,7 @@ def test_a_batch_has_its_ranges(web: Web, orders: str) -> None:
 
 
 def test_dead_letters_are_decoded_and_escaped(web: Web, orders: str) -> None:
-    page = web.get("/letters", **of_group("loader")).text
+    page = web.get("/dead-letters", **of_group("loader")).text
 
     assert "&#34;id&#34;: &#34;&lt;script&gt;one&#34;" in page
     assert "<script>one" not in page
@@ -101,9 +101,9 @@ def test_dead_letters_are_paged(web: Web, orders: str, loader: Loader, kafka: Ka
     produce(kafka, orders, [b"[]"] * 40)
     loader(orders, on_bad_record=DeadLetters())
 
-    pages = [web.get("/letters", **of_group("loader", page=number)).text for number in (1, 2, 3, 4)]
+    pages = [web.get("/dead-letters", **of_group("loader", page=number)).text for number in (1, 2, 3, 4)]
 
-    assert [page.count('<article class="letter">') for page in pages] == [20, 20, 3, 0]
+    assert [page.count('<article class="dead-letter">') for page in pages] == [20, 20, 3, 0]
     assert ["Next" in page for page in pages] == [True, True, False, False]
 
 
@@ -111,7 +111,7 @@ def test_large_values_are_cut(web: Web, orders: str, loader: Loader, kafka: Kafk
     produce(kafka, orders, [b"[" + "ü".encode() * 100_000 + b"]"])
     loader(orders, on_bad_record=DeadLetters())
 
-    page = web.get("/letters", **of_group("loader", batch=2)).text
+    page = web.get("/dead-letters", **of_group("loader", batch=2)).text
 
     assert len(page) < 20_000
     assert "text, 200,002 bytes, the beginning" in page

@@ -24,7 +24,7 @@ from tests.support.rewinds import TARGET, Rewinder, once, only
 pytestmark = pytest.mark.server
 
 
-def letters(rewinder: Rewinder) -> dict[int, int]:
+def dead_letters(rewinder: Rewinder) -> dict[int, int]:
     """How many dead letters there are of each offset."""
     found = rows(rewinder.loader.engine, "SELECT offset_value FROM dead_letters")
     return dict(sorted(Counter(offset for (offset,) in found).items()))
@@ -38,15 +38,15 @@ class TestReplace:
         name = topic()
         produce(rewinder.loader.kafka, name, self.VALUES)
         rewinder.loader(name, on_bad_record=DeadLetters())
-        assert letters(rewinder) == {3: 1, 7: 1}
+        assert dead_letters(rewinder) == {3: 1, 7: 1}
 
         done = rewinder("to-offset", 5, replace=TARGET)
 
         assert (done.rows_removed, done.dead_letters_removed) == (4, 1)
-        assert letters(rewinder) == {3: 1}
+        assert dead_letters(rewinder) == {3: 1}
         rewinder.prove()
         rewinder.loader(name, on_bad_record=DeadLetters())
-        assert letters(rewinder) == {3: 1, 7: 1}
+        assert dead_letters(rewinder) == {3: 1, 7: 1}
         assert rewinder.times(name) == once((0, 3), (4, 7), (8, 10))
         rewinder.prove()
 
@@ -58,7 +58,7 @@ class TestReplace:
         rewinder("to-offset", 5)
         rewinder.loader(name, on_bad_record=DeadLetters())
 
-        assert letters(rewinder) == {3: 1, 7: 2}
+        assert dead_letters(rewinder) == {3: 1, 7: 2}
         assert rewinder.times(name) == once((0, 3), (4, 7), (8, 10), (5, 7), (8, 10))
         rewinder.prove()
 

@@ -194,8 +194,8 @@ def test_values_are_the_same(
         conn.execute("SET TimeZone = 'UTC'")
         conn.execute("SET search_path = public, private")
         found = conn.execute(f"SELECT {', '.join(names)} FROM target ORDER BY _kafka_offset".encode()).fetchall()
-        letters = conn.execute("SELECT value FROM dead_letters").fetchall()
-    assert letters == [(BAD,)]
+        dead_letters = conn.execute("SELECT value FROM dead_letters").fetchall()
+    assert dead_letters == [(BAD,)]
     assert found == [loaded, loaded, (8, *(None,) * (len(loaded) - 1))]
 
 
@@ -258,9 +258,9 @@ def test_a_reason_that_the_database_cannot_hold_is_escaped(
     result = loader_of(kafka, engine)(name, value_format=Json("id BIGINT"), on_bad_record=DeadLetters())
 
     assert (result.rows, result.dead_letters) == (1, 1)
-    (letter,) = rows(engine, "SELECT error, headers, key, value FROM dead_letters")
-    assert letter[:2] == (reason, r'[["\u20ac", "4oKs"]]')
-    assert list(map(bytes, letter[2:])) == ["€".encode(), bad]
+    (dead_letter,) = rows(engine, "SELECT error, headers, key, value FROM dead_letters")
+    assert dead_letter[:2] == (reason, r'[["\u20ac", "4oKs"]]')
+    assert list(map(bytes, dead_letter[2:])) == ["€".encode(), bad]
 
     # The same where they are bad still when they are replayed.
     with engine.begin() as conn:

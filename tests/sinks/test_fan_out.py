@@ -47,7 +47,7 @@ def ids(loader: Loader, table: str = "orders") -> list[int]:
     return [offset for (offset,) in rows(loader.engine, f"SELECT _kafka_offset FROM {table} ORDER BY 1")]
 
 
-def letters(loader: Loader) -> dict[int, tuple[str, str]]:
+def dead_letters(loader: Loader) -> dict[int, tuple[str, str]]:
     query = "SELECT offset_value, error_class, error FROM dead_letters ORDER BY 1"
     return {offset: (kind, error) for offset, kind, error in rows(loader.engine, query)}
 
@@ -122,7 +122,7 @@ def test_a_record_that_a_transform_refuses_has_a_row_in_no_sink(inline_loader: L
     inline_loader(name, sink=[ORDERS, ratio], on_bad_record=DeadLetters(), run=TaskRun("run"))
 
     assert ids(inline_loader) == ids(inline_loader, "ratios") == [0, 1, 3, 4, 5]
-    ((offset, (kind, error)),) = letters(inline_loader).items()
+    ((offset, (kind, error)),) = dead_letters(inline_loader).items()
     assert (offset, kind) == (2, "transform")
     assert "Divide by zero" in error
 
@@ -147,8 +147,8 @@ def test_a_record_that_a_table_refuses_has_a_row_in_no_sink(inline_loader: Loade
     assert (result.rows, result.dead_letters) == (7, 1)
     assert ids(inline_loader, other) == [0, 1, 2, 3, 5]
     assert ids(inline_loader, "large") == [3, 5]
-    assert list(letters(inline_loader)) == [4]
-    assert letters(inline_loader)[4][0] == "target"
+    assert list(dead_letters(inline_loader)) == [4]
+    assert dead_letters(inline_loader)[4][0] == "target"
     assert outputs(inline_loader) == [{"large": 2, other: 5}]
 
 
@@ -209,7 +209,7 @@ def test_one_of_several_sinks_may_be_a_function(inline_loader: Loader, name: str
     assert inline_loader(name, sink=sinks, on_bad_record=DeadLetters()).rows == 12
 
     assert ids(inline_loader) == ids(inline_loader, "lines") == list(range(6))
-    assert letters(inline_loader) == {6: ("target", "a bad name")}
+    assert dead_letters(inline_loader) == {6: ("target", "a bad name")}
 
 
 def test_fan_out_writes_nothing_unless_all_targets_can_be_written(inline_loader: Loader, name: str) -> None:

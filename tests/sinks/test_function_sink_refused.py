@@ -23,7 +23,7 @@ pytestmark = pytest.mark.server
 AsSink = Callable[[Callable[..., Any]], FunctionSink]
 
 
-def letters(loader: Loader) -> dict[int, str]:
+def dead_letters(loader: Loader) -> dict[int, str]:
     return dict(rows(loader.engine, "SELECT offset_value, error FROM dead_letters ORDER BY offset_value"))
 
 
@@ -38,7 +38,7 @@ def test_refused_records_become_dead_letters(callable_loader: Loader, four: str)
 
     assert written(callable_loader) == [0, 1, 2, 3, 4, 6, 7, 9]
     assert rows(callable_loader.engine, "SELECT rows FROM totals") == [(8,)]
-    assert letters(callable_loader) == {5: "a bad name", 8: "a bad name"}
+    assert dead_letters(callable_loader) == {5: "a bad name", 8: "a bad name"}
 
 
 def test_a_refused_record_fails_the_load_otherwise(callable_loader: Loader, four: str) -> None:
@@ -63,7 +63,7 @@ def test_several_are_refused_at_once(callable_loader: Loader, four: str, functio
 
     assert callable_loader(four, sink=function(write), on_bad_record=DeadLetters()).rows == 2
     assert calls == [4, 2]
-    assert letters(callable_loader) == {1: "odd", 3: "odd"}
+    assert dead_letters(callable_loader) == {1: "odd", 3: "odd"}
 
 
 def test_a_record_that_is_not_there_cannot_be_refused(callable_loader: Loader, four: str, function: AsSink) -> None:
@@ -73,7 +73,7 @@ def test_a_record_that_is_not_there_cannot_be_refused(callable_loader: Loader, f
     # The second time, it has no row any more.
     with pytest.raises(FunctionError, match=r"refuses topic .* offset 1, and was given no row of that record"):
         callable_loader(four, sink=function(write), on_bad_record=DeadLetters())
-    assert letters(callable_loader) == {}
+    assert dead_letters(callable_loader) == {}
 
 
 def twice(rows: pa.RecordBatch) -> pa.RecordBatch:

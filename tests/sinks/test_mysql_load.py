@@ -99,7 +99,7 @@ def test_a_refused_row_is_named_and_all_others_are_written(
     good: Row = {"name": "x", "plain": "é", "small": 1, "read": "10:00:00", "ratio": 0.5}
     bad = {1, 1700, 2499}
     rows = [at(n, **(good | {"id": n} | ({column: value} if n in bad else {}))) for n in range(2500)]
-    kept = staged(tmp_path, schema, rows, letters=True)
+    kept = staged(tmp_path, schema, rows, dead_letters=True)
 
     assert write(mariadb_engine, TARGET, kept) == 2497
 
@@ -127,7 +127,11 @@ def test_a_row_with_a_key_that_is_there_is_an_error_and_no_dead_letter(
     schema = columns(id=pa.int64())
 
     with pytest.raises(RecordError, match=r"offset 1201 .*Duplicate entry"):
-        write(mariadb_engine, TARGET, staged(tmp_path, schema, [at(n, id=n % 1201) for n in range(2000)], letters=True))
+        write(
+            mariadb_engine,
+            TARGET,
+            staged(tmp_path, schema, [at(n, id=n % 1201) for n in range(2000)], dead_letters=True),
+        )
 
     assert select(mariadb_engine, "SELECT count(*) FROM target") == [(0,)]
 

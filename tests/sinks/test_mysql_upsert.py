@@ -35,7 +35,7 @@ def _created(mariadb_engine: Engine) -> None:
 
 def test_upsert_commits_nothing_before_the_end(mariadb_engine: Engine, tmp_path: Path) -> None:
     do(mariadb_engine, "CREATE TABLE moved (id INT)")
-    rows = staged(tmp_path, COLUMNS, [at(1, id="a", name="x"), at(2, id=None, name="y")], letters=True)
+    rows = staged(tmp_path, COLUMNS, [at(1, id="a", name="x"), at(2, id=None, name="y")], dead_letters=True)
 
     with mariadb_engine.connect() as conn:
         conn.exec_driver_sql("INSERT INTO moved VALUES (1)")
@@ -89,7 +89,7 @@ def test_another_unique_index_is_no_key(mariadb_engine: Engine, tmp_path: Path) 
 def test_the_older_row_of_a_key_is_written_where_the_newest_is_refused(mariadb_engine: Engine, tmp_path: Path) -> None:
     do(mariadb_engine, "ALTER TABLE target ADD CONSTRAINT short CHECK (length(name) < 3)")
     rows = [at(n, id=f"{n % 40}", name="long" if n == 77 else "ok") for n in range(80)]
-    kept = staged(tmp_path, COLUMNS, rows, letters=True)
+    kept = staged(tmp_path, COLUMNS, rows, dead_letters=True)
 
     assert write(mariadb_engine, KEYED, kept) == 40
 

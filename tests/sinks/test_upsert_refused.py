@@ -15,7 +15,7 @@ from tests.support.verifying import LEFT_OUT
 pytestmark = pytest.mark.server
 
 
-def letters(loader: Loader) -> list[int]:
+def dead_letters(loader: Loader) -> list[int]:
     return [offset for (offset,) in rows(loader.engine, "SELECT offset_value FROM dead_letters ORDER BY offset_value")]
 
 
@@ -42,7 +42,7 @@ def test_the_newest_row_that_is_not_refused_wins(
 
     assert (result.records, result.rows, result.dead_letters) == (7, 3, 3)
     assert held(inline_loader.engine) == [(1, "b", 1), (3, "c", 4), (4, "d", 6)]
-    assert letters(inline_loader) == [2, 3, 5]
+    assert dead_letters(inline_loader) == [2, 3, 5]
 
 
 def test_a_bad_row_that_a_newer_one_replaces_is_never_written(
@@ -65,7 +65,7 @@ def test_null_keys(inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactor
     assert inline_loader(name, **KEYED, **LEFT_OUT, value_format=Json("id BIGINT, name STRING")).dead_letters == 2
 
     assert held(inline_loader.engine) == [(1, "b", 1)]
-    assert letters(inline_loader) == [0, 2]
+    assert dead_letters(inline_loader) == [0, 2]
 
 
 @POSTGRES
@@ -78,7 +78,7 @@ def test_values_that_the_type_refuses(inline_loader: Loader, kafka: KafkaBroker,
     assert inline_loader(name, **KEYED, **LEFT_OUT).rows == 1
 
     assert rows(inline_loader.engine, "SELECT id, _kafka_offset FROM target") == [(1, 0)]
-    assert letters(inline_loader) == [1, 2]
+    assert dead_letters(inline_loader) == [1, 2]
 
 
 def test_a_row_that_another_refuses_is_an_error(inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:

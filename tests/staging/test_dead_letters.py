@@ -66,12 +66,12 @@ def written(staging: StagingDirectory, *batches: tuple[pa.RecordBatch, list[BadR
     return file
 
 
-def letters(staging: StagingDirectory, *files: DeadLetterFile) -> list[dict[str, Any]]:
+def read_back(staging: StagingDirectory, *files: DeadLetterFile) -> list[dict[str, Any]]:
     batches = list(dead_letters(staging, manifest(*files)))
     assert all(batch.schema == SCHEMA for batch in batches)
     for batch in batches:
         batch.validate(full=True)
-    return [letter for batch in batches for letter in batch.to_pylist()]
+    return [dead_letter for batch in batches for dead_letter in batch.to_pylist()]
 
 
 def read_changed(staging: StagingDirectory, file: DeadLetterFile, **changes: Any) -> None:
@@ -82,13 +82,13 @@ def read_changed(staging: StagingDirectory, file: DeadLetterFile, **changes: Any
     list(dead_letters(staging, Manifest(1, "f00d", (), (changed,))))
 
 
-def test_a_letter_holds_the_record_and_why_it_is_one(staging: StagingDirectory) -> None:
+def test_a_dead_letter_holds_the_record_and_why_it_is_one(staging: StagingDirectory) -> None:
     good = {"value": b"{}"}
     bad = {"key": b"\xff", "value": b"{\x00", "headers": [{"key": "a", "value": b"\xff"}, {"key": "a", "value": None}]}
     bare = {"value": None, "timestamp": None}
     file = written(staging, (record_batch(good, bad, good, bare), [BadRecord(1, "not JSON"), BadRecord(3, "no id")]))
 
-    assert letters(staging, file) == [
+    assert read_back(staging, file) == [
         {
             "topic": "orders",
             "partition": 3,
@@ -122,22 +122,22 @@ def test_headers_keep_their_order_their_duplicates_and_their_bytes(
 ) -> None:
     staging = StagingDirectory(str(tmp_path_factory.mktemp("staging")))
     record = {"headers": [{"key": key, "value": value} for key, value in headers]}
-    (letter,) = letters(staging, written(staging, (record_batch(record), [BadRecord(0, "bad")])))
+    (dead_letter,) = read_back(staging, written(staging, (record_batch(record), [BadRecord(0, "bad")])))
     assert [
-        (key, None if value is None else base64.b64decode(value)) for key, value in json.loads(letter["headers"])
+        (key, None if value is None else base64.b64decode(value)) for key, value in json.loads(dead_letter["headers"])
     ] == headers
 
 
 def test_a_reason_holds_no_character_that_databases_refuse(staging: StagingDirectory) -> None:
-    (letter,) = letters(staging, written(staging, (record_batch({}), [BadRecord(0, "it holds 'a\x00b'")])))
-    assert letter["error"] == r"it holds 'a\0b'"
+    (dead_letter,) = read_back(staging, written(staging, (record_batch({}), [BadRecord(0, "it holds 'a\x00b'")])))
+    assert dead_letter["error"] == r"it holds 'a\0b'"
 
 
-def test_no_letters_make_no_file(staging: StagingDirectory, tmp_path: Path) -> None:
+def test_no_dead_letters_make_no_file(staging: StagingDirectory, tmp_path: Path) -> None:
     file = written(staging, (record_batch({}, {}), []))
     assert (file.count, file.file) == (0, None)
     assert list(tmp_path.iterdir()) == []
-    assert letters(staging, file) == []
+    assert read_back(staging, file) == []
 
 
 def test_dead_letters_of_many_chunks_and_slices_come_in_order(staging: StagingDirectory) -> None:
@@ -145,7 +145,12 @@ def test_dead_letters_of_many_chunks_and_slices_come_in_order(staging: StagingDi
     first = written(staging, (chunk, [BadRecord(2, "a")]), (chunk, []), (chunk, [BadRecord(0, "b"), BadRecord(1, "c")]))
     second = written(staging, (chunk, [BadRecord(1, "d")]))
     assert first.count == 3
-    assert [letter["error"] for letter in letters(staging, first, written(staging), second)] == ["a", "b", "c", "d"]
+    assert [dead_letter["error"] for dead_letter in read_back(staging, first, written(staging), second)] == [
+        "a",
+        "b",
+        "c",
+        "d",
+    ]
 
 
 def test_every_evaluation_of_a_slice_writes_a_file_of_its_own(staging: StagingDirectory) -> None:
@@ -155,7 +160,7 @@ def test_every_evaluation_of_a_slice_writes_a_file_of_its_own(staging: StagingDi
     assert other.file is not None
     assert one.file.name != other.file.name
     assert one.file.name.startswith("dead-7-")
-    assert len(letters(staging, other)) == 1
+    assert len(read_back(staging, other)) == 1
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -174,7 +179,7 @@ def test_no_file_stays_open(staging: StagingDirectory, fails: bool) -> None:
     assert [stream.closed for stream in streams] == [True]
 
 
-def test_a_file_with_another_number_of_letters_is_not_taken(staging: StagingDirectory) -> None:
+def test_a_file_with_another_number_of_dead_letters_is_not_taken(staging: StagingDirectory) -> None:
     file = written(staging, (record_batch({}), [BadRecord(0, "bad")]))
     with pytest.raises(StagingError, match="holds 1 rows, and its task reported 2"):
         read_changed(staging, file, rows=2)

@@ -81,7 +81,7 @@ class Canaries(dict[str, str]):
 def _forms(value: bytes) -> Iterator[bytes]:
     yield value
     yield value.hex().encode()
-    # Base64 of a longer text: three bytes are four letters, wherever the value begins.
+    # Base64 of a longer text: three bytes are four dead letters, wherever the value begins.
     for before in range(3):
         encoded = base64.b64encode(b"\0" * before + value)
         yield encoded[4 if before else 0 : -4]

@@ -31,14 +31,14 @@ def at(offset: int, **values: Any) -> Row:
     return values | {"_kafka_topic": "orders", "_kafka_partition": 0, "_kafka_offset": offset}
 
 
-def staged(tmp_path: Path, schema: pa.Schema, rows: Sequence[Row], *, letters: bool = False) -> StagedRows:
+def staged(tmp_path: Path, schema: pa.Schema, rows: Sequence[Row], *, dead_letters: bool = False) -> StagedRows:
     """
-    :param letters: whether refused records are dead letters
+    :param dead letters: whether refused records are dead letters
     """
     directory = StagingDirectory(tempfile.mkdtemp(dir=tmp_path))
     with ArrowFileWriter(directory, "part-0.arrow", schema) as writer:
         writer.write(pa.RecordBatch.from_pylist(rows, schema=schema))
-    return StagedRows(directory, Manifest(1, "", (writer.file,), ()), RefusedRecords(letters))
+    return StagedRows(directory, Manifest(1, "", (writer.file,), ()), RefusedRecords(dead_letters))
 
 
 def write(engine: Engine, sink: SqlTable, rows: StagedRows) -> int:

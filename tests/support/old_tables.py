@@ -122,7 +122,7 @@ def upgraded(engine: Engine) -> dict[str, list[dict[str, Any]]]:
     found = contents(engine)
     for table, renamed in RENAMED_COLUMNS.items():
         found[table] = [{renamed.get(name, name): value for name, value in row.items()} for row in found[table]]
-    for letter in found["dead_letters"]:
-        del letter["publishing"]
-        letter["replayed_by"] = None
+    for dead_letter in found["dead_letters"]:
+        del dead_letter["publishing"]
+        dead_letter["replayed_by"] = None
     return found | {"offsets_schema_version": [{"version": SCHEMA_VERSION}]}

@@ -103,12 +103,12 @@ class Warehouse:
     def commit(self, held: GroupClaim, batch: Batch, aside: Iterable[int] = (), columns: bool = True) -> int:
         reads: dict[TopicPartition, RangeRead] = {}
         rows: list[tuple[TopicPartition, int]] = []
-        letters: list[tuple[TopicPartition, int]] = []
+        dead_letters: list[tuple[TopicPartition, int]] = []
         for one in batch.ranges:
             records = list(range(one.start, one.end))
             bad = [offset for offset in records if offset in aside]
             rows += [(one.topic_partition, offset) for offset in records if offset not in bad]
-            letters += [(one.topic_partition, offset) for offset in bad]
+            dead_letters += [(one.topic_partition, offset) for offset in bad]
             reads[one.topic_partition] = RangeRead(len(records), dead_letters=len(bad))
 
         def write(conn: Connection) -> int:
@@ -120,7 +120,7 @@ class Warehouse:
                     f'INSERT INTO "{batch.target_table}" ({names} _batch_id) VALUES ({"?, " * len(values)}?)',
                     (*values, batch.batch_id),
                 )
-            for tp, offset in letters:
+            for tp, offset in dead_letters:
                 conn.execute(
                     self.tables.dead_letters.insert().values(
                         batch_id=batch.batch_id,

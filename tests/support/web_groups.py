@@ -113,7 +113,7 @@ def many(engine: Engine, kafka: Kafka, topics: Sequence[str], groups: int) -> No
     cluster = Cluster({"bootstrap.servers": kafka.bootstrap_servers})
     cluster_id, now = cluster.cluster_id(), datetime.now(UTC)
     logs = cluster.logs(topics)
-    states, batches, positions, letters = [], [], [], []
+    states, batches, positions, dead_letters = [], [], [], []
     for number in range(groups):
         group_id, topic = f"team-{number % 17:02}.loader-{number:03}", topics[number % len(topics)]
         states.append({"group_id": group_id, "cluster_id": cluster_id, "generation": 0, "epoch": number})
@@ -136,7 +136,7 @@ def many(engine: Engine, kafka: Kafka, topics: Sequence[str], groups: int) -> No
             if tp.topic == topic
         ]
         if number % 60 == 1:
-            letters.append(
+            dead_letters.append(
                 {
                     "batch_id": number + 1,
                     "topic": topic,
@@ -150,4 +150,4 @@ def many(engine: Engine, kafka: Kafka, topics: Sequence[str], groups: int) -> No
         conn.execute(tables.consumer_groups.insert(), states)
         conn.execute(tables.offset_batches.insert(), batches)
         conn.execute(tables.consumed_offsets.insert(), positions)
-        conn.execute(tables.dead_letters.insert(), letters)
+        conn.execute(tables.dead_letters.insert(), dead_letters)

@@ -49,12 +49,12 @@ def test_records_that_it_raises_for_are_dead_letters_like_those_that_are_not_dec
 
     assert (result.records, result.rows, result.dead_letters) == (5, 2, 2)
     assert rows(loader.engine, "SELECT id, part, _kafka_offset FROM target ORDER BY id") == [(1, -50, 0), (4, 100, 3)]
-    letters = rows(loader.engine, "SELECT offset_value, value, error_class, error FROM dead_letters ORDER BY 1")
-    assert [(offset, value, kind) for offset, value, kind, _ in letters] == [
+    dead_letters = rows(loader.engine, "SELECT offset_value, value, error_class, error FROM dead_letters ORDER BY 1")
+    assert [(offset, value, kind) for offset, value, kind, _ in dead_letters] == [
         (1, RECORDS[1], "value"),
         (2, RECORDS[2], "transform"),
     ]
-    assert letters[1][3] == f"Divide by zero, in Sql({SQL.query!r})"
+    assert dead_letters[1][3] == f"Divide by zero, in Sql({SQL.query!r})"
 
 
 def test_more_of_them_than_allowed_fail_the_load(loader: Loader, topic: TopicFactory) -> None:

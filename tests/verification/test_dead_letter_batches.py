@@ -77,12 +77,12 @@ def test_lost_and_duplicated_rows_are_violations(loader: Loader, orders: str, st
 
 
 def test_a_dead_letter_that_is_a_row_too_is_a_violation(loader: Loader, orders: str) -> None:
-    letters = sa.Table("dead_letters", sa.MetaData(), autoload_with=loader.engine)
+    dead_letters = sa.Table("dead_letters", sa.MetaData(), autoload_with=loader.engine)
     with loader.engine.begin() as conn:
-        (letter, _) = conn.execute(sa.select(letters).order_by(letters.c.offset_value)).mappings().all()
+        (dead_letter, _) = conn.execute(sa.select(dead_letters).order_by(dead_letters.c.offset_value)).mappings().all()
     replayed(loader, orders)
     with loader.engine.begin() as conn:
-        conn.execute(letters.insert(), dict(letter))
+        conn.execute(dead_letters.insert(), dict(dead_letter))
 
     with pytest.raises(VerificationError, match="dead_letters holds 2 records of batch 1"):
         reread(loader)

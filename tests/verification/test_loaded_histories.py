@@ -48,7 +48,7 @@ def draw_commit(
     draw: st.DrawFn, model: Model, batch_id: int, planned: list[tuple[OffsetRange, Gap | None]]
 ) -> BatchFacts:
     has_transform = draw(st.integers(0, 3)) == 0
-    ranges, rows, letters = [], [], []
+    ranges, rows, dead_letters = [], [], []
     for one, _ in planned:
         tp = one.topic_partition
         records = records_of(model.logs[tp], one)
@@ -60,7 +60,7 @@ def draw_commit(
             model.as_they_are.update((tp, offset) for offset in records)
         ranges.append(LoadedRange(one, None if has_transform else len(records), len(aside)))
         rows += [tally(written, tp)] if written else []
-        letters += [tally(aside, tp)] if aside else []
+        dead_letters += [tally(aside, tp)] if aside else []
         model.positions[tp] = Position(one.end, one.topic_id)
     if has_transform and draw(st.booleans()):  # it dropped the columns
         rows = [RowCount(None, None, sum(row.count for row in rows))] if rows else []
@@ -73,7 +73,7 @@ def draw_commit(
         ranges=tuple(ranges),
         gaps=tuple(gap for _, gap in planned if gap is not None),
         rows=tuple(rows),
-        dead_letters=tuple(letters),
+        dead_letters=tuple(dead_letters),
     )
 
 
@@ -141,9 +141,9 @@ def broken_batches(model: Model, index: int) -> Iterator[Broken]:
             # Of a transform's rows, only the sum over all partitions is known.
             place = None if batch.has_transform and "count" in change else tp
             yield with_batch(model, index, rows=tuple(rows)), place, batch.batch_id
-    for which, letter in enumerate(batch.dead_letters):
+    for which, dead_letter in enumerate(batch.dead_letters):
         less = without(batch.dead_letters, which)
-        yield with_batch(model, index, dead_letters=less), letter.topic_partition, batch.batch_id
+        yield with_batch(model, index, dead_letters=less), dead_letter.topic_partition, batch.batch_id
     for which, gap in enumerate(batch.gaps):
         tp = TopicPartition(gap.topic, gap.partition)
         one = next(found.range for found in batch.ranges if found.range.topic_partition == tp)

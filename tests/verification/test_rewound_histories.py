@@ -21,17 +21,17 @@ class Step:
 
     record: BatchFacts
     rows: list[tuple[TopicPartition, int]] = field(default_factory=list)
-    letters: list[tuple[TopicPartition, int]] = field(default_factory=list)
+    dead_letters: list[tuple[TopicPartition, int]] = field(default_factory=list)
     gone: Counter[TopicPartition] = field(default_factory=Counter)
-    gone_letters: Counter[TopicPartition] = field(default_factory=Counter)
+    gone_dead_letters: Counter[TopicPartition] = field(default_factory=Counter)
 
     def as_record(self) -> BatchFacts:
-        places = sorted(self.gone.keys() | self.gone_letters.keys())
+        places = sorted(self.gone.keys() | self.gone_dead_letters.keys())
         return replace(
             self.record,
             rows=tallies(self.rows),
-            dead_letters=tallies(self.letters),
-            replaced={tp: RemovedOutput(self.gone[tp], self.gone_letters[tp]) for tp in places},
+            dead_letters=tallies(self.dead_letters),
+            replaced={tp: RemovedOutput(self.gone[tp], self.gone_dead_letters[tp]) for tp in places},
         )
 
 
@@ -63,12 +63,12 @@ class World:
     def as_they_are(self) -> Counter[tuple[TopicPartition, int]]:
         """Rows and dead letters of batches without a transform."""
         plain = [step for step in self.steps if not step.record.has_transform]
-        return Counter(place for step in plain for place in (*step.rows, *step.letters))
+        return Counter(place for step in plain for place in (*step.rows, *step.dead_letters))
 
     def remove(self, spans: dict[TopicPartition, tuple[int, int]]) -> None:
         """Take the output of offsets back, and note how much of which batch that was."""
         for step in self.steps:
-            for places, gone in ((step.rows, step.gone), (step.letters, step.gone_letters)):
+            for places, gone in ((step.rows, step.gone), (step.dead_letters, step.gone_dead_letters)):
                 back = [(tp, at) for tp, at in places if tp in spans and spans[tp][0] <= at < spans[tp][1]]
                 gone.update(tp for tp, _ in back)
                 places[:] = [place for place in places if place not in back]
@@ -88,7 +88,7 @@ class World:
             written += len(rows)
             if table == "target":  # elsewhere, neither counts
                 step.rows += [(tp, offset) for offset in rows]
-            step.letters += [(tp, offset) for offset in aside]
+            step.dead_letters += [(tp, offset) for offset in aside]
             done.append(replace(found, records=None if transformed else len(records), dead_letters=len(aside)))
         step.record = replace(step.record, ranges=tuple(done), row_count=written)
         self.steps.append(step)
@@ -124,7 +124,7 @@ class World:
     def loaded_to(self, one: PartitionRewind) -> int | None:
         """How far there is output at the new position or beyond it."""
         assert one.new is not None
-        there = [at for step in self.steps for tp, at in (*step.rows, *step.letters) if tp == one.topic_partition]
+        there = [at for step in self.steps for tp, at in (*step.rows, *step.dead_letters) if tp == one.topic_partition]
         return max(there) + 1 if there and max(there) >= one.new.offset else None
 
     def move(
@@ -202,7 +202,7 @@ def test_a_history_with_rewinds_and_replays_is_proved(world: World) -> None:
 
     assert found.violations == []
     assert found.rows == sum(len(step.rows) for step in world.steps)
-    assert found.dead_letters == sum(len(step.letters) for step in world.steps)
+    assert found.dead_letters == sum(len(step.dead_letters) for step in world.steps)
     assert (found.partitions, found.batches) == (len(world.positions), len(world.steps))
 
 
@@ -210,7 +210,7 @@ def test_a_history_with_rewinds_and_replays_is_proved(world: World) -> None:
 def test_reading_again_after_rewinds_expects_nothing_that_was_removed(world: World) -> None:
     """A record that is expected and was replaced would be told as lost."""
     seen: Counter[tuple[TopicPartition, int]] = Counter()
-    left = {step.record.batch_id: Counter([*step.rows, *step.letters]) for step in world.steps}
+    left = {step.record.batch_id: Counter([*step.rows, *step.dead_letters]) for step in world.steps}
     for span in proved(world.records, world.positions).spans:
         tp = TopicPartition(span.topic, span.partition)
         of_span = sum((left[one] for one in range(span.first_batch, span.last_batch + 1)), Counter())

@@ -27,7 +27,7 @@ from airflow_kafka_offsets.sinks.target_rows import Batches, Detail, DuplicatedO
 
 _ROWS_AT_ONCE = 2_000_000
 
-_LETTERS_AT_ONCE = 100_000
+_DEAD_LETTERS_AT_ONCE = 100_000
 
 
 class LakeRows(NamedTuple):
@@ -95,26 +95,26 @@ class LakeRows(NamedTuple):
 
     def duplicates(self, dead_letters: sa.Select[int, str, int, int]) -> Iterator[DuplicatedOffsets]:
         assert self.source is not None
-        letters = dead_letters.subquery("_kafka_dead_letters").c
-        order = (letters.batch_id, letters.topic, letters.partition, letters.offset_value)
+        columns = dead_letters.subquery("_kafka_dead_letters").c
+        order = (columns.batch_id, columns.topic, columns.partition, columns.offset_value)
         pending: list[tuple[int, str, int, int]] = []
         found: list[DuplicatedOffsets] = []
         for batch_id, group in groupby(stream(self.conn, sa.select(*order).order_by(*order)), lambda row: row[0]):
             pending += [(batch_id, *row[1:]) for row in group]
-            if len(pending) >= _LETTERS_AT_ONCE:
+            if len(pending) >= _DEAD_LETTERS_AT_ONCE:
                 found += self._duplicates(pending)
                 pending = []
         found += self._duplicates(pending)
         yield from sorted(found, key=lambda part: (part.topic, part.partition, part.batch_id))
 
-    def _duplicates(self, letters: Sequence[tuple[int, str, int, int]]) -> Iterator[DuplicatedOffsets]:
-        """Yield the letters of some batches that have rows, too."""
-        if not letters or self.source is None:
+    def _duplicates(self, dead_letters: Sequence[tuple[int, str, int, int]]) -> Iterator[DuplicatedOffsets]:
+        """Yield the dead letters of some batches that have rows, too."""
+        if not dead_letters or self.source is None:
             return
-        wanted = set(letters)
-        offsets = pa.array(sorted({letter[3] for letter in wanted}), pa.int64())
+        wanted = set(dead_letters)
+        offsets = pa.array(sorted({place[3] for place in wanted}), pa.int64())
         found: set[tuple[int, str, int, int]] = set()
-        for rows in self.source.scan(PLACE, (letters[0][0], letters[-1][0])):
+        for rows in self.source.scan(PLACE, (dead_letters[0][0], dead_letters[-1][0])):
             near = rows.filter(pc.is_in(rows.column(OFFSET), value_set=offsets))
             places = zip(*(near.column(name).to_pylist() for name in PLACE), strict=True)
             found |= wanted.intersection(places)

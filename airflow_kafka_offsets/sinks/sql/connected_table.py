@@ -1,4 +1,4 @@
-"""A table in its database: its checks, its creation, the columns that it gets, its rows, and its names in other systems."""
+"""A table in its database: its checks, its creation, its new columns, its rows, and its name in OpenLineage."""
 
 from __future__ import annotations
 

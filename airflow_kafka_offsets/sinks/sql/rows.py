@@ -86,10 +86,10 @@ class SqlRows(TargetRows):
 
     def duplicates(self, dead_letters: sa.Select[int, str, int, int]) -> Iterator[DuplicatedOffsets]:
         assert self.table is not None
-        letters, origin = dead_letters.subquery("_kafka_dead_letters").c, self._origin()
-        same = [column == letter for column, letter in zip(origin, letters, strict=True)]
-        keys: list[Any] = [letters.topic, letters.partition, letters.batch_id]
-        offset = letters.offset_value
+        columns, origin = dead_letters.subquery("_kafka_dead_letters").c, self._origin()
+        same = [row == column for row, column in zip(origin, columns, strict=True)]
+        keys: list[Any] = [columns.topic, columns.partition, columns.batch_id]
+        offset = columns.offset_value
         query = sa.select(*keys, sa.func.min(offset), sa.func.count()).join(self.table, sa.and_(*same))
         for row in stream(self.conn, query.group_by(*keys).order_by(*keys)):
             yield DuplicatedOffsets(*row)

@@ -1,5 +1,5 @@
 """Lake targets that commit before the positions do: loads, deaths between the commits, rewinds, replays and dead
-letters, in each format.
+dead letters, in each format.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def test_a_dead_letter_that_is_replayed_is_one_row(group: LakeGroup, target: typ
     if dies is not None:
         with dying(target, dies):
             list(replayed())
-    assert [letter.rows for letter in replayed()] == [1]
+    assert [dead_letter.rows for dead_letter in replayed()] == [1]
 
     # A replay that published nothing is abandoned, and its rows are those of another batch.
     assert group.places() == sorted([*ALL, (3 if dies == "before" else 2, 2)])

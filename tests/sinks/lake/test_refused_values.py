@@ -81,7 +81,7 @@ class DeadLetter(NamedTuple):
     error: str
 
 
-def letters(group: LakeGroup) -> list[DeadLetter]:
+def dead_letters(group: LakeGroup) -> list[DeadLetter]:
     query = "SELECT offset_value, value, error_class, error FROM dead_letters ORDER BY offset_value"
     return [DeadLetter(*row) for row in rows(group.loader.engine, query)]
 
@@ -92,8 +92,8 @@ def test_refused_values_are_dead_letters(group: LakeGroup) -> None:
     assert (result.records, result.rows, result.dead_letters) == (6, 2, 4)
     assert group.places() == LOADED
     assert group.proved() == (3, 4)
-    found = letters(group)
-    assert [letter[:3] for letter in found] == [
+    found = dead_letters(group)
+    assert [dead_letter[:3] for dead_letter in found] == [
         (2, LARGE[1], "target"),
         (3, LARGE[2], "target"),
         (4, LARGE[3], "target"),
@@ -101,10 +101,10 @@ def test_refused_values_are_dead_letters(group: LakeGroup) -> None:
     ]
     name = group.sink.name
     assert found[0].error == f"column 'id' of table {name!r}: a value of type int64 does not fit into int32"
-    for letter in found[1:3]:
-        assert "column 'amount'" in letter.error
-        assert "a value of type decimal128(18, 4) does not fit into decimal128(6, 2)" in letter.error
-        assert "12345" not in letter.error
+    for dead_letter in found[1:3]:
+        assert "column 'amount'" in dead_letter.error
+        assert "a value of type decimal128(18, 4) does not fit into decimal128(6, 2)" in dead_letter.error
+        assert "12345" not in dead_letter.error
 
 
 def test_the_first_one_is_an_error_where_no_dead_letters_are_asked_for(group: LakeGroup) -> None:
@@ -113,7 +113,7 @@ def test_the_first_one_is_an_error_where_no_dead_letters_are_asked_for(group: La
 
     error = raised.value
     assert (error.topic, error.partition, error.offset) == (group.topic, 0, 2)
-    assert (group.position(), group.places(), letters(group)) == (1, [(1, 0)], [])
+    assert (group.position(), group.places(), dead_letters(group)) == (1, [(1, 0)], [])
     group.load(NEXT, value_format=WIDE)  # the same batch, with another pipeline
     assert [offset for _, offset in group.places()] == [0, 1, 5]
     assert group.proved()[1] == 4
@@ -143,7 +143,7 @@ def test_refused_row_of_an_expired_record_is_kept(group: LakeGroup, log: MemoryL
     launcher = Deletes(log, group.topic)
     replace(group, loader=Loader(log, group.loader.engine, launcher)).load(NEXT, value_format=WIDE)
 
-    (first, *_) = letters(group)
+    (first, *_) = dead_letters(group)
     assert json.loads(first.value) == {"id": 5000000000, "amount": "1.0000"}
     assert first.error.endswith("Kafka no longer has the record, and the value is what it was decoded to, as JSON")
 
@@ -255,7 +255,7 @@ def test_a_null_in_a_required_column_is_a_dead_letter(
 
     assert found.places() == [(1, 0)]
     assert found.proved() == (1, 2)
-    assert {letter.error.partition("': ")[2] for letter in letters(found)} == {
+    assert {dead_letter.error.partition("': ")[2] for dead_letter in dead_letters(found)} == {
         f"column 'id' of table {found.sink.name!r}: it is NOT NULL, the int64 is null".partition("': ")[2]
     }
 

@@ -117,10 +117,10 @@ def test_rows_are_counted_alike(rows: list[Row], one_by_one: bool) -> None:
 
 
 @given(ROWS, ROWS)
-def test_dead_letters_that_have_rows_are_found_alike(rows: list[Row], letters: list[Row]) -> None:
+def test_dead_letters_that_have_rows_are_found_alike(rows: list[Row], dead_letters: list[Row]) -> None:
     with connected() as conn:
         names = ["batch_id", "topic", "partition", "offset_value"]
-        known = sorted({letter for letter in letters if letter[0] is not None})
+        known = sorted({dead_letter for dead_letter in dead_letters if dead_letter[0] is not None})
         query = selecting(conn, "letters", names, known)
         # A row for each offset: SQL counts pairs.
         sql, lake = both(conn, sorted({row for row in rows if row[0] is not None}))
