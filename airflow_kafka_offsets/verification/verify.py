@@ -68,6 +68,7 @@ def verify(
     with snapshot(engine) as conn:
         cluster_of(conn, ledger.tables, group_id)  # raises where there is no such group, and names those that there are
         rows = sink.connect(engine, connections).rows(conn)
+        detail, limit = rows.detail, rows.limit
         shared = Snapshot(conn, ledger.tables, group_id, sink.name, rows)
         _check_target(shared, looks_for_records=comparison is not None)
         positions = stored_positions(conn, ledger.tables, group_id)
@@ -92,7 +93,7 @@ def verify(
         Coverage,
         findings,
         group_id=group_id,
-        output_checked=rows.detail != "nothing",
+        output_checked=detail != "nothing",
         reread=comparison.records if comparison is not None else None,
         published=sorted(
             batch.batch_id for batch in published if batch.group_id == group_id and not batch.is_committed
@@ -101,7 +102,7 @@ def verify(
     if coverage.output_checked:
         log.info("The coverage of group %r is proved: %s", group_id, coverage.text)
     else:
-        log.warning("Group %r: %s: %s", group_id, describe_unchecked(rows.limit), coverage.text)
+        log.warning("Group %r: %s: %s", group_id, describe_unchecked(limit), coverage.text)
     return coverage
 
 
