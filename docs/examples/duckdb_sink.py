@@ -107,12 +107,10 @@ class OpenFile:
     def last(self, output: Output) -> tuple[int, int, list[Removed]]:
         """Return the number of the last publication of a series, how many rows it wrote, and what it removed."""
         query = "SELECT number, did FROM _kafka_publications WHERE target = ? AND series = ?"
-        found = self.file.execute(query, [self.sink.table, output.series]).fetchone() or (
-            -1,
-            '{"rows": 0, "removed": []}',
-        )
-        did = json.loads(found[1])
-        return found[0], did["rows"], [Removed(batch, TopicPartition(*tp), rows) for batch, tp, rows in did["removed"]]
+        found = self.file.execute(query, [self.sink.table, output.series]).fetchall()
+        number, did = (found[0][0], json.loads(found[0][1])) if found else (-1, {"rows": 0, "removed": []})
+        removed = [Removed(batch, TopicPartition(*tp), rows) for batch, tp, rows in did["removed"]]
+        return number, did["rows"], removed
 
     def take(self, output: Output, rows: int, removed: Sequence[Removed]) -> None:
         row = [self.sink.table, output.series, output.batch_id, json.dumps({"rows": rows, "removed": removed})]
@@ -236,7 +234,7 @@ class DuckDBRows(TargetRows):
         return ((batch, RowCount(*found)) for batch, *found in self._query(query) if batch not in others)
 
     def duplicates(self, dead_letters: sa.Select[int, str, int, int]) -> Iterator[DuplicatedOffsets]:
-        query = f"""SELECT topic, partition, batch_id, min(offset_value), count(DISTINCT offset_value) FROM _letters
+        query = f"""SELECT topic, partition, batch_id, min(offset_value), count(DISTINCT offset_value) FROM _dead_letters
             WHERE (batch_id, topic, partition, offset_value) IN (SELECT ({_PLACE}) FROM _places)
             GROUP BY ALL ORDER BY ALL"""
         return (
