@@ -234,12 +234,10 @@ class DuckDBRows(TargetRows):
         return ((batch, RowCount(*found)) for batch, *found in self._query(query) if batch not in others)
 
     def duplicates(self, dead_letters: sa.Select[int, str, int, int]) -> Iterator[DuplicatedOffsets]:
-        query = f"""SELECT topic, partition, batch_id, min(offset_value), count(DISTINCT offset_value) FROM _dead_letters
+        query = f"""SELECT topic, partition, batch_id, min(offset_value), count(DISTINCT offset_value) FROM _dead
             WHERE (batch_id, topic, partition, offset_value) IN (SELECT ({_PLACE}) FROM _places)
             GROUP BY ALL ORDER BY ALL"""
-        return (
-            DuplicatedOffsets(*row) for row in self._query(query, _dead_letters=_arrow_table(self.ledger, dead_letters))
-        )
+        return (DuplicatedOffsets(*row) for row in self._query(query, _dead=_arrow_table(self.ledger, dead_letters)))
 
     def offsets(self, of_batches: Batches, within: Slice) -> Iterator[int]:
         query = """SELECT _kafka_offset FROM _places WHERE _kafka_topic = ? AND _kafka_partition = ?
