@@ -90,7 +90,7 @@ def drop(args: Namespace) -> None:
             dead_letters, engine=ledger.engine, tables=ledger.tables, who=args.who, reason=args.reason
         )
     show([{"group": args.group, "dropped": dropped}], args.output)
-    note(f"{count(dropped, 'dead dead_letter')} dropped; that there were such records stays in the history")
+    note(f"{count(dropped, 'dead letter')} dropped; that there were such records stays in the history")
 
 
 @usage()

@@ -72,7 +72,7 @@ def find_published(context: LoadContext, batch: Batch, on_data_loss: OnDataLoss)
         "them%s",
         batch.batch_id,
         context.pipeline.sink.name,
-        f"; its {count(lost, 'dead dead_letter')} cannot be had any more" if lost else "",
+        f"; its {count(lost, 'dead letter')} cannot be had any more" if lost else "",
     )
     directory = StagingDirectory(batch.staging_uri or "/")
     return StagedBatch(directory, Manifest(batch.batch_id, "", (), ()), without_dead_letters(reads), is_lost=True)

@@ -123,7 +123,7 @@ def _attention(group: GroupSummary, report: LagReport | None, share: float | Non
     if group.between and not is_held:
         yield Level.WARNING, "the target may differ from the state tables until the next run"
     if group.last is not None and group.last.dead_letters:
-        yield Level.NOTICE, f"{count(group.last.dead_letters, 'dead dead_letter')} in the last batch"
+        yield Level.NOTICE, f"{count(group.last.dead_letters, 'dead letter')} in the last batch"
 
 
 def in_order(rows: Iterable[GroupRow]) -> list[GroupRow]:
