@@ -36,6 +36,8 @@ ISOLATION_LEVEL = one_of(*get_args(IsolationLevel))
 
 OnBusy = Literal["wait", "skip", "fail"]
 
+OtherGroups = Literal["refuse", "allow"]
+
 _NO_LIMIT = " for no limit"
 
 
@@ -205,10 +207,14 @@ class Coordination(Options):
     :param on_busy: what to do while another run holds the group: wait, skip this task, or fail; the function `load`
         raises the same error for skip and fail
     :param lease: after how long without a renewal other runs take a run for dead
+    :param other_groups: whether loads of other groups may have the same offsets and the same table, in each of which a
+        transform takes other records: "allow" in all of them; without it, records that another group has loaded into
+        the table are refused, unless the sink has an `upsert_key`
     :param mirror_to: a consumer group in Kafka, for this load only and without consumers, to which the positions are
         committed after each batch, for tools that monitor lag; an error there is logged as a warning (templated)
     """
 
     on_busy: OnBusy = field(default="wait", metadata=ruled(one_of(*get_args(OnBusy))))
     lease: timedelta = field(default=timedelta(seconds=60), metadata=ruled(DURATION))
+    other_groups: OtherGroups = field(default="refuse", metadata=ruled(one_of(*get_args(OtherGroups))))
     mirror_to: str | None = field(default=None, metadata=ruled(or_none(NAME), templated=True))

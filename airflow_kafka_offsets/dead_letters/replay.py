@@ -49,7 +49,7 @@ from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.plan import log_planned
 from airflow_kafka_offsets.loading.stage import stage
 from airflow_kafka_offsets.loading.staging_area import clean_up, remove_attempt
-from airflow_kafka_offsets.sinks.target_names import same_table_names
+from airflow_kafka_offsets.sinks.target_names import TargetNames
 from airflow_kafka_offsets.spark.job import Launcher
 from airflow_kafka_offsets.spark.launchers import InProcessLauncher
 from airflow_kafka_offsets.staging.arrow_files import SCHEMA, write_records
@@ -249,15 +249,14 @@ def _of_target(conn: Connection, tables: Tables, group_id: str, counts: Mapping[
     :raises ConfigurationError: there are dead letters, and all are of batches that were loaded into another target
     """
     batches, dead = tables.offset_batches.c, tables.dead_letters.c
-    is_target = batches.target_table.in_(same_table_names(conn, target))
     of_group = sa.select(dead.batch_id).where(dead.consumer_group == group_id)
-    query = sa.select(batches.batch_id, batches.target_table, is_target).where(batches.batch_id.in_(of_group))
-    targets = {row[0]: (row[1], row[2]) for row in conn.execute(query)}
-    found = [batch_id for batch_id in sorted(counts) if targets[batch_id][1]]
+    query = sa.select(batches.batch_id, batches.target_table).where(batches.batch_id.in_(of_group))
+    targets, names = {row.batch_id: row.target_table for row in conn.execute(query)}, TargetNames(conn)
+    found = [batch_id for batch_id in sorted(counts) if names.same(targets[batch_id], target)]
     if counts and not found:
         batch_id = min(counts)
         raise ConfigurationError(
-            f"Batch {batch_id} was loaded into {targets[batch_id][0]!r}, and its dead letters belong there, not into "
+            f"Batch {batch_id} was loaded into {targets[batch_id]!r}, and its dead letters belong there, not into "
             f"{target!r}. Nothing was changed; name that table"
         )
     if len(found) < len(counts):

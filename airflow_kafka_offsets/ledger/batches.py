@@ -37,7 +37,7 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     update_open,
 )
 from airflow_kafka_offsets.ledger.claims import Claim
-from airflow_kafka_offsets.ledger.group_table import refuse_replayed
+from airflow_kafka_offsets.ledger.double_loads import refuse_loaded
 from airflow_kafka_offsets.ledger.groups import stored_generation
 from airflow_kafka_offsets.ledger.positions import positions_after, set_positions, stored_positions
 from airflow_kafka_offsets.ledger.publications import may_have_replaced
@@ -98,7 +98,14 @@ def bytes_per_offset(ledger: Ledger, group_id: str) -> dict[str, float]:
 
 
 def record_plan(
-    claim: Claim, plan: Plan, recipe: Recipe, generation: int, *, upsert: bool = False, prefetched: bool = False
+    claim: Claim,
+    plan: Plan,
+    recipe: Recipe,
+    generation: int,
+    *,
+    upsert: bool = False,
+    beside_others: bool = False,
+    prefetched: bool = False,
 ) -> Batch | None:
     """Write a plan before its load: from now on a retry, or the next run, loads exactly these ranges.
 
@@ -107,10 +114,11 @@ def record_plan(
 
     :param generation: of the group, read before the positions from which the plan was decided
     :param upsert: whether the sink identifies a row by a key, so that loading it again does not duplicate it
+    :param beside_others: whether other groups may load the same offsets into the same target
     :param prefetched: whether the plan starts where the open batch ends, and is to be loaded after it
     :return: the new batch; None where the plan loads nothing
     :raises PositionsMovedError: the positions were rewound since they were read
-    :raises DoubleLoadError: a replay has already appended records to the table that the group would load into it
+    :raises DoubleLoadError: another group or a replay has put records into the target that the group would load into it
     """
     tables, group_id, owner = claim.ledger.tables, claim.group_id, claim.owner
 
@@ -121,7 +129,7 @@ def record_plan(
                 "Nothing was written; plan again."
             )
         if not upsert:
-            refuse_replayed(conn, tables, group_id, recipe.target_table, plan.ranges)
+            refuse_loaded(conn, tables, group_id, recipe.target_table, plan.ranges, beside_others=beside_others)
         now = database_now(conn)
         if plan.initial:
             store_first_positions(conn, tables, group_id, owner, generation, recipe, plan.initial, now)

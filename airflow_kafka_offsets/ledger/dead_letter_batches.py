@@ -35,7 +35,7 @@ from airflow_kafka_offsets.ledger.positions import Reads, without_dead_letters
 from airflow_kafka_offsets.ledger.publications import Publication, published_reads, run_pending_cleanups
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.table import Table
-from airflow_kafka_offsets.sinks.target_names import same_table_names
+from airflow_kafka_offsets.sinks.target_names import TargetNames
 from airflow_kafka_offsets.staging.rows import Record, StagedRows
 
 log = logging.getLogger(__name__)
@@ -257,13 +257,13 @@ def settle_dead_letter_batches(ledger: Ledger, table: Table, group_id: str) -> l
     batches = ledger.tables.offset_batches.c
     finished: list[Replayed] = []
     with ledger.connect() as conn:
-        query = sa.select(batches.batch_id).where(
+        query = sa.select(batches.batch_id, batches.target_table).where(
             batches.consumer_group == group_id,
             batches.kind == DEAD_LETTERS,
             batches.state.in_(OPEN_STATES),
-            batches.target_table.in_(same_table_names(conn, table.sink.name)),
         )
-        ids = conn.scalars(query.order_by(batches.batch_id)).all()
+        names, rows = TargetNames(conn), conn.execute(query.order_by(batches.batch_id)).all()
+        ids = [row.batch_id for row in rows if names.same(row.target_table, table.sink.name)]
     for batch_id in ids:
         claim = _take_over(ledger, group_id, batch_id, is_external=table.sink.commits_externally)
         if claim is None:

@@ -243,7 +243,10 @@ def rights_of_loads(tables: Tables) -> Iterator[tuple[sa.Table, str]]:
 
     A test measures them right by right.
     """
-    updated = (tables.consumer_groups, tables.consumed_offsets, tables.offset_batches, tables.offset_ranges)
+    updated = (
+        *(tables.consumer_groups, tables.consumed_offsets, tables.offset_batches, tables.offset_ranges),
+        tables.schema_version,  # which `double_loads.lock_plans` locks
+    )
     for table in tables.metadata.sorted_tables:
         yield table, "SELECT"
         if table not in (tables.schema_version, tables.replaced_output):

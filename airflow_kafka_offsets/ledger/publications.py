@@ -36,13 +36,14 @@ from airflow_kafka_offsets.exceptions import OlderLedgerError
 from airflow_kafka_offsets.ledger.batch_notes import note_outputs
 from airflow_kafka_offsets.ledger.batch_rows import Batch, as_batch, change_open, update_batch
 from airflow_kafka_offsets.ledger.claims import Claim
+from airflow_kafka_offsets.ledger.group_table import names_of
 from airflow_kafka_offsets.ledger.groups import lock
 from airflow_kafka_offsets.ledger.install import installation_id
 from airflow_kafka_offsets.ledger.positions import RangeRead, Reads, store_reads
 from airflow_kafka_offsets.ledger.replaced_output import recorded_offsets, refuse_published
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.table import Output, Published, Superseded, Table, Target
-from airflow_kafka_offsets.sinks.target_names import same_table_names
+from airflow_kafka_offsets.sinks.target_names import TargetNames
 from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 
 log = logging.getLogger(__name__)
@@ -202,11 +203,16 @@ def published_batches(ledger: Ledger, target: str, batch_ids: Sequence[int]) -> 
     )
     found: list[PublishedBatch] = []
     with ledger.connect() as conn:
-        into_target = batches.target_table.in_(same_table_names(conn, target))
-        query = sa.select(batches.batch_id, batches.consumer_group, is_committed).where(is_published, into_target)
+        names = TargetNames(conn)
+        query = sa.select(batches.batch_id, batches.consumer_group, is_committed, batches.target_table)
         for first in range(0, len(batch_ids), _AT_ONCE):
             some = batches.batch_id.in_(batch_ids[first : first + _AT_ONCE])
-            found += [PublishedBatch(row[0], row[1], bool(row[2])) for row in conn.execute(query.where(some))]
+            rows = conn.execute(query.where(is_published, some)).all()
+            found += [
+                PublishedBatch(row[0], row[1], bool(row[2]))
+                for row in rows
+                if names.same(row.target_table or "", target)
+            ]
     return found
 
 
@@ -226,25 +232,34 @@ def run_pending_cleanups(ledger: Ledger, table: Table, group_id: str) -> None:
     """
     tables = ledger.tables
     batches = tables.offset_batches.c
-    of_target = (batches.consumer_group == group_id, batches.target_table == table.sink.name)
     query = sa.select(tables.offset_batches).where(
-        *of_target, batches.publish_started_at.is_not(None), batches.state.not_in(OPEN_STATES)
+        batches.consumer_group == group_id,
+        batches.publish_started_at.is_not(None),
+        batches.state.not_in(OPEN_STATES),
     )
     with ledger.connect() as conn:
-        pending = [as_batch(conn, tables, row) for row in conn.execute(query.order_by(batches.batch_id)).all()]
+        names, rows = TargetNames(conn), conn.execute(query.order_by(batches.batch_id)).all()
+        pending = [as_batch(conn, tables, row) for row in rows if names.same(row.target_table or "", table.sink.name)]
     for batch in pending:
         publication = Publication.of(ledger, table, batch, batch.kind)
 
         def work(conn: Connection, batch: Batch = batch, publication: Publication = publication) -> int:
             lock(conn, tables, group_id)
             removed = publication.clean_up(conn, batch.kind)
-            update_batch(conn, tables, batch.batch_id, publish_started_at=None)
+            # By the number of its rows, an abandoned batch is known as one that the target had.
+            taken_back = {} if batch.kind in REWIND_KINDS else {"row_count": 0}
+            update_batch(conn, tables, batch.batch_id, publish_started_at=None, **taken_back)
             return sum(part.rows for part in removed)
 
-        rows = transact(ledger.engine, work)
+        count_removed = transact(ledger.engine, work)
         what = "replaced by rewind" if batch.kind in REWIND_KINDS else "of abandoned batch"
         log.info(
-            "Removed %s rows %s %d of group %r from %s", f"{rows:,}", what, batch.batch_id, group_id, table.sink.name
+            "Removed %s rows %s %d of group %r from %s",
+            f"{count_removed:,}",
+            what,
+            batch.batch_id,
+            group_id,
+            table.sink.name,
         )
 
 
@@ -257,17 +272,19 @@ def remove_leftovers(ledger: Ledger, table: Table, group_id: str, retention: tim
         return
     batches = ledger.tables.offset_batches
     before = now(ledger.engine) - retention
+    of_group = batches.c.consumer_group == group_id
     closed = sa.select(batches.c.batch_id).where(
         batches.c.has_files_since < before,
-        batches.c.consumer_group == group_id,
-        batches.c.target_table == table.sink.name,
+        of_group,
         batches.c.state.not_in(UNFINISHED_STATES),
         sa.or_(batches.c.committed_at.is_(None), batches.c.committed_at < before),
         # What is owed to the target comes first.
         batches.c.publish_started_at.is_(None),
     )
     with ledger.connect() as conn:
-        ids = conn.scalars(closed.order_by(batches.c.batch_id).limit(_WITH_FILES_AT_ONCE)).all()
+        names = names_of(conn, ledger.tables, table.sink.name, of_group, batches.c.has_files_since.is_not(None))
+        into_target = closed.where(batches.c.target_table.in_(names)).order_by(batches.c.batch_id)
+        ids = conn.scalars(into_target.limit(_WITH_FILES_AT_ONCE)).all()
     for batch_id in ids:
         try:
             removed = table.remove_leftovers(batch_id, before)

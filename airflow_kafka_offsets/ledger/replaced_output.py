@@ -13,9 +13,9 @@ from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.instants import TimeSpan
 from airflow_kafka_offsets.core.offsets import Span, TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError, OpenBatchError
+from airflow_kafka_offsets.ledger.group_table import names_of
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.sql.rows import delete_rows
-from airflow_kafka_offsets.sinks.target_names import same_table_names
 from airflow_kafka_offsets.sinks.target_rows import Batches, OriginColumns, Removed, ReplacedOffsets
 
 # A statement has a limited number of parameters: 999 in older SQLite.
@@ -52,16 +52,17 @@ def replace_output(
     :raises OpenBatchError: an open replay may have written rows of these offsets, which are not known yet
     """
     batches, table = tables.offset_batches.c, tables.dead_letters
-    names = same_table_names(conn, target)
+    written = batches.consumer_group == group_id
+    same, shared = (names_of(conn, tables, target, written, shared=part) for part in (False, True))
     refuse_published(conn, tables, group_id, batch_id)
     overlapping = _replaced_by(tables, group_id, batch_id, batches.state == "committed")
-    _check_target(conn, tables, group_id, overlapping.where(batches.target_table.not_in(names)), target)
+    _check_target(conn, tables, group_id, overlapping.where(batches.target_table.not_in(same)), target)
 
     def remove_dead_letters(replaced: ReplacedOffsets) -> list[Removed]:
         origin = OriginColumns(table.c.batch_id, table.c.topic, table.c.partition, table.c.offset_value)
         return delete_rows(conn, table, origin, replaced, table.c.record_timestamp)
 
-    written_here = overlapping.where(batches.target_table.in_(names))
+    written_here = overlapping.where(batches.target_table.in_(shared))
     rows = _remove(conn, written_here.where(batches.row_count > 0), span, remove)
     dead_letters = _remove(conn, written_here.where(batches.dead_letters > 0), span, remove_dead_letters)
     if rows or dead_letters:
@@ -141,8 +142,9 @@ def count_output(
     :param topic_ids: of the topics of these offsets
     :param count_rows: counts the rows of the target
     """
-    names, table = same_table_names(conn, target), tables.dead_letters
-    written_here = (tables.offset_batches.c.state == "committed", tables.offset_batches.c.target_table.in_(names))
+    batches, table = tables.offset_batches.c, tables.dead_letters
+    names = names_of(conn, tables, target, batches.consumer_group == group_id, shared=True)
+    written_here = (batches.state == "committed", batches.target_table.in_(names))
     origin = OriginColumns(table.c.batch_id, table.c.topic, table.c.partition, table.c.offset_value)
     rows = dead_letters = 0
     ordered = sorted(replaced.items())

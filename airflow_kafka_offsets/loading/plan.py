@@ -42,7 +42,7 @@ from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
 from airflow_kafka_offsets.loading.stage import StagedBatch, find_staged
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
-from airflow_kafka_offsets.sinks.target_names import same_table_names
+from airflow_kafka_offsets.sinks.target_names import TargetNames
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
 
@@ -92,7 +92,7 @@ def plan(context: LoadContext, claim: Claim, options: LoadOptions) -> Planned | 
     :return: None where there is nothing to load
     :raises ForeignBatchError: the group's batches belong to another load
     :raises PlanningError: the stored positions and the logs do not fit together
-    :raises DoubleLoadError: a replay has appended records to the table that the group would load into it again
+    :raises DoubleLoadError: another group or a replay has put records into the table that the group would load into it
     """
     pipeline, ledger = context.pipeline, context.ledger
     batch = open_batch(ledger, claim.group_id)
@@ -108,8 +108,7 @@ def plan(context: LoadContext, claim: Claim, options: LoadOptions) -> Planned | 
         log.info("Nothing to load for group %r in %s", pipeline.group_id, ", ".join(pipeline.topics))
         return None
     try:
-        upsert = pipeline.sink.replaces_rows
-        batch = record_plan(claim, decided, context.recipe, generation, upsert=upsert)
+        batch = record_plan(claim, decided, context.recipe, generation, **_beside(context, options))
     except PositionsMovedError as moved:
         log.info("%s", moved)
         return plan(context, claim, options)
@@ -129,7 +128,7 @@ def plan_after(context: LoadContext, claim: Claim, options: LoadOptions, batch: 
         then it is planned after the commit
     :raises PlanningError: as for `plan`
     """
-    pipeline, ledger = context.pipeline, context.ledger
+    ledger = context.ledger
     generation = read_generation(ledger, claim.group_id)
     decided = decide_for_claim(context, claim, options, after=batch)
     # Where a partition begins is stored with the first batch that has it: were it abandoned with the open one, that
@@ -143,12 +142,18 @@ def plan_after(context: LoadContext, claim: Claim, options: LoadOptions, batch: 
         if any(range_.topic not in measured for range_ in decided.ranges):
             return None
     log_gaps(decided.gaps)
-    prefetched = record_plan(
-        claim, decided, context.recipe, generation, upsert=pipeline.sink.replaces_rows, prefetched=True
-    )
+    prefetched = record_plan(claim, decided, context.recipe, generation, **_beside(context, options), prefetched=True)
     if prefetched is not None:
         log_planned(prefetched, "load", f"Prefetched, to be staged while batch {batch.batch_id} is committed:")
     return prefetched
+
+
+def _beside(context: LoadContext, options: LoadOptions) -> dict[str, bool]:
+    """Return what decides whether offsets that are in the target already may be loaded into it."""
+    return {
+        "upsert": context.pipeline.sink.replaces_rows,
+        "beside_others": options.coordination.other_groups == "allow",
+    }
 
 
 def log_planned(batch: Batch, kind: str, planned: str = "Planned") -> None:
@@ -232,7 +237,8 @@ def _resume(context: LoadContext, claim: Claim, options: LoadOptions, batch: Bat
     """
     pipeline = context.pipeline
     topics = {range_.topic for range_ in batch.ranges}
-    is_own = batch.target_table in same_table_names(context.ledger.engine, pipeline.sink.name)
+    with context.ledger.connect() as conn:
+        is_own = TargetNames(conn).same(batch.target_table or "", pipeline.sink.name)
     if not topics <= set(pipeline.topics) or not is_own:
         raise ForeignBatchError(
             f"Group {batch.group_id!r} has the open batch {batch.batch_id}, of topics {', '.join(sorted(topics))} into "

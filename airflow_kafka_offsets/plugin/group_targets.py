@@ -20,7 +20,7 @@ from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.plugin.sources import DEFAULT_KAFKA, Registered, Source
 from airflow_kafka_offsets.sinks.fan_out import of_tables
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
-from airflow_kafka_offsets.sinks.target_names import existing_table, same_table_names
+from airflow_kafka_offsets.sinks.target_names import TargetNames, existing_table
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.plugin.rewinds import RewindEstimate, RewindForm
@@ -73,8 +73,8 @@ def group_target(conn: Connection, tables: Tables, source: Source, group_id: str
     known = group_table(conn, tables, group_id)
     if known is None:
         return GroupTarget(verifiers=verifiers)
-    names = same_table_names(conn, known.name)
-    of_dags = [task.tables for _, task in named if task.tables and of_tables(task.tables).name in names]
+    names = TargetNames(conn)
+    of_dags = [task.tables for _, task in named if task.tables and names.same(of_tables(task.tables).name, known.name)]
     # Less can be proved of a table with a key: where tasks differ, it is taken for one.
     found = max(of_dags, key=lambda of_task: [table.upsert_key for table in of_task], default=())
     if not found and (table := existing_table(conn, known.name)) is not None:

@@ -34,13 +34,14 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     update_open,
 )
 from airflow_kafka_offsets.ledger.claims import BatchClaim
-from airflow_kafka_offsets.ledger.group_table import group_table, loads_into
+from airflow_kafka_offsets.ledger.double_loads import groups_into, lock_plans
+from airflow_kafka_offsets.ledger.group_table import group_table, loads_into, names_of
 from airflow_kafka_offsets.ledger.groups import lock, lock_group
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.publications import may_have_replaced
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.loading.context import LoadResult
-from airflow_kafka_offsets.sinks.target_names import same_table_names, shared_target
+from airflow_kafka_offsets.sinks.target_names import TargetNames
 
 _WAYS_OUT = (
     "Replay with replace=True, which removes the rows of these offsets in the same transaction, or into a sink with an "
@@ -97,31 +98,17 @@ def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges
     if replay.upsert:
         return
     known = group_table(conn, tables, replay.group_id)
-    shared = shared_target(conn, known.name, replay.target) if known is not None else None
+    shared = TargetNames(conn).shared(known.name, replay.target) if known is not None else None
     if known is not None and shared is not None:
         raise DoubleLoadError(
             f"Group {replay.group_id!r} loads into {known.name!r}: a replay into {replay.target!r} would put records "
             f"into {shared!r} a second time. Nothing was written. Replay into all sinks of the group with "
             "replace=True, or into another table."
         )
-    batches, range_rows = tables.offset_batches.c, tables.offset_ranges.c
     topics = {range_.topic for range_ in ranges}
-    others = conn.scalars(
-        sa.select(batches.consumer_group)
-        .distinct()
-        .join(tables.offset_ranges, range_rows.batch_id == batches.batch_id)
-        .where(
-            batches.consumer_group != replay.group_id,
-            batches.kind.in_(("load", "initialize")),
-            range_rows.topic.in_(topics),
-            batches.target_table.in_(same_table_names(conn, replay.target)),
-        )
-        .order_by(batches.consumer_group)
-    ).all()
-    other = next((group for group in others if loads_into(conn, tables, group, replay.target)), None)
-    if other is not None:
+    for other, table in groups_into(conn, tables, replay.target, topics, besides=replay.group_id).items():
         raise DoubleLoadError(
-            f"Group {other!r} loads {', '.join(sorted(topics))} into table {replay.target!r}: a replay of group "
+            f"Group {other!r} loads {', '.join(sorted(topics))} into table {table!r}: a replay of group "
             f"{replay.group_id!r} would put records there a second time. Nothing was written. Replay for "
             f"group_id={other!r} with replace=True, or into another table."
         )
@@ -136,15 +123,15 @@ def refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Seq
         return
     batches, range_rows = tables.offset_batches.c, tables.offset_ranges
     earlier = conn.execute(
-        sa.select(range_rows, batches.records_since_ms, batches.records_until_ms)
+        sa.select(range_rows, batches.records_since_ms, batches.records_until_ms, batches.target_table)
         .join(tables.offset_batches, range_rows.c.batch_id == batches.batch_id)
         .where(
             of_task(tables, replay.group_id, replay.owner),
             batches.kind == "replay",
             batches.state != "abandoned",
-            batches.target_table.in_(same_table_names(conn, replay.target)),
         )
     ).all()
+    names = TargetNames(conn)
     requested: dict[TopicPartition, list[Span]] = defaultdict(list)
     for range_ in ranges:
         requested[range_.topic_partition].append((range_.start, range_.end))
@@ -152,6 +139,8 @@ def refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Seq
     for row in earlier:
         span = as_span(row)
         if replay.span is not None and span is not None and not replay.span.overlaps(span):
+            continue
+        if names.shared(row.target_table, replay.target) is None:
             continue
         replayed[TopicPartition(row.topic, row.partition)][row.start_offset, row.end_offset] = row.batch_id
     for tp, spans in sorted(requested.items()):
@@ -310,6 +299,8 @@ def record_replay(ledger: Ledger, replay: Replay, plans: Sequence[Plan] = (), *,
 
     def work(conn: Connection) -> list[ReplayBatch]:
         generation = lock_group(conn, tables, replay.group_id, cluster_id)
+        # From here on the plan counts as written: no load is planned that would have the records again.
+        lock_plans(conn, tables)
         taken = _take_over(conn, ledger, replay, generation)
         if taken or not plans:
             return taken
@@ -342,7 +333,7 @@ def _take_over(conn: Connection, ledger: Ledger, replay: Replay, generation: int
     tables = ledger.tables
     batches = tables.offset_batches
     of_owner = of_task_instance(tables, replay.group_id, replay.owner) & (batches.c.kind == "replay")
-    into_target = batches.c.target_table.in_(same_table_names(conn, replay.target))
+    into_target = batches.c.target_table.in_(names_of(conn, tables, replay.target, of_owner))
     same = sa.and_(batches.c.scenario == replay.scenario, into_target)
     still_open = batches.c.state.in_(OPEN_STATES)
     # Before anything is read: the update waits for a try that is committing, so that its batch is read as committed.

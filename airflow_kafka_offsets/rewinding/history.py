@@ -4,7 +4,7 @@ Reads only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,11 +22,11 @@ from airflow_kafka_offsets.exceptions import (
     TopicRecreatedError,
 )
 from airflow_kafka_offsets.ledger.batch_rows import as_batch, as_range
-from airflow_kafka_offsets.ledger.group_table import group_table
+from airflow_kafka_offsets.ledger.double_loads import loaded_by_others
+from airflow_kafka_offsets.ledger.group_table import group_table, names_of
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.rewinding.preview import Logs, PartitionRewind, RewindPreview
-from airflow_kafka_offsets.sinks.target_names import same_table_names
 
 TopicIds = Mapping[TopicPartition, str | None]
 
@@ -165,6 +165,20 @@ def with_loaded_ranges(
     )
 
 
+def with_other_groups(
+    ledger: Ledger, group_id: str, partitions: Sequence[PartitionRewind]
+) -> tuple[PartitionRewind, ...]:
+    """Return moves with a note where another group has loaded the offsets after them into the group's table."""
+    starts = {move.topic_partition: move.new.offset for move in partitions if move.new is not None and move.changes}
+    with ledger.connect() as conn:
+        known = group_table(conn, ledger.tables, group_id)
+        others = loaded_by_others(conn, ledger.tables, group_id, known.name, starts) if known is not None else []
+    notes = {other.topic_partition: str(other) for other in others}
+    return tuple(
+        replace(move, note="; ".join(filter(None, [move.note, notes.get(move.topic_partition)]))) for move in partitions
+    )
+
+
 def loaded_within(
     conn: Connection, tables: Tables, group_id: str, topic_ids: TopicIds
 ) -> dict[TopicPartition, list[Span]]:
@@ -232,7 +246,7 @@ def _loading_ranges(
     """Select the ranges of the batches that moved positions of a group, or were replayed into its table."""
     batches = tables.offset_batches.c
     known = group_table(conn, tables, group_id)
-    names = same_table_names(conn, known.name) if known is not None else ()
+    names = names_of(conn, tables, known.name, batches.consumer_group == group_id) if known is not None else ()
     # A rewind removes nothing from other tables.
     of_kind = batches.kind.in_(_MOVING_KINDS) | ((batches.kind == "replay") & batches.target_table.in_(names))
     return _committed_ranges(tables, group_id).where(

@@ -23,7 +23,12 @@ from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.rewinding.history import state_before, state_before_last_rewind, with_loaded_ranges
+from airflow_kafka_offsets.rewinding.history import (
+    state_before,
+    state_before_last_rewind,
+    with_loaded_ranges,
+    with_other_groups,
+)
 from airflow_kafka_offsets.rewinding.preview import LookedUp, Positions, RewindPreview, decide
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
@@ -96,6 +101,8 @@ def preview_rewind(
     decided = decide(scenario, partitions, state.positions, logs, looked_up)
     if state.generation:
         decided = with_loaded_ranges(ledger, group_id, decided, logs)
+    if state.generation is not None:
+        decided = with_other_groups(ledger, group_id, decided)
     preview = RewindPreview(
         group_id=group_id,
         cluster_id=cluster_id,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.exceptions import OlderLedgerError
+from airflow_kafka_offsets.sinks.target_names import TargetNames
 from airflow_kafka_offsets.sinks.target_rows import BranchOutput, Removed, ReplacedOffsets, TargetRows
 
 if TYPE_CHECKING:
@@ -86,6 +87,16 @@ class Superseded:
 
 PublicationState = NotPublished | Published | Superseded
 """What a target that commits externally knows of a batch."""
+
+
+class LastBatch(NamedTuple):
+    """The last batch whose rows a target has.
+
+    :param group_id: of its group; None where the rows do not say
+    """
+
+    number: int
+    group_id: str | None = None
 
 
 class Target(Protocol):
@@ -197,7 +208,7 @@ class Table(ABC):
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
         """Raise if the target holds rows of a batch that the state tables do not know, as after a restored backup.
 
-        By default, what `state` says is compared, of a target that commits externally.
+        The last batch of the target is looked up: while it is not known, nobody writes another one after it.
 
         Called once a load; where the target commits externally, or has files, for each batch, before Spark starts and
         again within the block of `publish`.
@@ -207,17 +218,41 @@ class Table(ABC):
         :raises OlderLedgerError: the target holds rows of this batch, or of a later one that the state tables do not
             know
         """
-        if not self.sink.commits_externally or isinstance(state := self.state(output), NotPublished):
+        last = self.last_batch(conn, output)
+        if last is None:
             return
-        number = state.number if isinstance(state, Superseded) else output.batch_id
-        # The target may have this batch once it began to be published.
-        is_known = (batches.c.batch_id != output.batch_id) | batches.c.publish_started_at.is_not(None)
-        if conn.execute(batches.select().where(batches.c.batch_id == number, is_known)).first() is None:
-            raise OlderLedgerError(
-                f"{self.sink.name!r} has batch {number}, which the state tables do not know: they were restored from "
-                "an older backup than the target, or created again. Nothing was written: restore both to the same "
-                "moment"
-            )
+        written = conn.execute(batches.select().where(batches.c.batch_id == last.number)).one_or_none()
+        if written is None:
+            known = "which the state tables do not know"
+        # It may be there once it began to be published; of one that was taken back, the number of rows is noted.
+        elif written.state != "committed" and written.publish_started_at is None and written.row_count is None:
+            known = f"which is {written.state} by the state tables"
+        elif last.group_id in (None, written.consumer_group) and TargetNames(conn).may_hold(
+            self.sink.name, written.target_table
+        ):
+            return
+        else:
+            known = f"which is of group {written.consumer_group!r} into {written.target_table!r} by the state tables"
+        raise OlderLedgerError(
+            f"Table {self.sink.name!r} holds rows of batch {last.number}, {known}; the next batch would be "
+            f"{output.batch_id}. The state tables were restored from an older backup than the table, or created again, "
+            "or somebody copied the rows from another table. Nothing was written: records would be loaded again. "
+            f"{self.way_out(conn, batches, output)}"
+        )
+
+    def last_batch(self, conn: Connection, output: Output) -> LastBatch | None:
+        """Return the last batch whose rows the target has; None where it has none, or does not say.
+
+        By default, what `state` says, of a target that commits externally: the last publication of the series.
+        """
+        state = self.state(output) if self.sink.commits_externally else NotPublished()
+        if isinstance(state, NotPublished):
+            return None
+        return LastBatch(state.number if isinstance(state, Superseded) else output.batch_id, output.group_id)
+
+    def way_out(self, conn: Connection, batches: sa.Table, output: Output) -> str:
+        """Return what to do where the target holds rows that the state tables do not know."""
+        return "Restore both to the same moment, or load the group into another table."
 
     def writer(self, columns: pa.Schema | None, output: Output) -> RowWriter:
         """Return what writes the rows in Spark's tasks: by default Arrow files, which the commit reads.

@@ -6,6 +6,8 @@ as `kind://name`.
 
 from __future__ import annotations
 
+import posixpath
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -13,11 +15,16 @@ from urllib.parse import unquote
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection, Engine
+    from sqlalchemy.engine import Connection
 
 _KIND = "://"
 
 _SEVERAL, _AND = f"fanout{_KIND}", "+"
+
+_FUNCTION = f"function{_KIND}"
+
+STORE_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss"}
+"""Other schemes of the same object stores, as their clients have them."""
 
 # What stands for it in the name of one of several; the percent sign, too.
 _QUOTED = str.maketrans({"%": "%25", "+": "%2B"})
@@ -38,22 +45,99 @@ def is_table(name: str) -> bool:
     return _KIND not in name
 
 
-def same_table_names(bind: Connection | Engine, name: str) -> tuple[str, ...]:
-    """Return the names that mean the same target: a table has one with the connection's default schema, and one
-    without it.
+class TargetNames:
+    """Which names mean the same target, as a connection sees it. What the database says of a name is asked for once.
+
+    A table may be named with its schema or without it, and by the rules of its database in any case; a URI with the
+    scheme of another client of the same store.
     """
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+        self._known: dict[str, str] = {}
+
+    def same(self, name: str, other: str) -> bool:
+        """Return whether two names mean the same target, or the same several."""
+        return name == other or (self._includes(name, other) and self._includes(other, name))
+
+    def shared(self, name: str, other: str) -> str | None:
+        """Return the first target of a name that another name has, too; None where there is none."""
+        return next((target for target in targets_in(name) if self._has(other, target)), None)
+
+    def may_hold(self, target: str, name: str | None) -> bool:
+        """Return whether a target may hold rows that were written into a name: a function may write anywhere, and a
+        table that does not exist any more may have been renamed.
+        """
+        if name is None or self.shared(name, target) is not None:
+            return True
+        return any(
+            each.startswith(_FUNCTION) or (is_table(each) and existing_table(self._conn, each) is None)
+            for each in (*targets_in(name), *targets_in(target))
+        )
+
+    def renamed(self, name: str, old: str, new: str) -> str:
+        """Return a name with another one in the place of one of its targets."""
+        targets = [new if self.same(target, old) else target for target in targets_in(name)]
+        return joined(targets) if len(targets) > 1 else targets[0]
+
+    def _includes(self, name: str, other: str) -> bool:
+        return all(self._has(name, target) for target in targets_in(other))
+
+    def _has(self, name: str, target: str) -> bool:
+        return any(each == target or self._is_one(each, target) for each in targets_in(name))
+
+    def _is_one(self, target: str, other: str) -> bool:
+        # Whatever their schemas and schemes are: it saves questions to the database.
+        return _last_part(target) == _last_part(other) and self._identity(target) == self._identity(other)
+
+    def _identity(self, target: str) -> str:
+        if target not in self._known:
+            self._known[target] = _table_identity(self._conn, target) if is_table(target) else _uri_identity(target)
+        return self._known[target]
+
+
+def _last_part(target: str) -> str:
+    return re.split(r"[./]", target.rstrip("/"))[-1].casefold()
+
+
+def _uri_identity(uri: str) -> str:
+    scheme, _, place = uri.partition(_KIND)
+    kind, plus, store = scheme.rpartition("+")
+    return f"{kind}{plus}{STORE_SCHEMES.get(store, store)}{_KIND}{posixpath.normpath(place)}"
+
+
+def _table_identity(conn: Connection, name: str) -> str:
+    """Return schema and name of a table as its database tells tables apart, also of one that does not exist yet."""
     import sqlalchemy as sa
 
-    default = sa.inspect(bind).default_schema_name if is_table(name) else None
-    if not default:
-        return (name,)
-    return (name, name.removeprefix(f"{default}.") if name.startswith(f"{default}.") else f"{default}.{name}")
+    from airflow_kafka_offsets.database.mysql import is_mysql
+
+    inspector = sa.inspect(conn)
+    found = existing_table(conn, name)
+    schema, dot, table = name.partition(".")
+    if found is None:
+        in_schema = dot and schema in inspector.get_schema_names()
+        found = DatabaseTable(table, schema) if in_schema else DatabaseTable(name)
+    schema = found.schema or _schema_on_path(conn, found.table) or inspector.default_schema_name or ""
+    if conn.dialect.name == "sqlite":
+        folds = True
+    else:
+        folds = is_mysql(conn.dialect) and bool(conn.scalar(sa.text("SELECT @@lower_case_table_names")))
+    return repr((schema.lower(), found.table.lower()) if folds else (schema, found.table))
 
 
-def shared_target(conn: Connection, name: str, other: str) -> str | None:
-    """Return a target that two names have in common, of which one or both join several; None where there is none."""
-    others = {alike for target in targets_in(other) for alike in same_table_names(conn, target)}
-    return next((target for target in targets_in(name) if target in others), None)
+def _schema_on_path(conn: Connection, table: str) -> str | None:
+    """Return the schema of Postgres in which a name without one is found; None where it is not."""
+    import sqlalchemy as sa
+
+    if conn.dialect.name != "postgresql":
+        return None
+    query = (
+        "SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE c.relname = :name AND pg_catalog.pg_table_is_visible(c.oid)"
+    )
+    found: str | None = conn.scalar(sa.text(query), {"name": table})
+    return found
 
 
 def existing_table(conn: Connection, name: str) -> DatabaseTable | None:

@@ -20,9 +20,10 @@ from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.ledger.batch_notes import outputs_of
 from airflow_kafka_offsets.ledger.batch_rows import as_gap, as_range
+from airflow_kafka_offsets.ledger.group_table import names_of
 from airflow_kafka_offsets.ledger.replaced_output import same_topic
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.sinks.target_names import same_table_names
+from airflow_kafka_offsets.sinks.target_names import TargetNames
 from airflow_kafka_offsets.sinks.target_rows import RowCount, TargetRows
 from airflow_kafka_offsets.verification.facts import BatchFacts, LoadedRange, RemovedOutput
 
@@ -55,7 +56,8 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
     batches, dead_letters = tables.offset_batches.c, tables.dead_letters.c
     ranges, gaps, replaced = tables.offset_ranges, tables.offset_gaps, tables.replaced_output
     of_group = sa.select(batches.batch_id).where(batches.consumer_group == group_id).order_by(batches.batch_id)
-    name = sa.case((batches.target_table.in_(same_table_names(conn, target)), target), else_=batches.target_table)
+    names = names_of(conn, tables, target, batches.consumer_group == group_id)
+    name = sa.case((batches.target_table.in_(names), target), else_=batches.target_table)
     has_transform = batches.transform.is_not(None).label("has_transform")
     takes_span = batches.records_since_ms.is_not(None).label("takes_span")
     place = (replaced.c.topic, replaced.c.partition)
@@ -96,7 +98,11 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
     }
     parts = [_read(conn, kind, query) for kind, query in queries.items()]
     if rows.detail != "nothing":
-        others = sa.select(batches.batch_id).where(batches.consumer_group != group_id)
+        # Of a number that another target has, the rows in this one are unknown.
+        other_names = conn.scalars(sa.select(batches.target_table).distinct()).all()
+        held = [name for name in other_names if name is not None and TargetNames(conn).may_hold(target, name)]
+        in_target = batches.target_table.in_(held) | batches.target_table.is_(None)
+        others = sa.select(batches.batch_id).where(batches.consumer_group != group_id, in_target)
         parts.append((batch_id, "rows", count) for batch_id, count in rows.counts(others))
     for batch_id, group in groupby(heapq.merge(*parts, key=itemgetter(0)), key=itemgetter(0)):
         stored: dict[str, list[Any]] = defaultdict(list)

@@ -15,6 +15,7 @@ from airflow_kafka_offsets.core.parameters import from_attributes
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.transactions import snapshot
 from airflow_kafka_offsets.exceptions import ConfigurationError, VerificationError, Violation
+from airflow_kafka_offsets.ledger.double_loads import loaded_by_others
 from airflow_kafka_offsets.ledger.group_table import group_table
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.positions import stored_positions
@@ -22,7 +23,7 @@ from airflow_kafka_offsets.ledger.publications import PublishedBatch, published_
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.fan_out import Sinks, as_sink
 from airflow_kafka_offsets.sinks.sink import Connections, Sink
-from airflow_kafka_offsets.sinks.target_names import same_table_names
+from airflow_kafka_offsets.sinks.target_names import TargetNames
 from airflow_kafka_offsets.verification.batch_facts import Snapshot, batch_facts
 from airflow_kafka_offsets.verification.facts import Coverage, Findings
 from airflow_kafka_offsets.verification.kafka_comparison import KafkaComparison, without_transform
@@ -78,6 +79,8 @@ def verify(
             *findings.without({batch.batch_id for batch in published}),
             *_loaded_dead_letters(shared, findings),
         ]
+        for other in loaded_by_others(conn, ledger.tables, group_id, sink.name):
+            log.warning("The same offsets of group %r are there of another group, too: %s", group_id, other)
         if violations and not rows.exists:
             text = (
                 f"database {engine.url.database!r} has no table {sink.name!r}: it was dropped with the rows of the "
@@ -157,7 +160,7 @@ def _check_target(snapshot: Snapshot, *, looks_for_records: bool) -> None:
     """
     conn, tables, group_id, target, rows = snapshot
     known = group_table(conn, tables, group_id) if rows.detail == "nothing" else None
-    if known is not None and known.name not in same_table_names(conn, target):
+    if known is not None and not TargetNames(conn).same(known.name, target):
         raise ConfigurationError(
             f"Group {group_id!r} loads into table {known.name!r}, as batch {known.batch_id} of its history says, and "
             f"the table named is {target!r}, whose rows do not say their batch: nothing can be proved of it. Name the "

@@ -85,7 +85,7 @@ def test_names_differ_by_case_and_by_spaces_at_their_ends(ledger: Ledger) -> Non
 
     for group in ("orders", "Orders", "orders ", "ördérs"):
         claim = claim_group(ledger, group, FIRST_TRY, cluster_id=CLUSTER, lease=MINUTE)
-        batch = record_plan(claim, FIRST_LOAD, RECIPE, 0)
+        batch = record_plan(claim, FIRST_LOAD, RECIPE, 0, beside_others=True)
         assert batch is not None
         assert open_batch(ledger, group) == batch
 

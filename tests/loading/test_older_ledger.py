@@ -5,21 +5,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets import Limits
-from airflow_kafka_offsets.exceptions import FencedError, KafkaOffsetsError, OlderLedgerError, TargetError
+from airflow_kafka_offsets.exceptions import (
+    FencedError,
+    KafkaOffsetsError,
+    OlderLedgerError,
+    TargetError,
+    VerificationError,
+)
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.context import Commit
+from airflow_kafka_offsets.rewinding.execution import abandon_batch
+from airflow_kafka_offsets.sinks.delta.table import DeltaTable
+from airflow_kafka_offsets.sinks.parquet.files import ParquetFiles
+from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.sinks.sql.connected_table import ConnectedSqlTable
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.verification.verify import verify
 from tests.support.clients import Kafka, produce
+from tests.support.external_archive import ExternalArchive, ProcessDiedError
+from tests.support.iceberg import iceberg_sink
 from tests.support.inline import InlineLauncher
-from tests.support.loads import Loader, TopicFactory, assert_exactly_once, names, rows
+from tests.support.loads import BESIDE_OTHERS, Loader, TopicFactory, assert_exactly_once, names, rows
 from tests.support.openings import ids
 
 pytestmark = pytest.mark.server
@@ -76,7 +92,8 @@ class TestOlderLedger:
             """The other group plans after, and commits before."""
 
             def __call__(self, job: StageJob) -> None:
-                Loader(inline_loader.kafka, inline_loader.engine, InlineLauncher())(name, group_id="other")
+                loader = Loader(inline_loader.kafka, inline_loader.engine, InlineLauncher())
+                loader(name, group_id="other", **BESIDE_OTHERS)
                 super().__call__(job)
 
         Loader(inline_loader.kafka, inline_loader.engine, LoadsTheOther())(name)
@@ -147,7 +164,7 @@ class TestOlderLedger:
             if len(backups) == 3:
                 restore(inline_loader, backups[0])
 
-        with pytest.raises(OlderLedgerError, match="holds rows of batch 2"):
+        with pytest.raises(OlderLedgerError, match=r"holds rows of batch 3.* delete the rows with _batch_id >= 2"):
             inline_loader(name, limits=Limits(max_records=3), on_commit=keep_and_restore)
         assert ids(inline_loader) == list(range(9))
 
@@ -173,6 +190,77 @@ class TestOlderLedger:
 
         with pytest.raises(TargetError, match="disappeared"):
             inline_loader(name, limits=Limits(max_records=3), on_commit=executing(inline_loader, "DROP TABLE target"))
+
+
+def sinks(directory: Path) -> dict[str, Sink]:
+    uri = str(directory / "lake" / "target")
+    return {
+        "table": SqlTable("target"),
+        "delta": DeltaTable(uri),
+        "iceberg": iceberg_sink("positions", directory),
+        "iceberg-external": iceberg_sink("sql", directory),
+        "parquet": ParquetFiles(uri),
+    }
+
+
+@pytest.mark.parametrize("kind", ["table", "delta", "iceberg", "iceberg-external", "parquet"])
+def test_every_group_of_a_table_finds_an_older_backup(
+    inline_loader: Loader, topic: TopicFactory, tmp_path: Path, kind: str
+) -> None:
+    """Also once other loads have used the lost numbers again."""
+    topics, sink, loader = [topic() for _ in range(3)], sinks(tmp_path)[kind], inline_loader
+
+    def load(number: int, **others: Any) -> None:
+        loader(topics[number], **({"group_id": f"group-{number}", "sink": sink} | others))
+
+    for number, name in enumerate(topics):
+        produce(loader.kafka, name, names(0, 5))
+        load(number)
+    backup = backup_of(loader)
+    for number, name in enumerate(topics):
+        produce(loader.kafka, name, names(5, 5))
+        load(number)
+    restore(loader, backup)
+    for number in range(3):
+        for _ in range(2):
+            load(number, group_id=f"again-{number}", sink=SqlTable(f"again_{number}"), limits=Limits(max_records=5))
+
+    for number in range(3):
+        with pytest.raises(OlderLedgerError, match=r"holds rows of batch \d, which .* older backup than the table"):
+            load(number)
+        if kind == "table":
+            with pytest.raises(VerificationError, match="which the state tables do not know"):
+                verify(f"group-{number}", sink=sink, engine=loader.engine)
+
+
+def test_a_group_that_is_abandoned_after_a_backup_stays_refused(
+    inline_loader: Loader, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name, sink, loader = topic(), DeltaTable(str(tmp_path / "target")), inline_loader
+    produce(loader.kafka, name, names(0, 5))
+    loader(name, sink=sink)
+    backup = backup_of(loader)
+    produce(loader.kafka, name, names(5, 5))
+    loader(name, sink=sink)
+    restore(loader, backup)
+
+    for batch_id in (2, 3):
+        with pytest.raises(OlderLedgerError, match="holds rows of batch 2"):
+            loader(name, sink=sink)
+        abandon_batch("loader", batch_id, engine=loader.engine)
+
+
+def test_rows_of_a_batch_that_was_taken_back_are_known(
+    inline_loader: Loader, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name, loader = topic(), inline_loader
+    archive = ExternalArchive("orders", path=str(tmp_path / "orders"))
+    produce(loader.kafka, name, names(0, 5))
+    with pytest.raises(ProcessDiedError):
+        loader(name, sink=replace(archive, dies="after"))
+    abandon_batch("loader", 1, engine=loader.engine)
+
+    assert loader(name, sink=archive).rows == 5
 
 
 def executing(loader: Loader, statement: str) -> Callable[[Commit], None]:

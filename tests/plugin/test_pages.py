@@ -20,7 +20,7 @@ from devstack.airflow import AirflowHome
 from devstack.topics import create_topic, delete_records
 from tests.support.clients import Kafka, produce
 from tests.support.command_line import leave_open
-from tests.support.loads import Loader, names
+from tests.support.loads import BESIDE_OTHERS, Loader, names
 from tests.support.web import Web, of_group, readings
 from tests.support.web_groups import many, rewind
 
@@ -186,7 +186,7 @@ def test_a_database_without_state_tables_is_empty(web: Web) -> None:
 
 
 def test_a_dag_has_its_own_groups(web: Web, orders: str, loader: Loader, kafka: Kafka) -> None:
-    loader(orders, group_id="other", on_bad_record=DeadLetters())
+    loader(orders, group_id="other", on_bad_record=DeadLetters(), **BESIDE_OTHERS)
 
     page = web.get("/dags/shop").text
 

@@ -13,7 +13,7 @@ from airflow_kafka_offsets.plugin import rewinds
 from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS
 from tests.support.clients import Kafka, produce
 from tests.support.command_line import leave_open
-from tests.support.loads import Loader, names, positions, rows
+from tests.support.loads import BESIDE_OTHERS, Loader, names, positions, rows
 from tests.support.verifying import LEFT_OUT
 from tests.support.web import Web, of_group, ticket_of
 
@@ -117,7 +117,7 @@ VALUES = {
 def test_every_scenario_and_scope_of_the_command_line(
     web: Web, orders: str, loader: Loader, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loader(orders, group_id="other", **LEFT_OUT)
+    loader(orders, group_id="other", **LEFT_OUT, **BESIDE_OTHERS)
     monkeypatch.setattr(rewinds, "_check_other_group", lambda *_: None)
     refusals = {"undo": "no rewind that could be undone", "import": "no consumer group"}
 
@@ -151,7 +151,7 @@ def test_impossible_rewind_is_explained_at_the_form(
 
 
 def test_a_group_that_the_user_may_not_see_lends_no_positions(web: Web, orders: str, loader: Loader) -> None:
-    loader(orders, group_id="secret", **LEFT_OUT)
+    loader(orders, group_id="secret", **LEFT_OUT, **BESIDE_OTHERS)
 
     page = preview(web, "to-group", "secret")
 

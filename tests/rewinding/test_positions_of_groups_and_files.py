@@ -13,9 +13,10 @@ from airflow_kafka_offsets.exceptions import (
     NoPositionError,
 )
 from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.topics import delete_records
 from tests.support.clients import commit_to_kafka, produce
-from tests.support.loads import TopicFactory, names, positions
+from tests.support.loads import BESIDE_OTHERS, TopicFactory, names, positions
 from tests.support.rewinds import TARGET, Rewinder, once, only
 
 pytestmark = pytest.mark.server
@@ -69,11 +70,11 @@ class TestHistory:
         name = topic(partitions=2)
         kafka = rewinder.loader.kafka
         produce(kafka, name, names(0, 10))
-        rewinder.loader(name, group_id="other", limits=Limits(max_records=10))
+        rewinder.loader(name, group_id="other", limits=Limits(max_records=10), **BESIDE_OTHERS)
         Rewinder(rewinder.loader, "other")("to-offset", 4, f"{name}:0")
         produce(kafka, name, names(10, 5))
         produce(kafka, name, names(20, 5), 1)
-        rewinder.loader(name)
+        rewinder.loader(name, **BESIDE_OTHERS)
 
         preview = rewinder.preview("to-group", "other", f"{name}:0")
 
@@ -94,7 +95,7 @@ class TestHistory:
         kafka = rewinder.loader.kafka
         for one in (name, only_ours):
             produce(kafka, one, names(0, 5))
-        rewinder.loader(name, group_id="other")
+        rewinder.loader(name, group_id="other", sink=SqlTable("elsewhere"))
         rewinder.loader(name, only_ours)
 
         preview = rewinder.preview("to-group", "other")

@@ -18,7 +18,7 @@ from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.topics import create_topic, delete_topic
 from tests.support.clients import produce
-from tests.support.loads import TopicFactory, names, rows
+from tests.support.loads import BESIDE_OTHERS, TopicFactory, names, rows
 from tests.support.rewinds import TARGET, Rewinder, once, only
 
 pytestmark = pytest.mark.server
@@ -197,8 +197,8 @@ class TestReplace:
         other = Rewinder(rewinder.loader, "other")
         for one in (name, apart):
             produce(rewinder.loader.kafka, one, names(0, 10))
-        rewinder.loader(name, apart)
-        rewinder.loader(name, group_id="other")
+        rewinder.loader(name, apart, **BESIDE_OTHERS)
+        rewinder.loader(name, group_id="other", **BESIDE_OTHERS)
 
         assert rewinder("to-offset", 4, name, replace=TARGET).rows_removed == 6
 
@@ -206,7 +206,7 @@ class TestReplace:
         assert rewinder.times(apart) == once((0, 10))
         rewinder.prove()
         other.prove()
-        rewinder.loader(name, apart)
+        rewinder.loader(name, apart, **BESIDE_OTHERS)
         assert rewinder.times(name) == once((0, 10), (0, 10))
         rewinder.prove()
         other.prove()

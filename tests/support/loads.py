@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from pyspark.sql import SparkSession
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.core.options import Coordination
 from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.tables import Tables
@@ -30,6 +31,9 @@ class TopicFactory(Protocol):
 
     def __call__(self, partitions: int = 1, **config: Any) -> str: ...
 
+
+# Each record is in the table once for each group.
+BESIDE_OTHERS = {"coordination": Coordination(other_groups="allow")}
 
 COLUMNS = Json("id BIGINT NOT NULL, name STRING")
 

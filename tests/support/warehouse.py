@@ -96,7 +96,7 @@ class Warehouse:
         )
         held = self.claim(group)
         recipe = Recipe(target, None, "fingerprint")
-        batch = record_plan(held, Plan(ranges), recipe, read_generation(self.ledger, group))
+        batch = record_plan(held, Plan(ranges), recipe, read_generation(self.ledger, group), beside_others=True)
         assert batch is not None
         return held, batch
 

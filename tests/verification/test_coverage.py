@@ -18,7 +18,7 @@ from devstack.kafka import KafkaBroker
 from devstack.topics import delete_records
 from tests.support.clients import produce
 from tests.support.inline import InlineLauncher
-from tests.support.loads import Loader, TopicFactory, names
+from tests.support.loads import BESIDE_OTHERS, Loader, TopicFactory, names
 from tests.support.verifying import LEFT_OUT, ON_ONE, do, reread, verified
 
 pytestmark = pytest.mark.server
@@ -66,7 +66,7 @@ def test_an_open_batch_is_told(
 def test_another_group_in_the_same_table_is_not_looked_at(
     inline_loader: Loader, kafka: KafkaBroker, two_batches: str
 ) -> None:
-    inline_loader(two_batches, group_id="other", **LEFT_OUT)
+    inline_loader(two_batches, group_id="other", **LEFT_OUT, **BESIDE_OTHERS)
     do(inline_loader.engine, "DELETE FROM target WHERE _batch_id = 3 AND _kafka_offset < 3")
 
     assert verified(inline_loader).rows == 19

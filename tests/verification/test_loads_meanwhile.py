@@ -13,7 +13,7 @@ from airflow_kafka_offsets.verification.verify import verify
 from tests.support.archive import ArchivedRows
 from tests.support.clients import Kafka, produce
 from tests.support.external_archive import ExternalArchive, ProcessDiedError
-from tests.support.loads import Loader, TopicFactory, names
+from tests.support.loads import BESIDE_OTHERS, Loader, TopicFactory, names
 
 pytestmark = [
     pytest.mark.server,
@@ -66,7 +66,7 @@ def test_nor_is_what_was_planned_ahead_and_another_group_loads(
         def rows(self, conn: sa.Connection) -> ArchivedRows:
             assert inline_loader(orders, sink=archive, limits=Limits(max_records=3)).batches == (1, 2)
             with pytest.raises(ProcessDiedError):
-                inline_loader(orders, sink=replace(archive, dies="after"), group_id="other")
+                inline_loader(orders, sink=replace(archive, dies="after"), group_id="other", **BESIDE_OTHERS)
             return super().rows(conn)
 
     coverage = verify("loader", sink=Busy(**vars(archive)), engine=inline_loader.engine)

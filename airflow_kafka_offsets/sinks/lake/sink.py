@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 from urllib.parse import quote, unquote, urlsplit
 
 from airflow_kafka_offsets.sinks.sink import Connections, Sink
+from airflow_kafka_offsets.sinks.target_names import STORE_SCHEMES
 
 
 class LakeSink(Sink):
@@ -95,22 +96,19 @@ class DirectorySink(Sink):
         return replace(self, storage=object_store_options(self.storage_conn_id, connections or {}))
 
 
-_SCHEMES = {"s3a": "s3", "s3n": "s3"}
-
-
 def asset_uri(uri: str) -> str:
     """Return the URI of a directory of files, as Airflow's assets have it.
 
     :param uri: of the table, or an absolute path
     """
     scheme, _, place = uri.rpartition("://")
-    return f"{_SCHEMES.get(scheme, scheme)}://{place}" if scheme else f"file://{quote(place)}"
+    return f"{STORE_SCHEMES.get(scheme, scheme)}://{place}" if scheme else f"file://{quote(place)}"
 
 
 def dataset_name(uri: str) -> tuple[str, str]:
     """Return the namespace and the name of a directory: `file` and a path, or the bucket and the key."""
     parts = urlsplit(uri)
-    scheme = _SCHEMES.get(parts.scheme, parts.scheme)
+    scheme = STORE_SCHEMES.get(parts.scheme, parts.scheme)
     if scheme in ("", "file"):
         return "file", unquote(parts.path).rstrip("/") or "/"
     user, _, server = parts.netloc.rpartition("@")

@@ -22,6 +22,7 @@ from airflow_kafka_offsets.sinks.lake.snapshot import Snapshot
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.sinks.row_origin import check_key_names
 from airflow_kafka_offsets.sinks.table import (
+    LastBatch,
     NotPublished,
     Output,
     PublicationState,
@@ -107,26 +108,22 @@ class LakeTable(Table):
         query = sa.select(sa.func.max(batches.c.committed_at))
         last_rewind = conn.scalar(query.where(of_group, batches.c.kind.in_(REWIND_KINDS)))
         snapshot.check_history(output.group_id, last_rewind)
-        series = output.series or output.group_id
-        number = snapshot.last_number(series)
-        if number >= 0:
-            # The table may have this batch once it began to be published.
-            is_known = sa.or_(batches.c.batch_id != output.batch_id, batches.c.publish_started_at.is_not(None))
-            known = sa.select(batches.c.batch_id).where(of_group, batches.c.batch_id == number, is_known)
-            if conn.scalar(known) is None:
-                raise self._older(output, number)
-        elif series.partition(".")[2] == output.group_id:  # a load, and not a replay with its own series
-            found = snapshot.last_series(output.group_id)
-            if found is not None and not found[0].startswith(series):
-                raise self._older(output, found[1])
+        # A replay has its own series.
+        is_load = output.series.partition(".")[2] == output.group_id
+        found = snapshot.last_series(output.group_id) if is_load else None
+        if found is not None and not found[0].startswith(output.series) and self.last_batch(conn, output) is None:
+            raise OlderLedgerError(
+                f"Table {self.sink.name!r} holds rows of batch {found[1]} of group {output.group_id!r}, which other "
+                f"state tables have numbered; the next batch would be {output.batch_id}. These were created again. "
+                f"Nothing was written: records would be loaded again. {self.way_out(conn, batches, output)}"
+            )
+        super().refuse_unknown_rows(conn, batches, output)
 
-    def _older(self, output: Output, number: int) -> OlderLedgerError:
-        return OlderLedgerError(
-            f"Table {self.sink.name!r} holds rows of batch {number} of group {output.group_id!r}, which the state "
-            f"tables do not know; the next batch would be {output.batch_id}. The state tables were restored from an "
-            "older backup than the table, or created again. Nothing was written: their records would be loaded again. "
-            "Restore both to the same moment, or load the group into another table."
-        )
+    def last_batch(self, conn: Connection, output: Output) -> LastBatch | None:
+        """Return the last publication of the series."""
+        snapshot = self.snapshot(conn)
+        number = -1 if snapshot is None else snapshot.last_number(output.series or output.group_id)
+        return LastBatch(number, output.group_id) if number >= 0 else None
 
     def writer(self, columns: pa.Schema | None, output: Output) -> LakeWriter:
         snapshot = self.snapshot()

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.origin import BATCH_ID
-from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
+from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.lake.columns import check_parameters, created_columns
 from airflow_kafka_offsets.sinks.lake.left_files import left_below, prove_files, remove_left
@@ -26,7 +26,7 @@ from airflow_kafka_offsets.sinks.lake.removal import ReplacedRows, Search, as_re
 from airflow_kafka_offsets.sinks.lake.rows import LakeRows
 from airflow_kafka_offsets.sinks.lake.sink import dataset_name, fields_of
 from airflow_kafka_offsets.sinks.lake.snapshot import Bounds, LakeFile, RowSource, read_parquet
-from airflow_kafka_offsets.sinks.table import Dataset, Output, Table, Target
+from airflow_kafka_offsets.sinks.table import Dataset, LastBatch, Output, Table, Target
 from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns, schema_text
 from airflow_kafka_offsets.writers.delta_files import DeltaShape, read_written
@@ -69,20 +69,13 @@ class ParquetTable(Table):
         created_columns(self.sink, rows)
         return TargetColumns(self.sink.name, None if columns is not None else (*rows.names, BATCH_ID))
 
-    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
-        later = {number for number in self.published().values() if number >= output.batch_id}
-        if not later:
-            return
-        # Files of this batch are its own, once it began to be published.
-        is_known = sa.or_(batches.c.batch_id != output.batch_id, batches.c.publish_started_at.is_not(None))
-        known = conn.scalars(sa.select(batches.c.batch_id).where(is_known, batches.c.batch_id >= output.batch_id))
-        if unknown := later.difference(known):
-            raise OlderLedgerError(
-                f"{self.sink.name!r} holds rows of batch {min(unknown)}, which the state tables do not know; the next "
-                f"batch would be {output.batch_id}. The state tables were restored from an older backup than the "
-                "files, or created again, or those of another installation load into the same directory. Nothing was "
-                f"written. Restore both to the same moment, or remove the files '{min(unknown)}-….parquet' and later."
-            )
+    def last_batch(self, conn: Connection, output: Output) -> LastBatch | None:
+        """Return the highest number of a batch that has a file, of any group."""
+        published = self.published().values()
+        return LastBatch(max(published)) if published else None
+
+    def way_out(self, conn: Connection, batches: sa.Table, output: Output) -> str:
+        return "Restore both to the same moment, or remove the files of the batches that are not known."
 
     def writer(self, columns: pa.Schema | None, output: Output) -> LakeWriter:
         rows = check_parameters(self.sink) if columns is None else columns

@@ -20,7 +20,7 @@ from airflow_kafka_offsets.database.errors import database_message, is_outage
 from airflow_kafka_offsets.database.mysql import check_driver, check_transactional, is_mysql
 from airflow_kafka_offsets.database.tables import check_rights, forget_reflected, reflected, without_placeholders
 from airflow_kafka_offsets.database.transactions import transact
-from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
+from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.sql import insert, upsert
 from airflow_kafka_offsets.sinks.sql.column_types import (
     add_column,
@@ -32,7 +32,8 @@ from airflow_kafka_offsets.sinks.sql.column_types import (
     required,
 )
 from airflow_kafka_offsets.sinks.sql.rows import SqlRows
-from airflow_kafka_offsets.sinks.table import Dataset, Output, Table, Target
+from airflow_kafka_offsets.sinks.table import Dataset, LastBatch, Output, Table, Target
+from airflow_kafka_offsets.sinks.target_names import TargetNames
 from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
 
@@ -96,33 +97,34 @@ class ConnectedSqlTable(Table):
         """Return the table as it is written to over the connection of a transaction."""
         return nullcontext(SqlTarget(conn, self))
 
-    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
-        """Raise if the state tables are older than the target, as after a restored backup.
+    def last_batch(self, conn: Connection, output: Output) -> LastBatch | None:
+        """Return the highest number of a batch that rows have.
 
-        Loads would load records again that are in the target already. The state tables number the batches: rows of a
-        later batch that they do not know, or of this one before it is written, were numbered by tables that are gone.
-        These rows are looked for where the target has an index on `_batch_id` (a created one does); elsewhere every
-        commit would have to read the whole table.
-
-        :param batches: the state table `offset_batches`
-        :param output: of the batch that is about to be written
-        :raises OlderLedgerError: there are such rows; names their batch
+        It is looked for where the target has an index on `_batch_id` (a created one does); elsewhere every commit would
+        have to read the whole table.
         """
         table = self.reflect(conn)
         if table is None or not _leads_an_index(table, BATCH_ID):
-            return
-        column = table.columns[BATCH_ID]
-        batch_id = output.batch_id
-        known = sa.exists().where(batches.c.batch_id == column, column != batch_id)
-        # Not "the first such row": Postgres would take a table scan for the quickest way to just one, and find none.
-        unknown = conn.scalar(sa.select(sa.func.min(column)).where(column >= batch_id, ~known))
-        if unknown is not None:
-            raise OlderLedgerError(
-                f"Table {self.sink.name!r} holds rows of batch {unknown}, which the state tables do not know; the next "
-                f"batch would be {batch_id}. The state tables were restored from an older backup than the table, or "
-                "created again. Nothing was written: their records would be loaded again. Restore both to the same "
-                f"moment, or delete the rows with {BATCH_ID} >= {batch_id}, which this load then brings back."
-            )
+            return None
+        last = conn.scalar(sa.select(sa.func.max(table.columns[BATCH_ID])))
+        return None if last is None else LastBatch(last)
+
+    def way_out(self, conn: Connection, batches: sa.Table, output: Output) -> str:
+        """Return from which batch on the state tables know none of the rows."""
+        names = TargetNames(conn)
+        query = sa.select(batches.c.target_table, sa.func.max(batches.c.batch_id)).group_by(batches.c.target_table)
+        numbers = [
+            number
+            for name, number in conn.execute(query.where(batches.c.row_count.is_not(None))).all()
+            if names.may_hold(self.sink.name, name)
+        ]
+        column = sa.column(BATCH_ID, sa.BigInteger)
+        rows = sa.table(self.sink.table, column, schema=self.sink.schema)
+        first = conn.scalar(sa.select(sa.func.min(rows.c[BATCH_ID])).where(column > max(numbers, default=-1)))
+        return (
+            f"Restore both to the same moment, or delete the rows with {BATCH_ID} >= {first}, which this load then "
+            f"brings back; set {BATCH_ID} of rows that were copied on purpose to null."
+        )
 
     def rows(self, conn: Connection) -> SqlRows:
         """Return the rows as `verify` reads them: nothing is known of those that later batches replace by key."""
@@ -145,7 +147,7 @@ class ConnectedSqlTable(Table):
             )
         check_transactional(conn, schema, [name])
         check_rights(conn, table, ("INSERT",), "insert into table {table!r}")
-        if _leads_an_index(table, BATCH_ID):  # see refuse_unknown_rows
+        if _leads_an_index(table, BATCH_ID):  # see last_batch
             check_rights(conn, table, ("SELECT",), "look for rows of unknown batches in table {table!r}")
         return table
 

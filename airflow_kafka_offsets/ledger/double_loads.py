@@ -1,0 +1,252 @@
+"""Which records would be twice in a table: those that another group has loaded into it, and those that a replay has
+appended.
+
+Whoever plans to write decides under one lock of the state tables, and what is planned counts as written: two plans
+cannot both miss each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_kafka_offsets.core.history import OPEN_STATES
+from airflow_kafka_offsets.core.log_identity import is_other_topic
+from airflow_kafka_offsets.core.offsets import OffsetRange, Span, TopicPartition, subtract
+from airflow_kafka_offsets.database.mysql import is_mysql
+from airflow_kafka_offsets.database.transactions import stream
+from airflow_kafka_offsets.exceptions import DoubleLoadError
+from airflow_kafka_offsets.ledger.group_table import group_table
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.sinks.target_names import TargetNames
+
+
+def lock_plans(conn: Connection, tables: Tables) -> None:
+    """Wait for the other transactions that decide what is planned, and have later ones wait for this one.
+
+    A transaction that locks a group, too, does that first.
+    """
+    version = tables.schema_version
+    conn.execute(version.update().values(version=version.c.version))
+
+
+def groups_into(
+    conn: Connection, tables: Tables, target: str, topics: Collection[str], *, besides: str
+) -> dict[str, str]:
+    """Return the groups that load topics into a target, each with the target that they have in common with it.
+
+    :param besides: a group that is left out
+    """
+    stored, batches, ranges = tables.consumed_offsets.c, tables.offset_batches.c, tables.offset_ranges.c
+    # Of a first load, no position is stored yet.
+    is_open: sa.ColumnElement[bool] = sa.and_(batches.kind == "load", batches.state.in_(OPEN_STATES))
+    if is_mysql(conn.dialect):  # which has an index of this column, and none of open loads alone
+        is_open = sa.column("open_load").is_not(None)
+    first_loads = sa.select(batches.consumer_group).join(tables.offset_ranges, ranges.batch_id == batches.batch_id)
+    found = sa.union(
+        sa.select(stored.consumer_group).where(stored.topic.in_(topics)),
+        first_loads.where(is_open, ranges.topic.in_(topics)),
+    )
+    names, groups = TargetNames(conn), {}
+    for group_id in sorted(set(conn.scalars(found)) - {besides}):
+        known = group_table(conn, tables, group_id)
+        shared = None if known is None else names.shared(known.name, target)
+        if shared is not None:
+            groups[group_id] = shared
+    return groups
+
+
+def refuse_loaded(
+    conn: Connection,
+    tables: Tables,
+    group_id: str,
+    target: str,
+    ranges: Sequence[OffsetRange],
+    *,
+    beside_others: bool = False,
+) -> None:
+    """Check that the offsets which a group is about to load are not in its target already.
+
+    What was planned before the last load of a partition was looked at then. A partition whose position was moved, or is
+    new, is compared with the whole history.
+
+    :param ranges: of the plan; every offset from their starts on will be loaded, by this batch or a later one
+    :param beside_others: whether other groups may load the same offsets into it
+    :raises DoubleLoadError: a replay has appended such offsets, or another group has loaded them, and they were not
+        replaced since
+    """
+    starts = {range_.topic_partition: range_ for range_ in ranges}
+    if not starts:
+        return
+    lock_plans(conn, tables)
+    topics, loads = {tp.topic for tp in starts}, _last_loads(conn, tables, group_id)
+    others = {} if beside_others else groups_into(conn, tables, target, topics, besides=group_id)
+    # From its first load of a topic on, nothing is replayed into the table but by key, or in the place of other rows.
+    first_topics = topics - {tp.topic for tp in loads}
+    batches = tables.offset_batches.c
+    since = batches.batch_id > min(loads.get(tp, 0) for tp in starts)
+    wanted = [batches.consumer_group.in_(others) & since] if others else []
+    if first_topics:
+        of_whom = batches.consumer_group == group_id if beside_others else sa.true()
+        wanted.append((batches.kind == "replay") & tables.offset_ranges.c.topic.in_(first_topics) & of_whom)
+    if not wanted:
+        return
+    names = TargetNames(conn)
+    for row in stream(conn, _written(tables, topics).where(sa.or_(*wanted))):
+        tp = TopicPartition(row.topic, row.partition)
+        planned = starts.get(tp)
+        if planned is None or row.batch_id <= loads.get(tp, 0) or is_other_topic(row.topic_id, planned.topic_id):
+            continue
+        shared, span = names.shared(row.target_table, target), (max(row.start_offset, planned.start), row.end_offset)
+        if shared is None or span[0] >= span[1]:
+            continue
+        for start, end in subtract([span], _removed_since(conn, tables, names, row)):
+            if start < end:
+                raise _double_load(row, f"{tp} {start}..{end}", group_id, shared, planned)
+
+
+def _last_loads(conn: Connection, tables: Tables, group_id: str) -> dict[TopicPartition, int]:
+    """Return the loads that moved positions of a group, as far as nothing else has moved them since."""
+    stored, batches = tables.consumed_offsets.c, tables.offset_batches.c
+    query = (
+        sa.select(stored.topic, stored.partition, stored.batch_id)
+        .join(tables.offset_batches, batches.batch_id == stored.batch_id)
+        .where(stored.consumer_group == group_id, batches.kind == "load")
+    )
+    return {TopicPartition(row.topic, row.partition): int(row.batch_id) for row in conn.execute(query)}
+
+
+def _written(tables: Tables, topics: Collection[str]) -> sa.Select[Any]:
+    """Select the ranges of topics that loads and replays have written, or are about to write."""
+    batches, ranges = tables.offset_batches.c, tables.offset_ranges
+    return (
+        sa.select(ranges, batches.kind, batches.consumer_group, batches.target_table, batches.committed_at)
+        .join(tables.offset_batches, ranges.c.batch_id == batches.batch_id)
+        .where(
+            batches.kind.in_(("load", "replay")),
+            batches.state != "abandoned",
+            batches.target_table.is_not(None),
+            ranges.c.topic.in_(topics),
+            # Where nothing was read, nothing was written. It is not known of a batch that is not committed.
+            sa.or_(ranges.c.records.is_(None), ranges.c.records > 0),
+        )
+        .order_by(ranges.c.batch_id)
+    )
+
+
+def _removed_since(conn: Connection, tables: Tables, names: TargetNames, written: Any) -> list[Span]:
+    """Return the offsets of a partition whose rows later batches of the same group removed from the same table.
+
+    One that takes a span of time removed some of them; it is not known which.
+    """
+    if written.committed_at is None:
+        return []
+    batches, ranges = tables.offset_batches.c, tables.offset_ranges
+    query = (
+        sa.select(ranges, batches.target_table)
+        .join(tables.offset_batches, ranges.c.batch_id == batches.batch_id)
+        .where(
+            batches.consumer_group == written.consumer_group,
+            batches.state == "committed",
+            batches.committed_at >= written.committed_at,
+            batches.batch_id != written.batch_id,
+            batches.records_since_ms.is_(None),
+            ranges.c.topic == written.topic,
+            ranges.c.partition == written.partition,
+            ranges.c.replaced_start_offset.is_not(None),
+        )
+    )
+    return [
+        (later.replaced_start_offset, later.replaced_end_offset)
+        for later in conn.execute(query).all()
+        if not is_other_topic(later.topic_id, written.topic_id)
+        and later.target_table is not None
+        and names.shared(later.target_table, written.target_table)
+    ]
+
+
+def _double_load(row: Any, offsets: str, group_id: str, target: str, planned: OffsetRange) -> DoubleLoadError:
+    tp = planned.topic_partition
+    begins = (
+        f"Group {group_id!r} begins at offset {planned.start}, and would load these records into the same table again. "
+        "Nothing was loaded."
+    )
+    if row.kind == "replay":
+        return DoubleLoadError(
+            f"Batch {row.batch_id}, a replay of group {row.consumer_group!r}, has appended {offsets} to table "
+            f"{target!r}. {begins} Load into another table, or into a sink with an upsert_key; or let the group begin "
+            f"after them: airflow kafka-offsets rewind {group_id} --topic {tp.topic}:{tp.partition} --to-offset "
+            f"{row.end_offset} --conn-id CONN_ID --execute."
+        )
+    return DoubleLoadError(
+        f"Group {row.consumer_group!r} has loaded {offsets} into table {target!r} with batch {row.batch_id}. {begins} "
+        f"If it is another name of the same load, end that load, and take its positions over: airflow kafka-offsets "
+        f"rewind {group_id} --topic {tp.topic} --to-group {row.consumer_group} --new-group --conn-id CONN_ID "
+        "--execute. If each group loads another part of the records, with a transform, say so in both loads: "
+        'Coordination(other_groups="allow").'
+    )
+
+
+class LoadedByOthers(NamedTuple):
+    """Offsets of a partition that another group has loaded into a table of a group.
+
+    :param target: the table
+    :param start: the lowest of them
+    :param end: exclusive
+    """
+
+    group_id: str
+    target: str
+    topic_partition: TopicPartition
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return (
+            f"group {self.group_id!r} has loaded {self.topic_partition} {self.start}..{self.end} into {self.target!r}"
+        )
+
+
+def loaded_by_others(
+    conn: Connection, tables: Tables, group_id: str, target: str, starts: Mapping[TopicPartition, int] | None = None
+) -> list[LoadedByOthers]:
+    """Return what loads of other groups have loaded into a target of the offsets that a group has loaded, or will load.
+
+    :param target: the name of the sink
+    :param starts: where the group goes on, by partition; without it, what it has loaded is meant
+    """
+    loaded = _bounds(conn, tables, {group_id}, None) if starts is None else {}
+    own = {tp: bounds for (_, tp), bounds in loaded.items()} or {
+        tp: (start, None) for tp, start in (starts or {}).items()
+    }
+    topics = {tp.topic for tp in own}
+    others = groups_into(conn, tables, target, topics, besides=group_id)
+    found = []
+    for (group, tp), (first, last) in sorted(_bounds(conn, tables, others, topics).items()) if others else ():
+        start, end = own.get(tp, (last, None))
+        start, end = max(start, first), last if end is None else min(end, last)
+        if start < end:
+            found.append(LoadedByOthers(group, others[group], tp, start, end))
+    return found
+
+
+def _bounds(
+    conn: Connection, tables: Tables, groups: Collection[str], topics: Collection[str] | None
+) -> dict[tuple[str, TopicPartition], Span]:
+    """Return the first offset that groups have loaded of each partition, and the end of the last ones.
+
+    :param topics: None for all
+    """
+    batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
+    keys = (batches.consumer_group, ranges.topic, ranges.partition)
+    query = (
+        sa.select(*keys, sa.func.min(ranges.start_offset), sa.func.max(ranges.end_offset))
+        .join(tables.offset_ranges, ranges.batch_id == batches.batch_id)
+        .where(batches.consumer_group.in_(groups), batches.kind == "load", ranges.records > 0)
+        .group_by(*keys)
+    )
+    rows = conn.execute(query if topics is None else query.where(ranges.topic.in_(topics)))
+    return {(group, TopicPartition(topic, partition)): (start, end) for group, topic, partition, start, end in rows}

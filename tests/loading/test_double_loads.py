@@ -1,0 +1,326 @@
+"""No record is twice in a table by groups, replays and names that mean the same table."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_kafka_offsets import Coordination
+from airflow_kafka_offsets.exceptions import (
+    ConfigurationError,
+    DoubleLoadError,
+    ForeignBatchError,
+    KafkaOffsetsError,
+    StagingError,
+)
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.tables import Ledger
+from airflow_kafka_offsets.replaying.replay import replay
+from airflow_kafka_offsets.rewinding.execution import execute_rewind
+from airflow_kafka_offsets.rewinding.previewing import preview_rewind
+from airflow_kafka_offsets.rewinding.scenarios import Scenario
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.verification.verify import verify
+from tests.support.clients import Kafka, produce
+from tests.support.inline import InlineLauncher
+from tests.support.loads import BESIDE_OTHERS, Loader, TopicFactory, names, rows
+from tests.support.replays import Interrupted, Replayer, die
+
+pytestmark = pytest.mark.server
+
+A, B, C = SqlTable("a"), SqlTable("b"), SqlTable("c")
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    """A log in memory; the real broker where a test is marked `broker`."""
+    return log
+
+
+@pytest.fixture
+def orders(inline_loader: Loader, topic: TopicFactory) -> str:
+    """A topic of ten records."""
+    name = topic()
+    produce(inline_loader.kafka, name, names(0, 10))
+    return name
+
+
+def counted(loader: Loader, table: str) -> list[int]:
+    """How often each offset is in a table, from the first one on."""
+    return [
+        times for _, times in rows(loader.engine, f"SELECT _kafka_offset, count(*) FROM {table} GROUP BY 1 ORDER BY 1")
+    ]
+
+
+TARGETS = pytest.mark.parametrize(
+    ("first", "second"),
+    [(A, A), (A, [A, B]), ([A, B], A), ([A, B], [A, C]), ([B, A], [C, A])],
+    ids=["the-same", "a-branch-is", "is-a-branch", "a-branch-of-each", "in-another-order"],
+)
+
+
+@TARGETS
+def test_what_a_replay_appended_is_not_loaded_into_it(
+    inline_loader: Loader, orders: str, first: Any, second: Any
+) -> None:
+    Replayer(inline_loader)(orders, {orders: {0: (0, 10)}}, sink=first)
+
+    with pytest.raises(DoubleLoadError, match=rf"a replay of group 'loader', has appended {orders}\[0\] 0\.\.10"):
+        inline_loader(orders, sink=second)
+
+    assert counted(inline_loader, "a") == [1] * 10
+
+
+@TARGETS
+def test_what_a_group_loads_is_not_replayed_into_it(
+    inline_loader: Loader, orders: str, first: Any, second: Any
+) -> None:
+    inline_loader(orders, sink=first)
+
+    for group in ("loader", "other"):
+        with pytest.raises(DoubleLoadError, match="a second time"):
+            Replayer(inline_loader)(orders, {orders: {0: (0, 10)}}, sink=second, group_id=group)
+
+    assert counted(inline_loader, "a") == [1] * 10
+
+
+@TARGETS
+def test_a_group_under_another_name_is_refused(inline_loader: Loader, orders: str, first: Any, second: Any) -> None:
+    inline_loader(orders, sink=first)
+
+    with pytest.raises(DoubleLoadError) as refused:
+        inline_loader(orders, sink=second, group_id="laoder")
+
+    assert f"Group 'loader' has loaded {orders}[0] 0..10 into table 'a' with batch 1" in str(refused.value)
+    assert f"rewind laoder --topic {orders} --to-group loader --new-group" in str(refused.value)
+    assert not refused.value.retriable
+    assert counted(inline_loader, "a") == [1] * 10
+
+
+def test_a_group_that_takes_the_positions_over_goes_on(inline_loader: Loader, orders: str) -> None:
+    inline_loader(orders, sink=A)
+    take_over(inline_loader, orders, "renamed")
+    produce(inline_loader.kafka, orders, names(10, 5))
+
+    assert inline_loader(orders, sink=A, group_id="renamed").rows == 5
+    assert counted(inline_loader, "a") == [1] * 15
+    with pytest.raises(DoubleLoadError, match=r"Group 'renamed' has loaded .* 10\.\.15 into table 'a' with batch"):
+        inline_loader(orders, sink=A)
+    assert counted(inline_loader, "a") == [1] * 15
+
+
+def test_a_group_that_took_over_and_is_rewound_is_refused(inline_loader: Loader, orders: str) -> None:
+    inline_loader(orders, sink=A)
+    take_over(inline_loader, orders, "renamed")
+    produce(inline_loader.kafka, orders, names(10, 5))
+    inline_loader(orders, sink=A, group_id="renamed")
+    move(inline_loader, "renamed", Scenario.of("to-offset", "5"), replace=A)
+
+    with pytest.raises(DoubleLoadError, match=r"Group 'loader' has loaded .* 5\.\.10 into table 'a'"):
+        inline_loader(orders, sink=A, group_id="renamed")
+
+    assert counted(inline_loader, "a") == [1] * 10
+
+
+def test_what_was_replaced_may_be_loaded_by_another_group(inline_loader: Loader, orders: str) -> None:
+    inline_loader(orders, sink=A)
+    move(inline_loader, "loader", Scenario.of("to-earliest"), replace=A)
+
+    assert inline_loader(orders, sink=A, group_id="other").rows == 10
+    assert counted(inline_loader, "a") == [1] * 10
+
+
+def test_groups_that_say_so_share_a_table(inline_loader: Loader, orders: str, caplog: pytest.LogCaptureFixture) -> None:
+    for group in ("one", "two"):
+        assert inline_loader(orders, sink=A, group_id=group, **BESIDE_OTHERS).rows == 10
+    produce(inline_loader.kafka, orders, names(10, 1))
+    assert inline_loader(orders, sink=A, group_id="one", **BESIDE_OTHERS).rows == 1
+
+    with caplog.at_level(logging.WARNING):
+        verify("one", sink=A, engine=inline_loader.engine)
+    assert f"group 'two' has loaded {orders}[0] 0..10 into 'a'" in caplog.text
+    preview = preview_rewind(
+        "one", Scenario.of("to-offset", "4"), engine=inline_loader.engine, kafka_config=inline_loader.config
+    )
+    assert [move.note for move in preview.partitions] == [f"group 'two' has loaded {orders}[0] 4..10 into 'a'"]
+
+
+def test_by_key_a_second_group_doubles_nothing(inline_loader: Loader, orders: str) -> None:
+    by_key = SqlTable("a", upsert_key=("id",))
+    inline_loader(orders, sink=by_key)
+    inline_loader(orders, sink=by_key, group_id="other")
+
+    assert counted(inline_loader, "a") == [1] * 10
+
+
+def test_other_topics_may_go_into_one_table(inline_loader: Loader, orders: str, topic: TopicFactory) -> None:
+    other = topic()
+    produce(inline_loader.kafka, other, names(0, 3))
+    inline_loader(orders, sink=A)
+
+    assert inline_loader(other, sink=A, group_id="other").rows == 3
+
+
+def test_a_replay_that_is_planned_keeps_a_first_load_out(inline_loader: Loader, orders: str) -> None:
+    with pytest.raises(StagingError, match="no executor left"):
+        Replayer(inline_loader)(orders, {orders: {0: (0, 10)}}, sink=A, launcher=Interrupted(die))
+
+    for group in ("loader", "other"):
+        with pytest.raises(DoubleLoadError, match="Batch 1, a replay of group 'loader'"):
+            inline_loader(orders, sink=A, group_id=group)
+
+    Replayer(inline_loader)(orders, {orders: {0: (0, 10)}}, sink=A)
+    assert counted(inline_loader, "a") == [1] * 10
+
+
+def test_a_first_load_that_is_planned_keeps_others_out(inline_loader: Loader, orders: str) -> None:
+    dying = Loader(inline_loader.kafka, inline_loader.engine, Interrupted(die))
+    with pytest.raises(StagingError, match="no executor left"):
+        dying(orders, sink=A)
+
+    with pytest.raises(DoubleLoadError, match="Group 'loader'"):
+        inline_loader(orders, sink=A, group_id="other")
+    with pytest.raises(DoubleLoadError, match="Group 'loader' loads"):
+        Replayer(inline_loader)(orders, {orders: {0: (0, 10)}}, sink=A, group_id="other")
+
+    inline_loader(orders, sink=A)
+    assert counted(inline_loader, "a") == [1] * 10
+
+
+@pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
+def test_a_name_in_another_case_is_the_same_table_where_it_is_one(inline_loader: Loader, orders: str) -> None:
+    inline_loader(orders, sink=A)
+
+    with pytest.raises(DoubleLoadError, match="a second time"):
+        Replayer(inline_loader)(orders, {orders: {0: (0, 10)}}, sink=SqlTable("A"))
+    with pytest.raises(DoubleLoadError):
+        inline_loader(orders, sink=SqlTable("A", schema="main"), group_id="other")
+
+    assert counted(inline_loader, "a") == [1] * 10
+
+
+@pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
+def test_a_name_without_a_schema_is_found_on_the_search_path(inline_loader: Loader, orders: str) -> None:
+    with inline_loader.engine.begin() as conn:
+        conn.exec_driver_sql("CREATE SCHEMA sales")
+        conn.exec_driver_sql("CREATE TABLE sales.a (id BIGINT, name TEXT, _kafka_offset BIGINT, _batch_id BIGINT)")
+    url = inline_loader.engine.url.update_query_dict({"options": "-csearch_path=public,sales"})
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    loader = replace(inline_loader, engine=engine)
+    loader(orders, sink=A)
+
+    with pytest.raises(DoubleLoadError, match="a second time"):
+        Replayer(loader)(orders, {orders: {0: (0, 10)}}, sink=SqlTable("a", schema="sales"))
+    with pytest.raises(DoubleLoadError):
+        loader(orders, sink=SqlTable("a", schema="sales"), group_id="other")
+
+    assert counted(loader, "sales.a") == [1] * 10
+
+
+def test_a_table_of_another_group_is_not_taken_for_a_renamed_one(inline_loader: Loader, orders: str) -> None:
+    inline_loader(orders, sink=A)
+    inline_loader(orders, sink=B, group_id="other")
+    with inline_loader.engine.begin() as conn:
+        conn.exec_driver_sql("DROP TABLE a")
+
+    with pytest.raises(ForeignBatchError, match="Group 'loader' loads into table 'a'"):
+        inline_loader(orders, sink=B)
+
+    assert counted(inline_loader, "b") == [1] * 10
+
+
+def test_a_table_is_renamed_for_all_its_groups(inline_loader: Loader, orders: str, topic: TopicFactory) -> None:
+    others = [topic() for _ in range(2)]
+    for number, name in enumerate(others):
+        produce(inline_loader.kafka, name, names(0, 2))
+        inline_loader(name, group_id=f"other-{number}", sink=A if number else [A, C])
+    inline_loader(orders, sink=A)
+    with inline_loader.engine.begin() as conn:
+        conn.exec_driver_sql("ALTER TABLE a RENAME TO b")
+    produce(inline_loader.kafka, orders, names(10, 1))
+
+    assert inline_loader(orders, sink=B).rows == 1
+    for number, name in enumerate(others):
+        produce(inline_loader.kafka, name, names(2, 1))
+        assert inline_loader(name, group_id=f"other-{number}", sink=B if number else [B, C]).rows == (
+            1 if number else 2
+        )
+
+
+AGAIN = SqlTable("a", schema="…")
+GROUPS, SINKS = ("one", "two"), (A, AGAIN, [A, B], [B, C], C)
+
+
+@pytest.mark.hypothesis
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["load", "replay", "replace", "rewind"]),
+            st.sampled_from(GROUPS),
+            st.sampled_from(SINKS),
+            st.integers(0, 9),
+        ),
+        min_size=3,
+        max_size=8,
+    )
+)
+def test_no_mixture_doubles_a_record(inline_loader: Loader, topic: TopicFactory, steps: list[Any]) -> None:
+    """Groups, sets of targets, names of one table, loads, replays and rewinds: what is accepted doubles nothing."""
+    name = topic()
+    produce(inline_loader.kafka, name, names(0, 10))
+    initialize(Ledger(inline_loader.engine))
+    with inline_loader.engine.begin() as conn:
+        for table in "abc":
+            conn.exec_driver_sql(f"DROP TABLE IF EXISTS {table}")
+    for number, (what, some, sink, offset) in enumerate(steps):
+        group = f"{some} of {name}"
+        if sink == AGAIN:
+            sink = replace(AGAIN, schema=sa.inspect(inline_loader.engine).default_schema_name)
+        try:
+            if what == "load":
+                inline_loader(name, group_id=group, sink=sink)
+            elif what == "rewind":
+                move(inline_loader, group, Scenario.of("to-offset", str(offset)), replace=sink)
+            else:
+                replay(
+                    inline_loader.pipeline([name], group_id=group, sink=sink),
+                    {name: {0: (offset, 10)}},
+                    kafka_config=inline_loader.config,
+                    engine=inline_loader.engine,
+                    launcher=InlineLauncher(),
+                    replace=what == "replace",
+                    # Two runs append twice as they are asked to.
+                    run=TaskRun("run", "dag", f"{group}-{offset}" if what == "replace" else "replay", -1, number + 1),
+                )
+        except KafkaOffsetsError:
+            continue
+    for table in {*"abc"} & {*sa.inspect(inline_loader.engine).get_table_names()}:
+        loads = rows(
+            inline_loader.engine,
+            f"SELECT _kafka_offset FROM {table} t JOIN offset_batches b ON b.batch_id = t._batch_id "
+            "GROUP BY 1 HAVING count(*) > count(*) FILTER (WHERE b.kind = 'replay') AND count(*) > 1",
+        )
+        assert loads == [], f"records of a load are twice in {table} after {steps}"
+
+
+def take_over(loader: Loader, topic: str, group: str) -> None:
+    """Give a new group the positions of `loader`."""
+    move(loader, group, Scenario.of("to-group", "loader"), scope={topic: None}, new_group=True)
+
+
+def move(loader: Loader, group: str, scenario: Scenario, replace: Any = None, **options: Any) -> None:
+    preview = preview_rewind(group, scenario, engine=loader.engine, kafka_config=loader.config, **options)
+    execute_rewind(preview, engine=loader.engine, replace=replace, reason="a test")
+
+
+def test_the_parameter_is_checked() -> None:
+    with pytest.raises(ConfigurationError, match="other_groups"):
+        Coordination(other_groups="perhaps")  # type: ignore[arg-type]
