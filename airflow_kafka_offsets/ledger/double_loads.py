@@ -219,9 +219,8 @@ def loaded_by_others(
     :param starts: where the group goes on, by partition; without it, what it has loaded is meant
     """
     loaded = _bounds(conn, tables, {group_id}, None) if starts is None else {}
-    own = {tp: bounds for (_, tp), bounds in loaded.items()} or {
-        tp: (start, None) for tp, start in (starts or {}).items()
-    }
+    own: dict[TopicPartition, tuple[int, int | None]] = {tp: bounds for (_, tp), bounds in loaded.items()}
+    own |= {tp: (start, None) for tp, start in (starts or {}).items()}
     topics = {tp.topic for tp in own}
     others = groups_into(conn, tables, target, topics, besides=group_id)
     found = []

@@ -185,7 +185,7 @@ def test_state_tables_of_an_older_backup_are_noticed(group: LakeGroup, file: Fil
     file.run("UPDATE _kafka_publications SET number = 7")
     produce(group.loader.kafka, group.topic, names(6, 1))
 
-    with pytest.raises(OlderLedgerError, match="has batch 7"):
+    with pytest.raises(OlderLedgerError, match="holds rows of batch 7"):
         group.load(NEXT)
 
 

@@ -211,7 +211,8 @@ def test_every_group_of_a_table_finds_an_older_backup(
     topics, sink, loader = [topic() for _ in range(3)], sinks(tmp_path)[kind], inline_loader
 
     def load(number: int, **others: Any) -> None:
-        loader(topics[number], **({"group_id": f"group-{number}", "sink": sink} | others))
+        options: dict[str, Any] = {"group_id": f"group-{number}", "sink": sink, **others}
+        loader(topics[number], **options)
 
     for number, name in enumerate(topics):
         produce(loader.kafka, name, names(0, 5))

@@ -33,7 +33,7 @@ class TopicFactory(Protocol):
 
 
 # Each record is in the table once for each group.
-BESIDE_OTHERS = {"coordination": Coordination(other_groups="allow")}
+BESIDE_OTHERS: dict[str, Any] = {"coordination": Coordination(other_groups="allow")}
 
 COLUMNS = Json("id BIGINT NOT NULL, name STRING")
 
