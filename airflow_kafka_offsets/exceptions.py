@@ -18,6 +18,7 @@
   * `StagingError` (retriable): the Spark application did not stage the batch
 
     * `StagedFileError` (retriable): a staged file is missing, or not as it was written
+    * `WorkerCrashError` (retriable): a Python process of Spark ended while it staged the batch
 
   * `ReadError` (retriable): a range could not be read to its end
   * `RecordError`: a record cannot be decoded, or its row cannot be written; names topic, partition and offset
@@ -138,6 +139,10 @@ class StagingError(KafkaOffsetsError):
 
 class StagedFileError(StagingError):
     """A staged file is missing, cannot be read, or is not as it was written."""
+
+
+class WorkerCrashError(StagingError):
+    """A Python process of Spark ended while it staged the batch, and not for a record that it decoded."""
 
 
 class ReadError(KafkaOffsetsError):

@@ -35,7 +35,7 @@ class DeadLetterFilter:
 
     :param group_id: the group whose loads set them aside
     :param batch_id: the batch that set them aside
-    :param error_class: value, key, header, size, transform, target, dropped
+    :param error_class: value, key, header, size, crash, transform, target, dropped
     :param ranges: offsets of partitions
     :param schema_id: at the beginning of the value
     :param committed_before: when their batch was committed

@@ -46,7 +46,8 @@ class BadRecord(NamedTuple):
     :param reason: what is wrong with it, for the message of a RecordError or a dead letter; it is logged, and must hold
         no values
     :param part: of the record that is bad: value, key or header; size of a record that is too large to be kept;
-        transform where the transform raises for it; target where the target refuses its row
+        crash of one that ends the process; transform where the transform raises for it; target where the target refuses
+        its row
     """
 
     row: int

@@ -10,23 +10,22 @@ import logging
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from airflow_kafka_offsets import exceptions
 from airflow_kafka_offsets.core.instants import from_milliseconds
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.parameters import from_attributes
 from airflow_kafka_offsets.core.slices import assign
-from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.core.text import first_few, shortened
 from airflow_kafka_offsets.exceptions import (
     KafkaOffsetsError,
-    RecordError,
     StagedFileError,
     StagingError,
     TransformError,
+    WorkerCrashError,
 )
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.batches import begin_staging, mark_staged
@@ -35,7 +34,9 @@ from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.loading.context import BatchContext
 from airflow_kafka_offsets.loading.staging_area import create_directory, remove_attempt
 from airflow_kafka_offsets.spark.driver import failure
+from airflow_kafka_offsets.spark.failures import reported_failures
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
+from airflow_kafka_offsets.spark.progress import SliceNotes
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead
 from airflow_kafka_offsets.transforms.transform import as_transform
@@ -158,6 +159,9 @@ def make_job(context: BatchContext, kind: str, batch: Batch, directory: StagingD
         python_path=tuple(filter(None, sys.path)) if pipeline.needs_path else (),
         span_ms=batch.span.milliseconds if batch.span is not None else None,
         idle_timeout=pipeline.reading.idle_timeout.total_seconds(),
+        decode_timeout=pipeline.reading.decode_timeout.total_seconds(),
+        run=StageJob.run,
+        isolated=StageJob.isolated,
         # There are no more records than offsets; the commit knows how many there are.
         max_dead_letters=pipeline.most_dead_letters(batch.offsets),
         has_dead_letters=pipeline.dead_letters is not None,
@@ -187,18 +191,42 @@ def launch_application(launcher: Launcher, job: StageJob, batch: Batch, director
 
 
 def launch(launcher: Launcher, job: StageJob, directory: StagingDirectory) -> None:
-    """Run the Spark application.
+    """Run the Spark application. Where a Python process of Spark ends, run it once more, and have the slices that were
+    being read decoded in child processes, which records may end.
 
     :raises KafkaOffsetsError: what it reports; a StagingError where it failed without a report
     :raises ConfigurationError: Spark's Python lacks a module
+    :raises WorkerCrashError: a process ended again, and not for a record
     """
+    while True:
+        try:
+            return _launch(launcher, job)
+        except WorkerCrashError as crash:
+            found = SliceNotes(directory).find()
+            suspects = [slice_ for slice_ in job.slices if slice_.index in found.started - found.finished.keys()]
+            places = first_few(
+                f"{slice_.topic}[{slice_.partition}] {slice_.start}..{slice_.end}" for slice_ in suspects
+            )
+            if {slice_.index for slice_ in suspects} <= set(job.isolated):
+                raise WorkerCrashError(
+                    f"{crash}. It was reading {places or 'nothing'}, and no record ends the process that decodes it: a "
+                    "transform of DataFrames did, the writer of the sink, or the machine for lack of memory"
+                ) from crash
+            log.warning("%s. The batch is staged again, and %s decoded in child processes", crash, places)
+            # Where another slice ended the second run, all are decoded so.
+            isolated = tuple(slice_.index for slice_ in (job.slices if job.isolated else suspects))
+            job = replace(job, run=job.run + 1, isolated=isolated)
+
+
+def _launch(launcher: Launcher, job: StageJob) -> None:
+    """Run the Spark application once."""
     try:
         launcher(job)
     except KafkaOffsetsError:
         raise
     except Exception as error:
         # Several tasks may have failed. An error that no retry can mend comes first.
-        reported = sorted(map(_error_of, directory.notes("failure-")), key=lambda error: (error.retriable, str(error)))
+        reported = sorted(reported_failures(job), key=lambda error: (error.retriable, str(error)))
         cause = reported[0] if reported else failure(job.batch_id, error, job.dataframe_transform)
         # The message has what of the traceback is the user's.
         raise cause from None if isinstance(cause, TransformError) else error
@@ -277,15 +305,3 @@ def _sum(reads: Sequence[SliceRead]) -> RangeRead:
         bytes=sum(read.bytes for read in reads),
         dead_letters=sum(read.dead_letters for read in reads),
     )
-
-
-def _error_of(note: Mapping[str, Any]) -> KafkaOffsetsError:
-    """Return the error that a note describes, or a StagingError where it names no error that a message alone makes."""
-    kind: Any = vars(exceptions).get(note["error"])
-    if kind is RecordError:
-        return RecordError(note["reason"], topic=note["topic"], partition=note["partition"], offset=note["offset"])
-    is_known = isinstance(kind, type) and issubclass(kind, KafkaOffsetsError) and kind is not KafkaOffsetsError
-    if not is_known or kind.__init__ is not Exception.__init__:
-        return StagingError(f"{note['error']}: {note['message']}")
-    error: KafkaOffsetsError = kind(note["message"])
-    return error

@@ -63,6 +63,9 @@ class StageJob:
     :param max_record_bytes: of a record's key, value and headers; a larger record is a bad one
     :param records_are_staged: whether the records are in the staging directory, and not in Kafka
     :param idle_timeout: seconds after which a read fails that yields no record and does not reach the end of the log
+    :param decode_timeout: seconds that decoding and transforming a batch of records of a slice may take
+    :param run: how many times Spark is asked to stage it, from 1
+    :param isolated: the indexes of slices that are decoded in child processes
     :param progress_interval: seconds between two lines of progress, and between two notes of a slice
     """
 
@@ -85,6 +88,9 @@ class StageJob:
     max_dead_letters: int | None = None
     max_record_bytes: int = MAX_RECORD_BYTES
     records_are_staged: bool = False
+    decode_timeout: float = 300.0
+    run: int = 1
+    isolated: tuple[int, ...] = ()
     progress_interval: float = 5.0
     connections: Connections = field(default_factory=dict, repr=False)
 
@@ -129,7 +135,7 @@ class StageJob:
         plain["writer"] = writers.from_plain(plain["writer"])
         plain["record_format"] = from_plain(plain["record_format"])
         plain["columns"] = schema_of(plain["columns"])
-        plain["python_path"] = tuple(plain["python_path"])
+        plain["python_path"], plain["isolated"] = tuple(plain["python_path"]), tuple(plain["isolated"])
         plain["span_ms"] = tuple(plain["span_ms"]) if plain["span_ms"] is not None else None
         return cls(**plain)
 

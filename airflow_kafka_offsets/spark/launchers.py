@@ -11,6 +11,7 @@ import tempfile
 import threading
 import uuid
 from contextlib import closing
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,13 +67,15 @@ class SessionLauncher:
 
 
 class InProcessLauncher:
-    """Stages jobs in this process, without Spark: few records, and no transform of DataFrames."""
+    """Stages jobs in this process, without Spark: few records, and no transform of DataFrames. They are decoded in a
+    child process: this one is Airflow's.
+    """
 
     def check(self, staging_dir: str | None) -> None:
         """Do nothing: this process has all it needs."""
 
     def __call__(self, job: StageJob) -> None:
-        stage_here(job)
+        stage_here(replace(job, isolated=tuple(slice_.index for slice_ in job.slices)))
 
     def cancel(self) -> None:
         """Do nothing: no other process stages the job."""
