@@ -61,7 +61,7 @@ def find_published(context: LoadContext, batch: Batch, on_data_loss: OnDataLoss)
     :return: None where the batch can be staged again, or `on_data_loss` is "fail" and it had dead letters
     :raises PlanningError: a log is not the one that the batch was planned from
     """
-    if can_still_be_read(batch.ranges, context.cluster.logs(sorted({each.topic for each in batch.ranges})), "skip"):
+    if can_still_be_read(batch.ranges, context.cluster.logs_of_ranges(batch.ranges), "skip"):
         return None
     reads = published_reads(context.ledger, batch.batch_id)
     lost = sum(read.dead_letters for read in reads.values())
@@ -273,7 +273,7 @@ def abandon_if_expired(context: LoadContext, claim: Claim, options: LoadOptions,
     :raises PlanningError: records are gone and `on_data_loss` is `fail`, or a topic was recreated
     """
     pipeline = context.pipeline
-    if planning.can_still_be_read(batch.ranges, context.cluster.logs(pipeline.topics), options.on_data_loss):
+    if can_still_be_read(batch.ranges, context.cluster.logs_of_ranges(batch.ranges), options.on_data_loss):
         return False
     # It may have been published since it was read.
     current = open_batch(context.ledger, claim.group_id)
@@ -345,9 +345,7 @@ def next_batch(
     # A staged batch is committed without reading Kafka again. A batch whose records expired is abandoned.
     if batch is not None and (
         batch.state == "staged"
-        or planning.can_still_be_read(
-            batch.ranges, cluster.logs(sorted({range_.topic for range_ in batch.ranges})), options.on_data_loss
-        )
+        or can_still_be_read(batch.ranges, cluster.logs_of_ranges(batch.ranges), options.on_data_loss)
     ):
         return PlanPreview(of_partitions(batch.ranges, batch.gaps), open_batch=batch)
     decided = decide_now(ledger, cluster, group_id, topics, options, abandoned=batch)

@@ -229,7 +229,7 @@ def _plan_again(context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLo
     :raises DoubleLoadError: records would be duplicated by now
     """
     batch = claim.batch
-    logs = context.cluster.logs(sorted({range_.topic for range_ in batch.ranges}))
+    logs = context.cluster.logs_of_ranges(batch.ranges)
     plan = fit_to_logs(batch.ranges, logs, on_data_loss)
     # The commit checks this again; here it saves a Spark application.
     with claim.ledger.connect() as conn:

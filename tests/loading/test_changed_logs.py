@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import NewPartitions, NewTopic
 
+from airflow_kafka_offsets import BatchBounds, Reading
 from airflow_kafka_offsets.core.offsets import TopicPartition as Partition
-from airflow_kafka_offsets.exceptions import DataLossError, TopicRecreatedError, UnknownTopicError
+from airflow_kafka_offsets.exceptions import DataLossError, StagingError, TopicRecreatedError, UnknownTopicError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
@@ -20,11 +21,15 @@ from devstack.process import wait_until
 from devstack.topics import create_topic, delete_records, delete_topic
 from tests.support import clients
 from tests.support.clients import Kafka, Transactions, produce
-from tests.support.inline import InlineLauncher
+from tests.support.inline import Fails, InlineLauncher
 from tests.support.loads import Loader, TopicFactory, names, positions, rows
 from tests.support.openings import ids
+from tests.support.replays import Replayer
+from tests.support.verifying import ON_ONE
 
 pytestmark = pytest.mark.server
+
+UNCOMMITTED = Reading(isolation_level="read_uncommitted")
 
 
 @pytest.fixture
@@ -191,3 +196,54 @@ class TestLostRecords:
 
         wait_until(lambda: loaded + inline_loader(name).rows >= 10 or len(ids(inline_loader)) == 10, 30, "the last one")
         assert ids(inline_loader) == list(range(10))
+
+
+@ON_ONE
+@pytest.mark.broker
+class TestOpenTransactions:
+    """A transaction is open when a batch of `read_uncommitted` is planned, and when `read_committed` resumes it."""
+
+    def test_an_open_batch_is_not_taken_for_one_of_a_truncated_log(
+        self, inline_loader: Loader, topic: TopicFactory
+    ) -> None:
+        name = topic()
+        kafka = inline_loader.kafka
+        transactions = Transactions(kafka, name)
+        transactions.begin(names(0, 3))
+        with pytest.raises(StagingError, match="no executor left"):
+            Loader(kafka, inline_loader.engine, Fails())(name, reading=UNCOMMITTED)
+
+        class Commits(InlineLauncher):
+            def __call__(self, job: StageJob) -> None:
+                transactions.end()
+                super().__call__(job)
+                # Open again, before the logs are compared once more.
+                transactions.begin(names(4, 1))
+
+        assert Loader(kafka, inline_loader.engine, Commits())(name).rows == 3
+
+        assert ids(inline_loader) == [0, 1, 2]
+        transactions.end()
+
+    def test_verify_takes_positions_within_it(self, inline_loader: Loader, topic: TopicFactory) -> None:
+        name = topic()
+        transactions = Transactions(inline_loader.kafka, name)
+        transactions.begin(names(0, 3))
+        inline_loader(name, reading=UNCOMMITTED)
+
+        verify("loader", sink=SqlTable("target"), engine=inline_loader.engine, kafka_config=inline_loader.config)
+
+        transactions.end()
+
+    def test_a_batch_is_replayed(self, inline_loader: Loader, topic: TopicFactory) -> None:
+        name = topic()
+        transactions = Transactions(inline_loader.kafka, name)
+        transactions.begin(names(0, 3))
+        (batch_id,) = inline_loader(name, reading=UNCOMMITTED).batches
+
+        class Commits(InlineLauncher):
+            def __call__(self, job: StageJob) -> None:
+                transactions.end()
+                super().__call__(job)
+
+        assert Replayer(inline_loader)(name, BatchBounds(batch_id), launcher=Commits()).rows == 3
