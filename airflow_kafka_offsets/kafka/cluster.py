@@ -9,7 +9,7 @@ and nothing decides what is loaded (`core.planning`). Kafka keeps the commits of
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import timedelta
@@ -184,10 +184,18 @@ class Cluster:
         """
         return self.logs_of(self.topic_ids(topics))
 
+    def logs_of_partitions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionLog]:
+        """Return the ends of some partitions, those left out that do not exist. Leaders of others are not asked; raises
+        what `logs` raises.
+        """
+        wanted = set(partitions)
+        topic_ids = self.topic_ids(sorted({tp.topic for tp in wanted}))
+        return self.logs_of({tp: topic_id for tp, topic_id in topic_ids.items() if tp in wanted})
+
     def logs_of_ranges(self, ranges: Collection[OffsetRange]) -> dict[TopicPartition, PartitionLog]:
-        """Return the ends of every partition of the topics of ranges that were planned, see `extended`."""
-        logs = self.logs(sorted({range_.topic for range_ in ranges}))
-        return self.extended(logs, {range_.topic_partition: range_.end for range_ in ranges})
+        """Return the ends of the partitions of ranges that were planned, see `extended`."""
+        ends = {range_.topic_partition: range_.end for range_ in ranges}
+        return self.extended(self.logs_of_partitions(ends), ends)
 
     def extended(
         self, logs: Mapping[TopicPartition, PartitionLog], offsets: Mapping[TopicPartition, int]
@@ -206,8 +214,7 @@ class Cluster:
 
         extended = dict(logs)
         if late := beyond(extended):
-            fresh = self.logs(sorted({tp.topic for tp in late}))
-            extended |= {tp: fresh[tp] for tp in late if tp in fresh}
+            extended |= self.logs_of_partitions(late)
         if late := beyond(extended):
             ends = self.high_watermarks(late)
             # Records of open transactions cannot be read yet: there is nothing to load.

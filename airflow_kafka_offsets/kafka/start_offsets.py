@@ -91,9 +91,7 @@ class TimeSearch:
         return self._of_each(slices, count)
 
     def _ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        wanted = set(partitions)
-        logs = self.cluster.logs(sorted({tp.topic for tp in wanted})) if wanted else {}
-        return {tp: log.end for tp, log in logs.items() if tp in wanted}
+        return {tp: log.end for tp, log in self.cluster.logs_of_partitions(partitions).items()}
 
     def _first(self, tp: TopicPartition, timestamp_ms: int, start: int, end: int) -> TimedOffset | None:
         """Return the first record within offsets at or after an instant."""
@@ -119,7 +117,7 @@ class TimeSearch:
                 return
             except DataLossError:
                 # Records expire meanwhile.
-                beginning = self.cluster.logs([tp.topic])[tp].beginning
+                beginning = self.cluster.logs_of_partitions([tp])[tp].beginning
                 if beginning <= start:
                     raise
                 start = beginning

@@ -194,7 +194,7 @@ def resolve_bounds(
     _check_topics(ranges, topics)
     # With a topic id, they were planned; others may be beyond the end.
     planned = {range_.topic_partition: range_.end for range_ in ranges if range_.topic_id is not None}
-    logs = cluster.logs(sorted({range_.topic for range_ in ranges})) if ranges else {}
+    logs = cluster.logs_of_partitions(range_.topic_partition for range_ in ranges)
     return ranges, cluster.extended(logs, planned)
 
 

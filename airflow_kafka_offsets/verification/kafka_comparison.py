@@ -93,7 +93,7 @@ class KafkaComparison:
                 return
             except DataLossError:
                 tp = TopicPartition(slice_.topic, slice_.partition)
-                beginning = self._cluster.logs([slice_.topic])[tp].beginning
+                beginning = self._cluster.logs_of_partitions([tp])[tp].beginning
                 if beginning <= slice_.start:
                     raise
                 slice_ = replace(slice_, start=min(beginning, slice_.end))

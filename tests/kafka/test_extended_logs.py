@@ -4,7 +4,7 @@ are not.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import pytest
 
@@ -23,7 +23,7 @@ class OpenTransaction(Cluster):
     def __init__(self) -> None:
         """Ask nobody."""
 
-    def logs(self, topics: Collection[str]) -> dict[TopicPartition, PartitionLog]:
+    def logs_of_partitions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionLog]:
         return {TP: PartitionLog(0, LAST_STABLE)}
 
     def high_watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:

@@ -4,14 +4,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import NewPartitions, NewTopic
 
-from airflow_kafka_offsets import BatchBounds, Reading
+from airflow_kafka_offsets import BatchBounds, OffsetBounds, Reading, replay
 from airflow_kafka_offsets.core.offsets import TopicPartition as Partition
-from airflow_kafka_offsets.exceptions import DataLossError, StagingError, TopicRecreatedError, UnknownTopicError
+from airflow_kafka_offsets.exceptions import (
+    DataLossError,
+    KafkaUnavailableError,
+    StagingError,
+    TopicRecreatedError,
+    UnknownTopicError,
+)
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
@@ -23,6 +32,7 @@ from tests.support import clients
 from tests.support.clients import Kafka, Transactions, produce
 from tests.support.inline import Fails, InlineLauncher
 from tests.support.loads import Loader, TopicFactory, names, positions, rows
+from tests.support.memory_clients import MemoryAdmin, failure
 from tests.support.openings import ids
 from tests.support.replays import Replayer
 from tests.support.verifying import ON_ONE
@@ -121,6 +131,50 @@ class TestIdentity:
 
         assert len(cluster.logs([name])) == 2000
         assert asked == ["describe_topics", "list_offsets", "list_offsets"]
+
+
+class TestPartitionsBesideABatch:
+    """Spark has staged a batch. What becomes of partitions that are not in it meanwhile is not its concern."""
+
+    @pytest.fixture
+    def loader(self, inline_loader: Loader, monkeypatch: pytest.MonkeyPatch) -> Loader:
+        """Topics and partitions beside the batch lose their leaders while Spark stages it."""
+        ask = MemoryAdmin.list_offsets
+        launcher = inline_loader.launcher
+
+        def list_offsets(admin: MemoryAdmin, specs: Mapping[Any, Any], **options: Any) -> dict[Any, Future[Any]]:
+            answers = ask(admin, specs, **options)
+            staged = {
+                (slice_.topic, slice_.partition) for job in launcher.jobs for task in job.tasks for slice_ in task
+            }
+            for key in answers:
+                if staged and (key.topic, key.partition) not in staged:
+                    answers[key] = Future()
+                    answers[key].set_exception(failure(KafkaError.INVALID_REQUEST, "it has no leader"))
+            return answers
+
+        monkeypatch.setattr(MemoryAdmin, "list_offsets", list_offsets)
+        return inline_loader
+
+    def test_a_load_commits(self, loader: Loader, topic: TopicFactory) -> None:
+        first, second = topic(partitions=2), topic()
+        produce(loader.kafka, first, names(0, 3))
+
+        with pytest.raises(KafkaUnavailableError, match="it has no leader"):
+            # The next batch is planned of all partitions.
+            loader(first, second)
+
+        assert ids(loader) == [0, 1, 2]
+
+    def test_a_replay_commits(self, loader: Loader, topic: TopicFactory) -> None:
+        first, second = topic(partitions=2), topic()
+        produce(loader.kafka, first, names(0, 3))
+        pipeline = loader.pipeline([first, second], sink=SqlTable("elsewhere"))
+        bounds = OffsetBounds({first: {0: (0, 3)}})
+
+        replay(pipeline, bounds, kafka_config=loader.config, engine=loader.engine, launcher=loader.launcher)
+
+        assert rows(loader.engine, "SELECT id FROM elsewhere ORDER BY id") == [(0,), (1,), (2,)]
 
 
 class TestLostRecords:
