@@ -20,7 +20,7 @@ from airflow_kafka_offsets.core.planning import OnDataLoss, can_still_be_read
 from airflow_kafka_offsets.core.slices import split
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.database.transactions import now
-from airflow_kafka_offsets.exceptions import ForeignBatchError, PositionsMovedError
+from airflow_kafka_offsets.exceptions import DataLossError, ForeignBatchError, PositionsMovedError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.start_offsets import TimeSearch, extend_to_positions, first_offsets, targets_until
 from airflow_kafka_offsets.ledger.batch_rows import Batch
@@ -80,6 +80,19 @@ def find_published(context: LoadContext, batch: Batch, on_data_loss: OnDataLoss)
 
 EXPIRED = "its records expired before they were read (on_data_loss='skip'); planned again without them"
 """Why a batch is abandoned whose records were there when it was planned."""
+
+
+MOST_EXPIRED = 8
+"""How many batches in a row may be planned again without their expired records."""
+
+
+def expired_too_often(batch: Batch, cause: DataLossError) -> DataLossError:
+    """Return the error for a group whose records expire faster than they are read."""
+    return DataLossError(
+        f"{MOST_EXPIRED} batches of group {batch.group_id!r} in a row could not be read before their first records "
+        f"expired, the last of {count(batch.offsets, 'offset')}: {cause} Lengthen the retention of the topic, or give "
+        "Spark more executors, and run the task again"
+    )
 
 
 Planned = tuple[Batch, StagedBatch | None]

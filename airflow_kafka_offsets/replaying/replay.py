@@ -32,7 +32,15 @@ from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCom
 from airflow_kafka_offsets.loading.load import prefer_fenced_error
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.loading.plan import EXPIRED, find_published, is_published, log_gaps, log_planned
+from airflow_kafka_offsets.loading.plan import (
+    EXPIRED,
+    MOST_EXPIRED,
+    expired_too_often,
+    find_published,
+    is_published,
+    log_gaps,
+    log_planned,
+)
 from airflow_kafka_offsets.loading.stage import find_staged
 from airflow_kafka_offsets.loading.staging_area import clean_up
 from airflow_kafka_offsets.replaying.bounds import (
@@ -202,8 +210,13 @@ def _plan(
     return batches
 
 
-def _stage_and_commit(context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLoss) -> LoadResult:
-    """Stage and commit an open batch of this or an earlier try."""
+def _stage_and_commit(
+    context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLoss, expired: int = 0
+) -> LoadResult:
+    """Stage and commit an open batch of this or an earlier try.
+
+    :param expired: how many batches of the same offsets were abandoned before
+    """
     began, batch = time.monotonic(), claim.batch
     with prefer_fenced_error(claim):
         published = is_published(context, claim.kind, batch)
@@ -214,11 +227,13 @@ def _stage_and_commit(context: LoadContext, claim: ReplayClaim, on_data_loss: On
         if again is None:
             try:
                 return stage_and_commit(context, claim, batch, staged, began)
-            except DataLossError:
+            except DataLossError as error:
                 again = _plan_again(context, claim, on_data_loss)
                 if again is None:
                     raise
-    return _stage_and_commit(context, again, on_data_loss)
+                if expired + 1 == MOST_EXPIRED:
+                    raise expired_too_often(batch, error) from error
+    return _stage_and_commit(context, again, on_data_loss, expired + 1)
 
 
 def _plan_again(context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLoss) -> ReplayClaim | None:

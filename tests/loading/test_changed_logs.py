@@ -4,15 +4,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import NewPartitions, NewTopic
 
-from airflow_kafka_offsets import BatchBounds, OffsetBounds, Reading, replay
+from airflow_kafka_offsets import BatchBounds, Limits, OffsetBounds, Reading, Staging, replay
+from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.offsets import TopicPartition as Partition
 from airflow_kafka_offsets.exceptions import (
     DataLossError,
@@ -22,7 +27,9 @@ from airflow_kafka_offsets.exceptions import (
     UnknownTopicError,
 )
 from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.spark import tasks
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.verification.verify import verify
 from devstack.kafka import KafkaBroker
@@ -177,6 +184,19 @@ class TestPartitionsBesideABatch:
         assert rows(loader.engine, "SELECT id FROM elsewhere ORDER BY id") == [(0,), (1,), (2,)]
 
 
+def expire_while_read(kafka: Kafka, monkeypatch: pytest.MonkeyPatch, tp: Partition, after: int) -> None:
+    """Have a record of a partition expire after so many records of any partition that are read."""
+    read, count = tasks.read_slice, itertools.count(1)
+
+    def read_slice(job: StageJob, slice_: Slice, *others: Any) -> Iterator[pa.RecordBatch]:
+        yield from read(job, slice_, *others)
+        for _ in range(len(slice_)):
+            if (number := next(count)) % after == 0 and number // after <= 99:
+                delete_records(kafka.bootstrap_servers, tp.topic, number // after, tp.partition)
+
+    monkeypatch.setattr(tasks, "read_slice", read_slice)
+
+
 class TestLostRecords:
     def test_an_expired_log_without_new_records_has_lost_nothing(  # P09
         self, inline_loader: Loader, topic: TopicFactory
@@ -236,6 +256,77 @@ class TestLostRecords:
         assert rows(inline_loader.engine, "SELECT start_offset, end_offset, cause FROM offset_gaps") == [
             (5, 8, "expired")
         ]
+
+    def test_the_oldest_records_of_every_partition_are_read_first(
+        self, inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        name = topic(partitions=2)
+        for partition in (0, 1):
+            produce(inline_loader.kafka, name, names(100 * partition, 100), partition)
+        expire_while_read(inline_loader.kafka, monkeypatch, Partition(name, 1), after=15)
+
+        inline_loader(name, staging=Staging(slice_offsets=10))
+
+        assert ids(inline_loader) == list(range(200))
+
+    def test_batches_become_smaller_until_they_are_read_in_time(
+        self, inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        name = topic(partitions=2)
+        for partition in (0, 1):
+            produce(inline_loader.kafka, name, names(100 * partition, 100), partition)
+        expire_while_read(inline_loader.kafka, monkeypatch, Partition(name, 1), after=8)
+
+        inline_loader(name, staging=Staging(slice_offsets=10), on_data_loss="skip")
+
+        engine = inline_loader.engine
+        assert positions(engine) == {(name, 0): 100, (name, 1): 100}
+        gaps = rows(engine, "SELECT start_offset, end_offset FROM offset_gaps ORDER BY start_offset")
+        lost = {100 + offset for start, end in gaps for offset in range(start, end)}
+        assert lost
+        assert ids(inline_loader) == sorted(set(range(200)) - lost)
+        verify("loader", sink=SqlTable("target"), engine=engine, kafka_config=inline_loader.config)
+
+    @pytest.mark.parametrize("kind", ["load", "replay"])
+    def test_records_that_expire_faster_than_they_are_read_are_an_error(
+        self, inline_loader: Loader, topic: TopicFactory, kind: str
+    ) -> None:
+        name = topic()
+        kafka, engine = inline_loader.kafka, inline_loader.engine
+        produce(kafka, name, names(0, 100))
+
+        class Expires(InlineLauncher):
+            def __call__(self, job: StageJob) -> None:
+                delete_records(kafka.bootstrap_servers, name, job.slices[0].start + 1)
+                super().__call__(job)
+
+        loader = Loader(kafka, engine, Expires())
+        bounds = OffsetBounds({name: {0: (0, 100)}})
+        run = partial(loader, name) if kind == "load" else partial(Replayer(loader), name, bounds)
+        with pytest.raises(DataLossError, match="8 batches of group 'loader' in a row could not be read"):
+            run(on_data_loss="skip")
+
+        assert rows(engine, "SELECT count(*) FROM offset_batches WHERE state <> 'abandoned' AND row_count > 0") == [
+            (0,)
+        ]
+        # The next run goes on.
+        inline_loader(name, on_data_loss="skip")
+        assert len(ids(inline_loader)) > 90
+
+    def test_a_time_budget_ends_batches_whose_records_expired(self, inline_loader: Loader, topic: TopicFactory) -> None:
+        name = topic()
+        kafka = inline_loader.kafka
+        produce(kafka, name, names(0, 20))
+
+        class Expires(InlineLauncher):
+            def __call__(self, job: StageJob) -> None:
+                delete_records(kafka.bootstrap_servers, name, 8)
+                super().__call__(job)
+
+        loader = Loader(kafka, inline_loader.engine, Expires())
+        limits = Limits(time_budget=timedelta(microseconds=1))
+        assert loader(name, on_data_loss="skip", limits=limits) == LoadResult(complete=False)
+        assert inline_loader(name, on_data_loss="skip").rows == 12
 
     @pytest.mark.broker
     def test_records_not_yet_visible_are_no_failure(  # P04
