@@ -41,9 +41,8 @@ from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
 from airflow_kafka_offsets.loading.stage import StagedBatch, find_staged
-from airflow_kafka_offsets.loading.staging_area import remove_attempt
+from airflow_kafka_offsets.loading.staging_area import directory_of_attempt, remove_attempt, staging_root
 from airflow_kafka_offsets.sinks.target_names import TargetNames
-from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -74,7 +73,8 @@ def find_published(context: LoadContext, batch: Batch, on_data_loss: OnDataLoss)
         context.pipeline.sink.name,
         f"; its {count(lost, 'dead letter')} cannot be had any more" if lost else "",
     )
-    directory = StagingDirectory(batch.staging_uri or "/")
+    staging_dir = context.pipeline.staging.dir
+    directory = directory_of_attempt(batch.batch_id, batch.staging_uri or "", staging_dir) or staging_root(staging_dir)
     return StagedBatch(directory, Manifest(batch.batch_id, "", (), ()), without_dead_letters(reads), is_lost=True)
 
 
@@ -267,7 +267,7 @@ def _resume(context: LoadContext, claim: Claim, options: LoadOptions, batch: Bat
             batch.batch_id,
         )
     published = is_published(context, claim.kind, batch)
-    staged = find_staged(batch, context.recipe.fingerprint, is_published=published)
+    staged = find_staged(batch, context.recipe.fingerprint, pipeline.staging.dir, is_published=published)
     if staged is None and published:
         staged = find_published(context, batch, options.on_data_loss)
     if staged is None and abandon_if_expired(context, claim, options, batch):

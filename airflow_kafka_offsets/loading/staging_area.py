@@ -54,25 +54,32 @@ def create_directory(batch_id: int, staging_dir: str | None) -> StagingDirectory
     return directory
 
 
-def remove_attempt(batch_id: int, uri: str, staging_dir: str | None) -> None:
-    """Remove the directory of an attempt to stage a batch.
+def directory_of_attempt(batch_id: int, uri: str, staging_dir: str | None) -> StagingDirectory | None:
+    """Return the directory of an attempt to stage a batch, which may be read and removed.
 
-    The URI may come from the state tables, which other users may be able to change. Only a directory of this batch
-    below the root of this load is removed.
+    The URI may come from the state tables, which other users may be able to change.
 
     :param staging_dir: where the load stages batches now
+    :return: None, with a warning, for what is not a directory of this batch below the root of this load: it is not
+        opened
     """
     root = staging_root(staging_dir)
-    if _batch_of(root, uri) != batch_id:
-        log.warning(
-            "The staging directory %s of batch %d is left as it is: it is not a directory of this batch in %s, where "
-            "this load stages. A load with its staging directory removes it after Staging.retention",
-            uri,
-            batch_id,
-            root.uri,
-        )
-        return
-    _remove(StagingDirectory(uri))
+    if _batch_of(root, uri) == batch_id:
+        return StagingDirectory(uri)
+    log.warning(
+        "The staging directory %s of batch %d is left as it is: it is not a directory of this batch in %s, where "
+        "this load stages. A load with its staging directory removes it after Staging.retention",
+        uri,
+        batch_id,
+        root.uri,
+    )
+    return None
+
+
+def remove_attempt(batch_id: int, uri: str, staging_dir: str | None) -> None:
+    """Remove the directory of an attempt to stage a batch, see `directory_of_attempt`."""
+    if (directory := directory_of_attempt(batch_id, uri, staging_dir)) is not None:
+        _remove(directory)
 
 
 def clean_up(ledger: Ledger, pipeline: Pipeline) -> None:

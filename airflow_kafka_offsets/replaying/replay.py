@@ -220,7 +220,7 @@ def _stage_and_commit(
     began, batch = time.monotonic(), claim.batch
     with prefer_fenced_error(claim):
         published = is_published(context, claim.kind, batch)
-        staged = find_staged(batch, context.recipe.fingerprint, is_published=published)
+        staged = find_staged(batch, context.recipe.fingerprint, context.pipeline.staging.dir, is_published=published)
         if staged is None and published:
             staged = find_published(context, batch, on_data_loss)
         again = _plan_again(context, claim, on_data_loss) if staged is None else None
