@@ -111,9 +111,9 @@ class TestCleanUp:
             raise PermissionError("AccessDenied")
 
         monkeypatch.setattr(StagingDirectory, "remove", refuse)
-        options = {"staging": Staging(dir=str(tmp_path), retention=timedelta(microseconds=1))}
+        staging = Staging(dir=str(tmp_path), retention=timedelta(microseconds=1))
 
-        assert inline_loader(name, **options).rows == 5
+        assert inline_loader(name, staging=staging).rows == 5
 
         warnings = [message for message in caplog.messages if "could not be removed: AccessDenied" in message]
         # The other is that of the batch.

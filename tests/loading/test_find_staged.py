@@ -153,9 +153,12 @@ class TestDirectoriesThatAreNotTheBatchs:
         named = uri.format(root=root, elsewhere=elsewhere)
         opened: list[str] = []
         open_directory = StagingDirectory.__init__
-        monkeypatch.setattr(
-            StagingDirectory, "__init__", lambda self, uri: (opened.append(uri), open_directory(self, uri))[1]
-        )
+
+        def note(self: StagingDirectory, uri: str) -> None:
+            opened.append(uri)
+            open_directory(self, uri)
+
+        monkeypatch.setattr(StagingDirectory, "__init__", note)
 
         assert find_staged(replace(batch(RANGE), state="staged", staging_uri=named), WANTED, str(root)) is None
 
