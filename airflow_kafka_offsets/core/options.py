@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, Literal, cast, get_args
 from urllib.parse import urlsplit
 
-from airflow_kafka_offsets.core.addresses import holds_credentials
+from airflow_kafka_offsets.core.addresses import URI_OPTIONS, holds_credentials
 from airflow_kafka_offsets.core.parameters import (
     COUNT,
     DURATION,
@@ -185,7 +185,8 @@ class Staging(Options):
             return
         if holds_credentials(self.dir):
             raise ConfigurationError(
-                "Staging.dir must not hold credentials: they would be stored in the history of batches"
+                "Staging.dir must not hold credentials, which would be stored in the history of batches, and takes no "
+                f"options but {', '.join(sorted(URI_OPTIONS))}"
             )
         if not urlsplit(self.dir).scheme and not self.dir.startswith("/"):
             raise ConfigurationError(f"Staging.dir must be an absolute path or a URI; got dir={self.dir!r}")

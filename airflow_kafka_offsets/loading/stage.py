@@ -32,7 +32,7 @@ from airflow_kafka_offsets.ledger.batches import begin_staging, mark_staged
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.loading.context import BatchContext
-from airflow_kafka_offsets.loading.staging_area import create_directory, remove_attempt
+from airflow_kafka_offsets.loading.staging_area import create_directory, directory_of_attempt, remove_attempt
 from airflow_kafka_offsets.spark.driver import failure
 from airflow_kafka_offsets.spark.failures import reported_failures
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
@@ -232,10 +232,13 @@ def _launch(launcher: Launcher, job: StageJob) -> None:
         raise cause from None if isinstance(cause, TransformError) else error
 
 
-def find_staged(batch: Batch, fingerprint: str, *, is_published: bool = False) -> StagedBatch | None:
+def find_staged(
+    batch: Batch, fingerprint: str, staging_dir: str | None, *, is_published: bool = False
+) -> StagedBatch | None:
     """Return the files that an earlier attempt staged, or None where the batch has to be staged.
 
     :param fingerprint: of the pipeline as it is now
+    :param staging_dir: where it stages batches now
     :param is_published: whether the target has the rows, which are committed as they are, whatever the pipeline would
         make of them now
     """
@@ -243,7 +246,9 @@ def find_staged(batch: Batch, fingerprint: str, *, is_published: bool = False) -
     if batch.state != "staged" or uri is None:
         return None
     try:
-        staged = _read_staged(StagingDirectory(uri), batch)
+        if (directory := directory_of_attempt(number, uri, staging_dir)) is None:
+            return None
+        staged = _read_staged(directory, batch)
         if staged.manifest.fingerprint != fingerprint and not is_published:
             log.warning("Batch %d was staged with other columns or another transform, and is staged again", number)
         elif (name := staged.incomplete_file()) is not None:

@@ -192,7 +192,10 @@ def resolve_bounds(
         ranges = bounds.read()
     ranges = tuple(range_ for range_ in ranges if len(range_))
     _check_topics(ranges, topics)
-    return ranges, cluster.logs(sorted({range_.topic for range_ in ranges})) if ranges else {}
+    # With a topic id, they were planned; others may be beyond the end.
+    planned = {range_.topic_partition: range_.end for range_ in ranges if range_.topic_id is not None}
+    logs = cluster.logs_of_partitions(range_.topic_partition for range_ in ranges)
+    return ranges, cluster.extended(logs, planned)
 
 
 def fit_to_logs(ranges: Iterable[OffsetRange], logs: Logs, on_data_loss: OnDataLoss) -> Plan:

@@ -32,7 +32,15 @@ from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCom
 from airflow_kafka_offsets.loading.load import prefer_fenced_error
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.loading.plan import EXPIRED, find_published, is_published, log_gaps, log_planned
+from airflow_kafka_offsets.loading.plan import (
+    EXPIRED,
+    MOST_EXPIRED,
+    expired_too_often,
+    find_published,
+    is_published,
+    log_gaps,
+    log_planned,
+)
 from airflow_kafka_offsets.loading.stage import find_staged
 from airflow_kafka_offsets.loading.staging_area import clean_up
 from airflow_kafka_offsets.replaying.bounds import (
@@ -202,23 +210,30 @@ def _plan(
     return batches
 
 
-def _stage_and_commit(context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLoss) -> LoadResult:
-    """Stage and commit an open batch of this or an earlier try."""
+def _stage_and_commit(
+    context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLoss, expired: int = 0
+) -> LoadResult:
+    """Stage and commit an open batch of this or an earlier try.
+
+    :param expired: how many batches of the same offsets were abandoned before
+    """
     began, batch = time.monotonic(), claim.batch
     with prefer_fenced_error(claim):
         published = is_published(context, claim.kind, batch)
-        staged = find_staged(batch, context.recipe.fingerprint, is_published=published)
+        staged = find_staged(batch, context.recipe.fingerprint, context.pipeline.staging.dir, is_published=published)
         if staged is None and published:
             staged = find_published(context, batch, on_data_loss)
         again = _plan_again(context, claim, on_data_loss) if staged is None else None
         if again is None:
             try:
                 return stage_and_commit(context, claim, batch, staged, began)
-            except DataLossError:
+            except DataLossError as error:
                 again = _plan_again(context, claim, on_data_loss)
                 if again is None:
                     raise
-    return _stage_and_commit(context, again, on_data_loss)
+                if expired + 1 == MOST_EXPIRED:
+                    raise expired_too_often(batch, error) from error
+    return _stage_and_commit(context, again, on_data_loss, expired + 1)
 
 
 def _plan_again(context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLoss) -> ReplayClaim | None:
@@ -229,7 +244,7 @@ def _plan_again(context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLo
     :raises DoubleLoadError: records would be duplicated by now
     """
     batch = claim.batch
-    logs = context.cluster.logs(sorted({range_.topic for range_ in batch.ranges}))
+    logs = context.cluster.logs_of_ranges(batch.ranges)
     plan = fit_to_logs(batch.ranges, logs, on_data_loss)
     # The commit checks this again; here it saves a Spark application.
     with claim.ledger.connect() as conn:

@@ -205,7 +205,8 @@ def split_job(job: StageJob) -> SentJob:
     plain = secrets.token_bytes(_SALT_BYTES) + json.dumps(values).encode()
     half = secrets.token_bytes(len(plain))
     text = _combined(plain, half).hex()
-    StagingDirectory(job.staging_uri).write_text(SECRETS_FILE, text)
+    # The job may be sent again, into another session.
+    StagingDirectory(job.staging_uri).write_again(SECRETS_FILE, text)
     return SentJob(replace(job, kafka_config={}, connections={}), half, _digest(text))
 
 

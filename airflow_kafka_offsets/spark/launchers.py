@@ -5,12 +5,10 @@ Spark.
 from __future__ import annotations
 
 import atexit
-import shutil
 import sys
-import tempfile
 import threading
 import uuid
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,7 +17,7 @@ from weakref import WeakSet
 
 from airflow_kafka_offsets.spark.driver import run, stage_here
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.package import write_package
+from airflow_kafka_offsets.spark.package import temporary_directory, write_package
 from airflow_kafka_offsets.spark.progress import display_here
 
 if TYPE_CHECKING:
@@ -162,9 +160,9 @@ def _archive() -> Path:
     """Return this process's archive. It is kept until the process ends: Spark fetches it whenever an executor
     starts.
     """
-    directory = tempfile.mkdtemp(prefix="kafka-offsets-")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    return write_package(Path(directory) / "airflow_kafka_offsets.zip")
+    until_exit = ExitStack()
+    atexit.register(until_exit.close)
+    return write_package(until_exit.enter_context(temporary_directory()) / "airflow_kafka_offsets.zip")
 
 
 def _owner(spark: SparkSession) -> SparkSession | SparkContext:

@@ -51,7 +51,8 @@ class KafkaComparison:
             return []
         log_identity.check_cluster(group_id, cluster_of(conn, tables, group_id), self._cluster.cluster_id())
         logs = self._cluster.logs(topics)
-        log_identity.check_positions(positions, logs, topics)
+        offsets = {tp: position.offset for tp, position in positions.items()}
+        log_identity.check_positions(positions, self._cluster.extended(logs, offsets), topics)
         return [violation for span in spans for violation in self._compare(snapshot, span, logs)]
 
     def _compare(
@@ -92,7 +93,7 @@ class KafkaComparison:
                 return
             except DataLossError:
                 tp = TopicPartition(slice_.topic, slice_.partition)
-                beginning = self._cluster.logs([slice_.topic])[tp].beginning
+                beginning = self._cluster.logs_of_partitions([tp])[tp].beginning
                 if beginning <= slice_.start:
                     raise
                 slice_ = replace(slice_, start=min(beginning, slice_.end))
