@@ -100,9 +100,6 @@ class TaskBody:
     source: str = field(repr=False)
     modules: Sequence[str] = ()
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "modules", tuple(self.modules))
-
     @classmethod
     def of(
         cls, function: Callable[..., Any], arguments: Mapping[str, Any] | None = None, modules: Sequence[str] = ()

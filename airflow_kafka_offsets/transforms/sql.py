@@ -55,7 +55,7 @@ class Sql(Templated):
     template_fields: ClassVar[tuple[str, ...]] = ("query",)
     query: str
     planned: str = field(default="", repr=False, kw_only=True)
-    columns: str | None = field(default=None, repr=False, kw_only=True)
+    columns: pa.Schema | None = field(default=None, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.query, str) or not self.query.strip():
@@ -78,7 +78,7 @@ class Sql(Templated):
                 "where Spark's executors run"
             )
         from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
-        from airflow_kafka_offsets.transforms.columns import known_columns, to_text
+        from airflow_kafka_offsets.transforms.columns import known_columns
 
         planned = resolved(self.query, check(self.query), columns.names)
         found = self._plan(planned, columns)
@@ -86,7 +86,7 @@ class Sql(Templated):
         if dropped:
             planned = with_columns(planned, dropped)
             found = self._plan(planned, columns)
-        return replace(self, planned=planned, columns=to_text(known_columns(found, self._what)))
+        return replace(self, planned=planned, columns=known_columns(found, self._what))
 
     def _plan(self, query: str, columns: pa.Schema) -> pa.Schema:
         """Return what a text selects, as datafusion plans it.
@@ -114,14 +114,11 @@ class Sql(Templated):
         return f"Sql({shortened(self.query, 200)!r})"
 
     def result(self) -> pa.Schema | None:
-        from airflow_kafka_offsets.transforms.columns import from_text
-
-        return from_text(self.columns)
+        return self.columns
 
     def function(self, columns: pa.Schema) -> BatchFunction:
-        result = self.result()
-        assert result is not None  # see `prepared`
-        return _Function(self._what, self.planned, result)
+        assert self.columns is not None  # see `prepared`
+        return _Function(self._what, self.planned, self.columns)
 
 
 class _FailedError(Exception):

@@ -67,11 +67,11 @@ class Lines:
         return decode
 
 
-class ThroughJson(InlineLauncher):
-    """Runs what a submitted application would read from its job file."""
+class ThroughText(InlineLauncher):
+    """Runs what a submitted application would get."""
 
     def __call__(self, job: StageJob) -> None:
-        copy = StageJob.from_json(job.to_json())
+        copy = StageJob.from_text(job.to_text())
         assert copy == job
         super().__call__(copy)
 
@@ -89,7 +89,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
 @pytest.fixture
 def loader(kafka: Kafka, tmp_path: Path) -> Iterator[Loader]:
     engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
-    yield Loader(kafka, engine, ThroughJson())
+    yield Loader(kafka, engine, ThroughText())
     engine.dispose()
 
 
