@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_kafka_offsets.core.templates import Templated
 from airflow_kafka_offsets.exceptions import ConfigurationError, TransformError
+from airflow_kafka_offsets.transforms.transform import Transformed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_kafka_offsets.transforms.transform import BatchFunction, Transformed
+    from airflow_kafka_offsets.transforms.transform import BatchFunction
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +113,6 @@ class _Function:
         import pyarrow as pa
 
         from airflow_kafka_offsets.transforms.columns import cast, check_origin, known_columns, places
-        from airflow_kafka_offsets.transforms.transform import Transformed
         from airflow_kafka_offsets.transforms.user_errors import user_error
 
         try:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, cast
 
+from airflow_kafka_offsets.transforms.transform import Transformed
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_kafka_offsets.formats.record_format import BadRecord
-    from airflow_kafka_offsets.transforms.transform import BatchFunction, BatchTransform, Transformed
+    from airflow_kafka_offsets.transforms.transform import BatchFunction, BatchTransform
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,6 @@ class _Function:
         import pyarrow as pa
 
         from airflow_kafka_offsets.staging.rows import join
-        from airflow_kafka_offsets.transforms.transform import Transformed
 
         bad: list[BadRecord] = []
         places = list(range(rows.num_rows))

@@ -11,13 +11,13 @@ from airflow_kafka_offsets.core.bisection import Run, split_at_failures
 from airflow_kafka_offsets.core.templates import Templated, holds_template
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.transforms.sql_text import RECORDS, check, resolved, with_columns
+from airflow_kafka_offsets.transforms.transform import RECORDS, Transformed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_kafka_offsets.formats.record_format import BadRecord
-    from airflow_kafka_offsets.transforms.transform import BatchFunction, Transformed
+    from airflow_kafka_offsets.transforms.transform import BatchFunction
 
 _OPTIONS = {
     # Names are quoted where they are columns; what follows AS stays as it is written.
@@ -60,8 +60,10 @@ class Sql(Templated):
     def __post_init__(self) -> None:
         if not isinstance(self.query, str) or not self.query.strip():
             raise ConfigurationError(f"Sql needs the text of a SELECT from records; got {self.query!r}")
-        # Spark's driver need not have sqlglot.
         if not self.planned and not holds_template(self.query):
+            # Spark's driver need not have sqlglot.
+            from airflow_kafka_offsets.transforms.sql_text import check
+
             check(self.query)
 
     @property
@@ -79,6 +81,7 @@ class Sql(Templated):
             )
         from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
         from airflow_kafka_offsets.transforms.columns import known_columns
+        from airflow_kafka_offsets.transforms.sql_text import check, resolved, with_columns
 
         planned = resolved(self.query, check(self.query), columns.names)
         found = self._plan(planned, columns)
@@ -134,7 +137,6 @@ class _Function:
 
     def __call__(self, rows: pa.RecordBatch) -> Transformed:
         from airflow_kafka_offsets.formats.record_format import BadRecord
-        from airflow_kafka_offsets.transforms.transform import Transformed
 
         good: list[pa.RecordBatch] = []
         bad: list[BadRecord] = []

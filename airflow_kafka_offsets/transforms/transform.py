@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.formats.record_format import BadRecord
 
 
+RECORDS = "records"
+"""The name of the decoded records in SQL."""
+
+
 class Transformed(NamedTuple):
     """The rows that a transform makes of a batch.
 
