@@ -83,8 +83,8 @@ def refuse_double(conn: Connection, tables: Tables, replay: Replay, ranges: Sequ
 
 
 def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
+    known = group_table(conn, tables, replay.group_id)
     if replay.replace:
-        known = group_table(conn, tables, replay.group_id)
         if known is None:
             raise ConfigurationError(
                 f"replace=True removes what group {replay.group_id!r} loaded, and it has loaded nothing yet: there is "
@@ -97,7 +97,6 @@ def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges
         )
     if replay.upsert:
         return
-    known = group_table(conn, tables, replay.group_id)
     shared = TargetNames(conn).shared(known.name, replay.target) if known is not None else None
     if known is not None and shared is not None:
         raise DoubleLoadError(
@@ -125,11 +124,7 @@ def refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Seq
     earlier = conn.execute(
         sa.select(range_rows, batches.records_since_ms, batches.records_until_ms, batches.target_table)
         .join(tables.offset_batches, range_rows.c.batch_id == batches.batch_id)
-        .where(
-            of_task(tables, replay.group_id, replay.owner),
-            batches.kind == "replay",
-            batches.state != "abandoned",
-        )
+        .where(of_task(tables, replay.group_id, replay.owner), batches.kind == "replay", batches.state != "abandoned")
     ).all()
     names = TargetNames(conn)
     requested: dict[TopicPartition, list[Span]] = defaultdict(list)
@@ -272,12 +267,10 @@ def batch_of(ledger: Ledger, group_id: str, batch_id: int) -> Batch:
             sa.select(batches).where(batches.c.batch_id == batch_id, batches.c.consumer_group == group_id)
         ).one_or_none()
         if row is None or row.kind not in ("load", "replay"):
-            kind = (
-                f"batch {batch_id} is of kind {row.kind!r}"
-                if row is not None
-                else "the history knows none of that number"
-            )
-            raise ConfigurationError(f"Group {group_id!r} has no batch {batch_id} that loaded something: {kind}")
+            why = "the history knows none of that number"
+            if row is not None:
+                why = f"batch {batch_id} is of kind {row.kind!r}"
+            raise ConfigurationError(f"Group {group_id!r} has no batch {batch_id} that loaded something: {why}")
         return as_batch(conn, ledger.tables, row)
 
 
