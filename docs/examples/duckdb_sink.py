@@ -18,7 +18,7 @@ from urllib.parse import quote
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseBusyError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.sinks.sink import Connections, Sink
-from airflow_kafka_offsets.sinks.table import Dataset, Output, PublicationState, PublishedTarget, Table, Target
+from airflow_kafka_offsets.sinks.table import Dataset, Output, PublishedTarget, Table, Target
 from airflow_kafka_offsets.sinks.target_rows import DuplicatedOffsets, Removed, RowCount, TargetRows
 
 if TYPE_CHECKING:
@@ -179,9 +179,9 @@ class ConnectedTable(Table):
                 opened.file.execute(f"INSERT INTO {opened.table} BY NAME FROM _written")
             opened.take(output)
 
-    def state(self, output: Output) -> PublicationState:
+    def last_number(self, output: Output) -> int:
         with self.sink.opened() as opened:
-            return output.state(*opened.last(output)[:2])
+            return opened.last(output)[0]
 
     def retire(self, output: Output) -> list[Removed]:
         with self.sink.opened() as opened:
