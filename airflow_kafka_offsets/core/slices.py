@@ -28,11 +28,10 @@ def split(ranges: Sequence[OffsetRange], slice_offsets: int, *, writes_files: bo
     Parallelism would otherwise stop at the number of partitions, and a skewed partition would decide how long a batch
     takes. The first slices of all ranges come first, then the second ones: retention takes the oldest records.
 
-    :param slice_offsets: the most offsets of a slice; a large batch that writes files has up to eight times as many
+    :param slice_offsets: the most offsets of a slice, at least 1; a large batch that writes files has up to eight times
+        as many
     :param writes_files: whether tasks write the files of the target, as for a lake table
     """
-    if slice_offsets < 1:
-        raise ValueError(f"slice_offsets must be at least 1, got {slice_offsets}")
     most = max(slice_offsets, _file_offsets(ranges, slice_offsets) if writes_files else 0)
     pieces = [(range_, start, end) for range_ in ranges for start, end in _pieces(range_.start, range_.end, most)]
     pieces.sort(key=lambda piece: piece[1] - piece[0].start)

@@ -171,7 +171,7 @@ class SparkApplication:
         # It sends nothing by itself, so that only its end can be read.
         elif wait([self._connection, self._ended], timeout=0):
             raise ApplicationEndedError
-        self._send(job.to_json())
+        self._send(job.to_text())
         if self._answer() is not Answer.BEGUN:
             if not is_first:
                 raise ApplicationEndedError

@@ -53,7 +53,18 @@ def is_published(context: LoadContext, kind: str, batch: Batch) -> bool:
     return batch.is_publishing and context.publication(batch, kind).is_published()
 
 
-def find_published(context: LoadContext, batch: Batch, on_data_loss: OnDataLoss) -> StagedBatch | None:
+def find_files(context: LoadContext, kind: str, batch: Batch, on_data_loss: OnDataLoss) -> StagedBatch | None:
+    """Return the files of an open batch that an earlier attempt completed; without them, the batch as the target has
+    it. None where it has to be staged.
+
+    :raises PlanningError: a log is not the one that the batch was planned from
+    """
+    published = is_published(context, kind, batch)
+    staged = find_staged(batch, context.recipe.fingerprint, context.pipeline.staging.dir, is_published=published)
+    return _find_published(context, batch, on_data_loss) if staged is None and published else staged
+
+
+def _find_published(context: LoadContext, batch: Batch, on_data_loss: OnDataLoss) -> StagedBatch | None:
     """Return a batch that the target has, where neither its files nor its records are there any more: these rows are
     the only copy, and the positions follow them. What its dead letters held is lost.
 
@@ -266,10 +277,7 @@ def _resume(context: LoadContext, claim: Claim, options: LoadOptions, batch: Bat
             "made with those of this attempt",
             batch.batch_id,
         )
-    published = is_published(context, claim.kind, batch)
-    staged = find_staged(batch, context.recipe.fingerprint, pipeline.staging.dir, is_published=published)
-    if staged is None and published:
-        staged = find_published(context, batch, options.on_data_loss)
+    staged = find_files(context, claim.kind, batch, options.on_data_loss)
     if staged is None and abandon_if_expired(context, claim, options, batch):
         return None
     action = "staging it" if staged is None else "committing its files"

@@ -36,12 +36,11 @@ from airflow_kafka_offsets.loading.plan import (
     EXPIRED,
     MOST_EXPIRED,
     expired_too_often,
-    find_published,
+    find_files,
     is_published,
     log_gaps,
     log_planned,
 )
-from airflow_kafka_offsets.loading.stage import find_staged
 from airflow_kafka_offsets.loading.staging_area import clean_up
 from airflow_kafka_offsets.replaying.bounds import (
     Bounds,
@@ -54,16 +53,7 @@ from airflow_kafka_offsets.replaying.bounds import (
     resolve_bounds,
     taken_span,
 )
-from airflow_kafka_offsets.replaying.replay_batches import (
-    Replay,
-    ReplayBatch,
-    ReplayClaim,
-    ReplayedBatch,
-    batch_of,
-    plan_again,
-    record_replay,
-    refuse_double,
-)
+from airflow_kafka_offsets.replaying.replay_batches import Replay, ReplayBatch, ReplayClaim, ReplayedBatch, batch_of
 from airflow_kafka_offsets.spark.job import Launcher
 
 log = logging.getLogger(__name__)
@@ -150,7 +140,7 @@ def replay(
             reason=reason,
             who=who,
         )
-        batches = record_replay(ledger, request, cluster_id=context.cluster_id)
+        batches = request.record(ledger, cluster_id=context.cluster_id)
         if replace:
             settle_dead_letter_batches(ledger, context.table, pipeline.group_id)
         run_pending_cleanups(ledger, context.table, pipeline.group_id)
@@ -203,7 +193,7 @@ def _plan(
         log.info("Nothing to replay for group %r: no offsets within %s", pipeline.group_id, request.scenario)
         return []
     plans = plan_parts(ranges, logs, max_records, on_data_loss)
-    batches = record_replay(ledger, request, plans, cluster_id=context.cluster_id)
+    batches = request.record(ledger, plans, cluster_id=context.cluster_id)
     for planned in batches:
         log_gaps(planned.batch.gaps)
         log_planned(planned.batch, "replay")
@@ -219,10 +209,7 @@ def _stage_and_commit(
     """
     began, batch = time.monotonic(), claim.batch
     with prefer_fenced_error(claim):
-        published = is_published(context, claim.kind, batch)
-        staged = find_staged(batch, context.recipe.fingerprint, context.pipeline.staging.dir, is_published=published)
-        if staged is None and published:
-            staged = find_published(context, batch, on_data_loss)
+        staged = find_files(context, claim.kind, batch, on_data_loss)
         again = _plan_again(context, claim, on_data_loss) if staged is None else None
         if again is None:
             try:
@@ -248,13 +235,13 @@ def _plan_again(context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLo
     plan = fit_to_logs(batch.ranges, logs, on_data_loss)
     # The commit checks this again; here it saves a Spark application.
     with claim.ledger.connect() as conn:
-        refuse_double(conn, claim.ledger.tables, claim.replay, batch.ranges)
+        claim.refuse_double(conn)
     # It may have been published since it was read: then it is not abandoned.
     if not plan.gaps or is_published(context, claim.kind, batch_of(claim.ledger, claim.group_id, batch.batch_id)):
         return None
     plan = fit_to_logs(requested_ranges(batch), logs, on_data_loss)
     log.warning("Batch %d, a replay for group %r, is abandoned: %s", batch.batch_id, batch.group_id, EXPIRED)
-    again = plan_again(claim, plan, EXPIRED)
+    again = claim.plan_again(plan, EXPIRED)
     log_gaps(again.batch.gaps)
     return again
 

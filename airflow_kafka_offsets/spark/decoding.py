@@ -79,13 +79,10 @@ def decode_rows(records: pa.RecordBatch, decode: Decoder, slice_: Slice) -> Deco
         offsets = records.column("offset")
         within = f"{slice_.topic}[{slice_.partition}], offsets {offsets[0].as_py()}..{offsets[-1].as_py()}"
         raise type(error)(f"{within}: {error}") from None
-    good = records
     if bad:
-        is_good = [True] * records.num_rows
-        for record in bad:
-            is_good[record.row] = False
-        good = records.filter(pa.array(is_good))
-    return Decoded(add_origin(rows, good, slice_.topic, slice_.partition), bad)
+        undecoded = {record.row for record in bad}
+        records = records.filter(pa.array([row not in undecoded for row in range(records.num_rows)]))
+    return Decoded(add_origin(rows, records, slice_.topic, slice_.partition), bad)
 
 
 def transform_rows(

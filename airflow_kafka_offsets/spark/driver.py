@@ -76,7 +76,7 @@ def main(path: str) -> int:
     lines = jobs.lines()
     # Where there is no line, the launcher is gone, and there are no jobs either.
     application = Application(json.loads(next(lines, "{}")))
-    for job in map(StageJob.from_json, lines):
+    for job in map(StageJob.from_text, lines):
         if application.is_stopped():
             jobs.answer(Answer.STOPPED)
             return 1

@@ -154,9 +154,3 @@ def test_an_empty_range_gives_no_slice_and_takes_no_index() -> None:
 
 def test_no_ranges_give_no_slices() -> None:
     assert split([], 10) == []
-
-
-@pytest.mark.parametrize("slice_offsets", [0, -1])
-def test_a_maximum_below_one_is_refused_with_its_value(slice_offsets: int) -> None:
-    with pytest.raises(ValueError, match=f"got {slice_offsets}"):
-        split([offset_range("t", 0, 0, 10)], slice_offsets)
