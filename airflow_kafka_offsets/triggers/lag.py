@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,6 +19,8 @@ from weakref import WeakKeyDictionary
 from airflow.observability import stats
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
+from airflow_kafka_offsets.core.options import ruled
+from airflow_kafka_offsets.core.parameters import DURATION
 from airflow_kafka_offsets.hooks.metrics import emit_lag, emit_poll
 from airflow_kafka_offsets.lag.thresholds import Edge, Judgement, LagWatch
 
@@ -142,7 +144,7 @@ class KafkaLagEventTrigger(_LagTrigger, BaseEventTrigger):
 
     templated: ClassVar[Sequence[str]] = ()
 
-    rearm_after: timedelta = timedelta(minutes=30)
+    rearm_after: timedelta = field(default=timedelta(minutes=30), metadata=ruled(DURATION))
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll without end."""
