@@ -18,7 +18,7 @@ from airflow_kafka_offsets.ledger import overview
 from airflow_kafka_offsets.ledger.overview import HistoryPoint, history_points
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.plugin.access import not_found
-from airflow_kafka_offsets.plugin.group_request import GroupRequest, GroupRequestDep, rewinds_are_on
+from airflow_kafka_offsets.plugin.group_request import GroupRequestDep, rewinds_are_on
 from airflow_kafka_offsets.plugin.group_rows import partition_share
 from airflow_kafka_offsets.plugin.group_targets import GroupTarget
 
@@ -31,14 +31,35 @@ _BATCHES, _PARTS, _DEAD_LETTERS, _POINTS = 50, 500, 20, 200
 
 @router.get("/group")
 def group_page(request: GroupRequestDep) -> HTMLResponse:
-    """Return the page of a group."""
-    return request.page("group.html", **_group(request))
+    """Return the page of a group, with which it also refreshes itself."""
 
+    def read(conn: Connection, tables: Tables) -> tuple[list[PartitionLag], list[overview.Row], GroupTarget]:
+        committed = group_states(conn, tables, [request.group_id])[request.group_id].committed()
+        stored = [PartitionLag(*tp, position=each.position.offset) for tp, each in sorted(committed.items())]
+        return stored, overview.batches(conn, tables, request.group_id, _BATCHES + 1), request.target(conn, tables)
 
-@router.get("/group/now")
-def group_now(request: GroupRequestDep) -> HTMLResponse:
-    """Return what of the page changes, with which it refreshes itself."""
-    return request.page("group_now.html", **_group(request))
+    found = request.find(read)
+    stored, batches, target = found.more
+    discovery = request.readings.sources(time.monotonic())[request.source]
+    (look,) = request.readings.look({request.source: discovery}, _LAG_SECONDS)
+    row = look.row(found.summary)
+    partitions = worst_first(row.report) if row.report is not None else stored
+    edits = request.edits(found)
+    return request.page(
+        "group.html",
+        now=found.now,
+        row=row,
+        lag_note=request.caller.text(row.lag_problem) if row.lag_problem is not None else None,
+        lag_age=look.lags.age,
+        partitions=[(partition, partition_share(partition)) for partition in partitions[:_PARTS]],
+        partitions_left_out=max(0, len(partitions) - _PARTS),
+        batches=batches[:_BATCHES],
+        has_more_batches=len(batches) > _BATCHES,
+        sees_records=request.caller.sees_records(request.source, found.summary),
+        can_rewind=edits and rewinds_are_on(),
+        can_verify=target.can_verify,
+        ticket=request.issue("verify") if edits and target.can_verify else None,
+    )
 
 
 @router.get("/group/history")
@@ -129,37 +150,6 @@ def dead_letters(
         number=page_number,
         is_last=len(found.more) <= _DEAD_LETTERS,
     )
-
-
-def _group(request: GroupRequest) -> dict[str, Any]:
-    """Return the values of the templates of a group."""
-
-    def read(conn: Connection, tables: Tables) -> tuple[list[PartitionLag], list[overview.Row], GroupTarget]:
-        committed = group_states(conn, tables, [request.group_id])[request.group_id].committed()
-        stored = [PartitionLag(*tp, position=each.position.offset) for tp, each in sorted(committed.items())]
-        return stored, overview.batches(conn, tables, request.group_id, _BATCHES + 1), request.target(conn, tables)
-
-    found = request.find(read)
-    stored, batches, target = found.more
-    discovery = request.readings.sources(time.monotonic())[request.source]
-    (look,) = request.readings.look({request.source: discovery}, _LAG_SECONDS)
-    row = look.row(found.summary)
-    partitions = worst_first(row.report) if row.report is not None else stored
-    edits = request.edits(found)
-    return {
-        "now": found.now,
-        "row": row,
-        "lag_note": request.caller.text(row.lag_problem) if row.lag_problem is not None else None,
-        "lag_age": look.lags.age,
-        "partitions": [(partition, partition_share(partition)) for partition in partitions[:_PARTS]],
-        "partitions_left_out": max(0, len(partitions) - _PARTS),
-        "batches": batches[:_BATCHES],
-        "has_more_batches": len(batches) > _BATCHES,
-        "sees_records": request.caller.sees_records(request.source, found.summary),
-        "can_rewind": edits and rewinds_are_on(),
-        "can_verify": target.can_verify,
-        "ticket": request.issue("verify") if edits and target.can_verify else None,
-    }
 
 
 def worst_first(report: LagReport) -> list[PartitionLag]:

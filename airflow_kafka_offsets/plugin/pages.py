@@ -88,22 +88,10 @@ def groups_page(request: Request, caller: CallerDep, readings: ReadingsDep) -> H
     return page(request, "groups.html", overview=overview(readings, caller), dag_id=None)
 
 
-@router.get("/groups")
-def groups(request: Request, caller: CallerDep, readings: ReadingsDep) -> HTMLResponse:
-    """Return the table alone, with which the page refreshes itself."""
-    return page(request, "groups_table.html", overview=overview(readings, caller), dag_id=None)
-
-
 @router.get("/dags/{dag_id}", dependencies=[READS_DAG])
 def dag_page(request: Request, dag_id: str, caller: CallerDep, readings: ReadingsDep) -> HTMLResponse:
     """Return the page of the groups of a DAG."""
     return page(request, "groups.html", overview=overview(readings, caller, dag_id), dag_id=dag_id)
-
-
-@router.get("/dags/{dag_id}/groups", dependencies=[READS_DAG])
-def dag_groups(request: Request, dag_id: str, caller: CallerDep, readings: ReadingsDep) -> HTMLResponse:
-    """Return the table of the groups of a DAG alone."""
-    return page(request, "groups_table.html", overview=overview(readings, caller, dag_id), dag_id=dag_id)
 
 
 @router.get("/static/{name}")

@@ -171,13 +171,17 @@ def _write(event: str, source: Source, group_id: str, who: str, dag_id: str | No
 @router.get("/verification")
 def verification_page(request: GroupRequestDep) -> Response:
     """Return the results of a group, the newest first."""
-    return _answer(request, "verification.html")
-
-
-@router.get("/verification/now")
-def verification_now(request: GroupRequestDep) -> Response:
-    """Return what of the page changes, with which it refreshes itself."""
-    return _answer(request, "verification_now.html")
+    found = request.find(request.target)
+    target = found.more
+    return request.page(
+        "verification.html",
+        now=found.now,
+        target=target,
+        results=_verifications(request).latest(request.source, request.group_id),
+        command=verify_command(request.source, request.group_id, target) if not target.can_verify else None,
+        verifiers=[task for task in target.verifiers if task[0] in request.caller.readable_dags],
+        ticket=request.issue("verify") if request.edits(found) else None,
+    )
 
 
 @router.post("/verification", dependencies=[FROM_THIS_SITE])
@@ -198,17 +202,3 @@ def start(request: GroupRequestDep, form: FormDep) -> Response:
 def _verifications(request: GroupRequest) -> Verifications:
     verifications: Verifications = request.http.app.state.verifications
     return verifications
-
-
-def _answer(request: GroupRequest, template: str) -> Response:
-    found = request.find(request.target)
-    target = found.more
-    return request.page(
-        template,
-        now=found.now,
-        target=target,
-        results=_verifications(request).latest(request.source, request.group_id),
-        command=verify_command(request.source, request.group_id, target) if not target.can_verify else None,
-        verifiers=[task for task in target.verifiers if task[0] in request.caller.readable_dags],
-        ticket=request.issue("verify") if request.edits(found) else None,
-    )

@@ -41,7 +41,7 @@ def test_the_table_has_what_a_group_needs(web: Web, orders: str) -> None:
 def test_a_batch_that_nobody_finishes_needs_attention(web: Web, loader: Loader, orders: str) -> None:
     leave_open(loader, orders)
 
-    page = web.get("/groups").text
+    page = web.get("/").text
 
     assert '<tr class="warning"' in page
     assert "batch 2 is open, and no run holds the group" in page
@@ -149,7 +149,7 @@ def test_a_database_that_does_not_answer_delays_no_other(
 
     object.__setattr__(web.readings.connections, "database", database)
 
-    while "group=loader" not in (page := web.get("/groups").text):
+    while "group=loader" not in (page := web.get("/").text):
         pass
 
     assert "The database of connection &#39;dead&#39; has not answered yet" in page
@@ -221,7 +221,7 @@ def test_500_groups_take_a_few_queries(airflow_home: AirflowHome, postgres_engin
     sa.event.listen(postgres_engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
     web = Web(readings({"warehouse": postgres_engine}, kafka))
 
-    page = web.get("/groups").text
+    page = web.get("/").text
 
     assert page.count("<tr class=") == 500
     # For the table and for the lag, each with the check of the version.
