@@ -7,7 +7,7 @@ import socket
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import sqlalchemy as sa
 from airflow.sdk import BaseHook
@@ -286,7 +286,8 @@ class CheckContext:
     )
     def spark_connection(self) -> str:
         # Without such a connection, the hook would use YARN.
-        self._launcher: Any = make_launcher(self._args.spark_conn_id, name="doctor")
+        # That of either type of connection has a master and a weakness.
+        self._launcher = cast("Any", make_launcher(self._args.spark_conn_id, name="doctor"))
         return f"{'Spark Connect,' if self._is_connect else 'master'} {self._launcher.master}"
 
     @property

@@ -27,7 +27,7 @@ from sqlalchemy.engine import Connection
 from starlette.datastructures import FormData
 
 from airflow_kafka_offsets.ledger.overview import GroupSummary, group_summaries
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.plugin.access import CallerDep, not_found
 from airflow_kafka_offsets.plugin.group_targets import GroupTarget, group_target
 from airflow_kafka_offsets.plugin.pages import ReadingsDep
@@ -91,12 +91,13 @@ class GroupRequest:
         if discovery is None or not self.caller.sees_source(self.source, discovery):
             raise missing
 
-        def work(conn: Connection, tables: Tables) -> Found[T]:
-            now, summaries = group_summaries(conn, tables, [self.group_id])
-            # The user is asked about before anything else is read.
-            if not summaries or not self.caller.sees_group(self.source, summaries[0]):
-                raise missing
-            return Found(now, summaries[0], read(conn, tables))
+        def work(ledger: Ledger) -> Found[T]:
+            with ledger.connect() as conn:
+                now, summaries = group_summaries(conn, ledger.tables, [self.group_id])
+                # The user is asked about before anything else is read.
+                if not summaries or not self.caller.sees_group(self.source, summaries[0]):
+                    raise missing
+                return Found(now, summaries[0], read(conn, ledger.tables))
 
         try:
             return self.readings.run(self.source, work, _SECONDS)

@@ -269,7 +269,7 @@ def _form_page(
 def _attempt(request: GroupRequest, do: Callable[[Ledger], T], seconds: float) -> T | _Refused:
     """Return what longer work with the state tables returns, or why it was refused."""
     try:
-        return request.readings.run_long(request.source, do, seconds)
+        return request.readings.run(request.source, do, seconds, is_long=True)
     except (TooSlowError, KafkaOffsetsError, SQLAlchemyError) as error:
         return _refusal(error, request)
 
@@ -315,7 +315,7 @@ def _estimate(ledger: Ledger, request: GroupRequest, group: GroupSummary, form: 
         group.group_id,
         scenario,
         engine=ledger.engine,
-        kafka_config=request.readings.connections.kafka_config(kafka_conn_id),
+        kafka_config=request.readings.kafka_config(kafka_conn_id),
         tables=ledger.tables,
         scope=scope,
         isolation_level=form.isolation_level,
@@ -388,7 +388,7 @@ def _kafka_conn_id(request: GroupRequest, group: GroupSummary, form: RewindForm)
         return allowed[0]
     for conn_id in allowed:
         try:
-            if request.readings.connections.cluster(conn_id).cluster_id() == group.cluster_id:
+            if request.readings.cluster(conn_id).cluster_id() == group.cluster_id:
                 return conn_id
         except KafkaOffsetsError:
             # Another one may lead there; the message below names those that do not.

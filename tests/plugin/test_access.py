@@ -153,11 +153,11 @@ def test_a_connection_of_another_team_is_no_business_of_a_user(
         assert client.get(f"{PREFIX}/group", params=GROUP).status_code == status
 
 
-def test_a_url_opens_no_connection_that_nobody_registered(web: Web) -> None:
+def test_a_url_opens_no_connection_that_nobody_registered(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(conn_id: str) -> None:
         raise AssertionError(conn_id)
 
-    object.__setattr__(web.readings.connections, "database", refuse)
+    monkeypatch.setattr(web.readings, "database", refuse)
 
     assert web.get("/group", **of_group("loader", "other")).status_code == 404
     assert web.get("/group", **of_group("loader", schema="other")).status_code == 404

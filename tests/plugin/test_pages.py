@@ -121,7 +121,7 @@ def test_a_broker_that_is_down_is_a_state_of_the_page(web: Web, orders: str, mon
     def down(conn_id: str) -> None:
         raise KafkaUnavailableError(f"10.1.2.3:9092 does not answer to {CANARY}")
 
-    object.__setattr__(web.readings.connections, "cluster", down)
+    monkeypatch.setattr(web.readings, "cluster", down)
     monkeypatch.setattr(web.auth_manager, "get_authorized_dag_ids", lambda **_: {"shop"})
 
     for path, query in (("/", {}), ("/group", of_group("loader"))):
@@ -138,7 +138,7 @@ def test_a_database_that_does_not_answer_delays_no_other(
 ) -> None:
     monkeypatch.setattr(background, "PATIENCE_SECONDS", 0.2)
     web = Web(readings({"dead": postgres_engine, "warehouse": postgres_engine}, kafka))
-    real, end = web.readings.connections.database, threading.Event()
+    real, end = web.readings.database, threading.Event()
 
     @contextmanager
     def database(conn_id: str) -> Iterator[Engine]:
@@ -147,7 +147,7 @@ def test_a_database_that_does_not_answer_delays_no_other(
         with real(conn_id) as engine:
             yield engine
 
-    object.__setattr__(web.readings.connections, "database", database)
+    monkeypatch.setattr(web.readings, "database", database)
 
     while "group=loader" not in (page := web.get("/").text):
         pass
@@ -156,11 +156,11 @@ def test_a_database_that_does_not_answer_delays_no_other(
     end.set()
 
 
-def test_an_error_of_a_database_shows_no_secret(web: Web, orders: str) -> None:
+def test_an_error_of_a_database_shows_no_secret(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def database(conn_id: str) -> None:
         raise OperationalError("SELECT 1", {}, Exception(f"no route to {conn_id}"), connection_invalidated=True)
 
-    object.__setattr__(web.readings.connections, "database", database)
+    monkeypatch.setattr(web.readings, "database", database)
 
     assert "cannot be read: no route to warehouse" in web.get("/").text.replace("&#39;", "'")
     assert "no route" not in web.get("/", "viewer").text

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.plugin.readings import Connections, Readings
+from airflow_kafka_offsets.plugin.readings import Readings
 from airflow_kafka_offsets.plugin.sources import Discovery, Registered, Source
 from tests.support.clients import Kafka
 
@@ -97,7 +97,7 @@ def readings(
         return {"bootstrap.servers": kafka.bootstrap_servers}
 
     configured = {Source(conn_id): Discovery(is_configured=True) for conn_id in engines}
-    return Readings(Connections(database, cluster, config), lambda: configured, registered, **options)
+    return Readings(database, cluster, config, lambda: configured, registered, **options)
 
 
 def of_group(group: str, conn_id: str = "warehouse", **more: Any) -> dict[str, Any]:
