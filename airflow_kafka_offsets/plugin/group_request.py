@@ -7,13 +7,10 @@ none, and the browser says where a form is from.
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import hmac
 import json
 import secrets
 import time
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,6 +20,7 @@ from urllib.parse import urlsplit
 from airflow.configuration import conf
 from fastapi import Depends, HTTPException, Query, Request, Response, status
 from fastapi.responses import HTMLResponse, RedirectResponse
+from itsdangerous import BadData, URLSafeTimedSerializer
 from sqlalchemy.engine import Connection
 from starlette.datastructures import FormData
 
@@ -129,31 +127,26 @@ class GroupRequest:
 
         :param content: what JSON can hold; nobody can change it, and the user can read it
         """
-        written = json.dumps([int(time.time()), secrets.token_hex(8), content], separators=(",", ":")).encode()
-        text = base64.urlsafe_b64encode(zlib.compress(written)).decode()
-        return f"{text}.{self._signature(purpose, text)}"
+        return str(self._tickets(purpose).dumps([secrets.token_hex(8), content]))
 
     def redeem(self, form: FormData, purpose: str) -> tuple[str, Any]:
         """Return the number of a form's ticket, which no other form has, and what it holds.
 
         :raises HTTPException: 403 if it is not of this user, group and purpose, or too old
         """
-        text, _, signature = field(form, "ticket").rpartition(".")
-        if hmac.compare_digest(signature.encode(), self._signature(purpose, text).encode()):
-            issued, number, content = json.loads(zlib.decompress(base64.urlsafe_b64decode(text)))
-            if time.time() - issued <= TICKET_SECONDS:
-                return number, content
-        raise HTTPException(
-            status.HTTP_403_FORBIDDEN,
-            "This form is not yours, or was shown more than an hour ago: open it again. Nothing was done",
-        )
+        try:
+            number, content = self._tickets(purpose).loads(field(form, "ticket"), max_age=TICKET_SECONDS)
+        except BadData:
+            raise HTTPException(
+                status.HTTP_403_FORBIDDEN,
+                "This form is not yours, or was shown more than an hour ago: open it again. Nothing was done",
+            ) from None
+        return number, content
 
-    def _signature(self, purpose: str, text: str) -> str:
-        key = hmac.digest(
-            conf.get_mandatory_value("api", "secret_key").encode(), b"airflow-kafka-offsets forms", hashlib.sha256
-        )
-        of = [purpose, str(self.caller.user.get_id()), [*self.source], self.group_id, text]
-        return hmac.new(key, json.dumps(of).encode(), hashlib.sha256).hexdigest()
+    def _tickets(self, purpose: str) -> URLSafeTimedSerializer:
+        of = ["airflow-kafka-offsets forms", purpose, str(self.caller.user.get_id()), [*self.source], self.group_id]
+        key = conf.get_mandatory_value("api", "secret_key")
+        return URLSafeTimedSerializer(key, json.dumps(of), signer_kwargs={"digest_method": hashlib.sha256})
 
     def page(self, template: str, status_code: int = 200, **values: Any) -> HTMLResponse:
         """Return a rendered template; the group is `named` in it."""
