@@ -11,7 +11,7 @@ there is no app.
 from __future__ import annotations
 
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import (
@@ -31,9 +31,6 @@ from airflow_kafka_offsets.ledger.overview import GroupSummary
 from airflow_kafka_offsets.plugin.problems import Problem
 from airflow_kafka_offsets.plugin.sources import Discovery, Source
 
-if TYPE_CHECKING:
-    from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
-
 Method = Literal["GET", "PUT"]
 
 LOGIN = Depends(requires_access_view(AccessView.PLUGINS))
@@ -46,7 +43,7 @@ READS_DAG = Depends(requires_access_dag(method="GET"))
 class Caller:
     """The user of a request, with answers that are asked for once."""
 
-    def __init__(self, user: BaseUser) -> None:
+    def __init__(self, user: GetUserDep) -> None:
         self.user = user
         self.reads_connection = cache(self._reads_connection)
         self.shares_team = cache(self._shares_team)
@@ -114,11 +111,7 @@ def _team_of(conn_id: str) -> Any:
     return Connection.get_team_name(conn_id) if conf.getboolean("core", "multi_team") else None
 
 
-def _caller(user: GetUserDep) -> Caller:
-    return Caller(user)
-
-
-CallerDep = Annotated[Caller, Depends(_caller)]
+CallerDep = Annotated[Caller, Depends()]
 
 
 def not_found(what: str) -> HTTPException:

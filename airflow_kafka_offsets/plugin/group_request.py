@@ -12,9 +12,8 @@ import json
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 from airflow.configuration import conf
@@ -46,21 +45,15 @@ TICKET_SECONDS = 3600
 _MOST_BYTES = 4_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Found(Generic[T]):
-    """A group that the user may see.
+class GroupRequest:
+    """A request, with the user who asks and the group that the URL names.
 
-    :param now: the database's time
-    :param more: what was read with it
+    :ivar now: the database's time, once `find` has read the group
+    :ivar summary: the group, once `find` has read it
     """
 
     now: datetime
     summary: GroupSummary
-    more: T
-
-
-class GroupRequest:
-    """A request, with the user who asks and the group that the URL names."""
 
     def __init__(
         self,
@@ -76,10 +69,10 @@ class GroupRequest:
         self.source, self.group_id = Source(conn_id, schema or None, prefix), group
         self.http = http
 
-    def find(self, read: Callable[[Connection, Tables], T]) -> Found[T]:
-        """Read the group, and return it if the user may see it.
+    def find(self, read: Callable[[Connection, Tables], T]) -> T:
+        """Read the group, if the user may see it, and return what else is read of it.
 
-        :param read: reads more in the same connection
+        :param read: reads in the same connection
         :raises HTTPException: 404 for a group that does not exist or that the user may not see, 503 without an answer
             of the database
         """
@@ -89,34 +82,41 @@ class GroupRequest:
         if discovery is None or not self.caller.sees_source(self.source, discovery):
             raise missing
 
-        def work(ledger: Ledger) -> Found[T]:
+        def work(ledger: Ledger) -> tuple[datetime, GroupSummary, T]:
             with ledger.connect() as conn:
                 now, summaries = group_summaries(conn, ledger.tables, [self.group_id])
                 # The user is asked about before anything else is read.
                 if not summaries or not self.caller.sees_group(self.source, summaries[0]):
                     raise missing
-                return Found(now, summaries[0], read(conn, ledger.tables))
+                return now, summaries[0], read(conn, ledger.tables)
 
         try:
-            return self.readings.run(self.source, work, _SECONDS)
+            self.now, self.summary, found = self.readings.run(self.source, work, _SECONDS)
         except HTTPException:
             raise
         except Exception as error:
             what = self.caller.text(problem(error, self.source.conn_id))
             raise HTTPException(status.HTTP_503_SERVICE_UNAVAILABLE, what) from error
+        return found
 
-    def check_edits(self, found: Found[Any], who: str) -> None:
+    def check_edits(self, who: str) -> None:
         """Check that the user may edit a DAG that loads the group.
 
         :param who: the subject of the message
         :raises HTTPException: 403
         """
-        if not self.edits(found):
+        if not self.edits:
             raise HTTPException(status.HTTP_403_FORBIDDEN, f"{who} needs the right to edit a DAG that loads the group")
 
-    def edits(self, found: Found[Any]) -> bool:
+    @property
+    def edits(self) -> bool:
         """Return whether the user may edit a DAG that loads the group."""
-        return self.caller.edits_group(self.source, found.summary)
+        return self.caller.edits_group(self.source, self.summary)
+
+    @property
+    def sees_records(self) -> bool:
+        """Return whether the user may see what dead letters of the group hold."""
+        return self.caller.sees_records(self.source, self.summary)
 
     def target(self, conn: Connection, tables: Tables) -> GroupTarget:
         """Return what the group loads into."""
@@ -149,8 +149,8 @@ class GroupRequest:
         return URLSafeTimedSerializer(key, json.dumps(of), signer_kwargs={"digest_method": hashlib.sha256})
 
     def page(self, template: str, status_code: int = 200, **values: Any) -> HTMLResponse:
-        """Return a rendered template; the group is `named` in it."""
-        return page(self.http, template, status_code, named=self, **values)
+        """Return a rendered template; the group is `named` in it, and `now` the time at which it was read."""
+        return page(self.http, template, status_code, named=self, now=self.now, **values)
 
     def redirect(self, path: str, **more: Any) -> Response:
         """Lead to another page of the group."""

@@ -171,29 +171,26 @@ def _write(event: str, source: Source, group_id: str, who: str, dag_id: str | No
 @router.get("/verification")
 def verification_page(request: GroupRequestDep) -> Response:
     """Return the results of a group, the newest first."""
-    found = request.find(request.target)
-    target = found.more
+    target = request.find(request.target)
     return request.page(
         "verification.html",
-        now=found.now,
         target=target,
         results=_verifications(request).latest(request.source, request.group_id),
         command=verify_command(request.source, request.group_id, target) if not target.can_verify else None,
         verifiers=[task for task in target.verifiers if task[0] in request.caller.readable_dags],
-        ticket=request.issue("verify") if request.edits(found) else None,
+        ticket=request.issue("verify") if request.edits else None,
     )
 
 
 @router.post("/verification", dependencies=[FROM_THIS_SITE])
 def start(request: GroupRequestDep, form: FormDep) -> Response:
     """Start a verification, and lead to its page."""
-    found = request.find(request.target)
-    request.check_edits(found, "Who starts a verification")
+    target = request.find(request.target)
+    request.check_edits("Who starts a verification")
     request.redeem(form, "verify")
-    target = found.more
     if not target.can_verify:
         raise HTTPException(status.HTTP_409_CONFLICT, f"{target.unknown}. Verify with KafkaVerifyOperator")
-    who, dag_id = str(request.caller.user.get_name()), min(found.summary.dag_ids, default=None)
+    who, dag_id = str(request.caller.user.get_name()), min(request.summary.dag_ids, default=None)
     sink = of_tables(target.tables)
     _verifications(request).start(request.source, request.group_id, sink, who=who, dag_id=dag_id)
     return request.redirect("verification")
