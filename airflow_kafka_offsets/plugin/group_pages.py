@@ -49,7 +49,7 @@ def group_page(request: GroupRequestDep) -> HTMLResponse:
         lag_note=request.caller.text(row.lag_problem) if row.lag_problem is not None else None,
         lag_age=look.lags.age,
         partitions=[(partition, partition_share(partition)) for partition in partitions[:_PARTS]],
-        partitions_left_out=max(0, len(partitions) - _PARTS),
+        all_partitions=len(partitions),
         batches=batches[:_BATCHES],
         has_more_batches=len(batches) > _BATCHES,
         sees_records=request.sees_records,
@@ -112,8 +112,8 @@ def batch_page(request: GroupRequestDep, batch: Annotated[int, Query(ge=1, le=MA
     return request.page(
         "batch.html",
         batch=row,
-        parts={name: some[:_PARTS] for name, some in by_part.items()},
-        left_out={name: max(0, len(some) - _PARTS) for name, some in by_part.items()},
+        parts=by_part,
+        most=_PARTS,
         can_rewind=request.edits and rewinds_are_on(),
         rewind_kinds=REWIND_KINDS,
     )

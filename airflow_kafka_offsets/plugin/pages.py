@@ -23,9 +23,6 @@ router = APIRouter()
 # How long an answer waits in all: for the names of state tables, and then for what is in them.
 _SOURCES_SECONDS, _GROUPS_SECONDS = 0.2, 0.3
 
-_REFRESH_SECONDS, _SOON_SECONDS = 10, 2
-"""After how long a page asks again; the second where something is being read for the first time."""
-
 
 def readings_of(request: Request) -> Readings:
     """Return what the pages of the app read."""
@@ -57,19 +54,14 @@ class Overview:
 
     :param now: the time of each database
     :param problem: why it is empty
-    :param refresh: seconds after which the page asks again
+    :param is_first: whether something is being read for the first time
     """
 
     rows: Sequence[GroupRow] = ()
     cards: Sequence[SourceCard] = ()
     now: dict[Source, datetime | None] = field(default_factory=dict)
     problem: str | None = None
-    refresh: int = _REFRESH_SECONDS
-
-    @property
-    def is_first(self) -> bool:
-        """Return whether something is being read for the first time."""
-        return self.refresh == _SOON_SECONDS
+    is_first: bool = False
 
     @property
     def lag(self) -> int:
@@ -124,9 +116,7 @@ def overview(readings: Readings, caller: Caller, dag_id: str | None = None) -> O
             cards.append(card)
     now = {look.source: look.stored.value.now for look in looks if look.stored.value is not None}
     is_first = not readings.has_dags or any(look.is_first for look in looks)
-    return Overview(
-        sorted(rows, key=lambda row: row.order), cards, now, refresh=_SOON_SECONDS if is_first else _REFRESH_SECONDS
-    )
+    return Overview(sorted(rows, key=lambda row: row.order), cards, now, is_first=is_first)
 
 
 def _is_of_dag(row: GroupRow, dag_id: str, tasks: Sequence[RegisteredTask]) -> bool:
