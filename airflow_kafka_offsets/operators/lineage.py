@@ -18,8 +18,6 @@ from attrs import define
 from openlineage.client.event_v2 import InputDataset, OutputDataset
 from openlineage.client.facet_v2 import (
     DatasetFacet,
-    InputDatasetFacet,
-    OutputDatasetFacet,
     RunFacet,
     input_statistics_input_dataset,
     output_statistics_output_dataset,
@@ -166,21 +164,21 @@ def _topics(
 def _topic(uri: str, columns: Sequence[tuple[str, str]] | None, totals: Mapping[str, TopicTotals]) -> InputDataset:
     namespace, _, topic = uri.rpartition("/")
     name = unquote(topic)
-    statistics: dict[str, InputDatasetFacet] = {}
+    dataset = InputDataset(namespace, name, facets=_facets(Dataset(namespace, name, columns)))
     if (read := totals.get(name)) is not None:
-        statistics["inputStatistics"] = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
+        statistics = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
             rowCount=read.records, size=read.bytes
         )
-    return InputDataset(namespace, name, facets=_facets(Dataset(namespace, name, columns)), inputFacets=statistics)
+        dataset.inputFacets = {"inputStatistics": statistics}
+    return dataset
 
 
 def _output(table: Dataset, rows: int | None = None) -> OutputDataset:
-    statistics: dict[str, OutputDatasetFacet] = {}
+    dataset = OutputDataset(table.namespace, table.name, facets=_facets(table))
     if rows is not None:
-        statistics["outputStatistics"] = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
-            rowCount=rows
-        )
-    return OutputDataset(table.namespace, table.name, facets=_facets(table), outputFacets=statistics)
+        statistics = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=rows)
+        dataset.outputFacets = {"outputStatistics": statistics}
+    return dataset
 
 
 def _facets(table: Dataset) -> dict[str, DatasetFacet]:
