@@ -128,14 +128,13 @@ def pipeline_of(args: Namespace, topics: Sequence[str]) -> CommandPipeline:
         )
         kafka_conn_id, spark, connections = "kafka_default", Spark(), {}
     else:
-        from airflow_kafka_offsets.hooks.connections import registry_config, sink_connections
+        from airflow_kafka_offsets.hooks.connections import pipeline_connections
 
         task = _find_task(args)
         pipeline = task.pipeline()
         pipeline = replace(pipeline, topics=tuple(topics) or pipeline.topics, state_tables=state_tables)
         kafka_conn_id, spark = task.kafka_conn_id, task.spark
-        connections = {conn_id: registry_config(conn_id) for conn_id in pipeline.conn_ids}
-        connections |= sink_connections(pipeline.sink)
+        connections = pipeline_connections(pipeline)
     return CommandPipeline(pipeline, kafka_conn_id, (args.spark_conn_id or spark.conn_id, spark.conf), connections)
 
 

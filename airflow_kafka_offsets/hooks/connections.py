@@ -28,6 +28,7 @@ from airflow_kafka_offsets.sinks.sink import Sink
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.kafka.cluster import Cluster
+    from airflow_kafka_offsets.loading.pipeline import Pipeline
     from airflow_kafka_offsets.spark.job import Launcher
 
 log = logging.getLogger(__name__)
@@ -258,6 +259,11 @@ def sink_connections(sink: Sink) -> dict[str, dict[str, Any]]:
         | {"extra": connection.extra_dejson}
         for conn_id, connection in found.items()
     }
+
+
+def pipeline_connections(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
+    """Return what the connections hold that the formats and the sink of a pipeline name; see `sink_connections`."""
+    return {conn_id: registry_config(conn_id) for conn_id in pipeline.conn_ids} | sink_connections(pipeline.sink)
 
 
 def make_launcher(conn_id: str, *, conf: Mapping[str, Any] | None = None, name: str) -> Launcher:

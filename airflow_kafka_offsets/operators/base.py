@@ -252,19 +252,13 @@ class PipelineOperator(GroupOperator):
         from airflow.sdk.observability import stats
 
         from airflow_kafka_offsets.exceptions import StagingError
-        from airflow_kafka_offsets.hooks.connections import (
-            kafka_config,
-            make_launcher,
-            registry_config,
-            sink_connections,
-        )
+        from airflow_kafka_offsets.hooks.connections import kafka_config, make_launcher, pipeline_connections
         from airflow_kafka_offsets.hooks.metrics import emit_commit
 
         run = task_run(context)
         self._launcher = make_launcher(self.spark.conn_id, conf=self.spark.conf, name=f"{run.dag_id}.{run.task_id}")
         config = kafka_config(self.kafka_conn_id)
         pipeline = self.pipeline()
-        connections = {conn_id: registry_config(conn_id) for conn_id in pipeline.conn_ids} | sink_connections(self.sink)
         with self.database(self.sink.conn_id) as engine:
             try:
                 result = work(
@@ -275,7 +269,7 @@ class PipelineOperator(GroupOperator):
                     launcher=self._launcher,
                     run=run,
                     on_commit=partial(emit_commit, stats),
-                    connections=connections,
+                    connections=pipeline_connections(pipeline),
                     **options,
                 )
             except StagingError:
