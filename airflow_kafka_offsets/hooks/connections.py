@@ -24,6 +24,7 @@ from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.kafka.config import check_config
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.sink import Sink
 
 if TYPE_CHECKING:
@@ -148,6 +149,17 @@ def database_weakness(driver_connection: Any) -> str | None:
 def open_database(conn_id: str) -> AbstractContextManager[sa.Engine]:
     """Open the database of a connection, and close it after the block; see `database_engine`."""
     return _open(database_engine(conn_id))
+
+
+@contextmanager
+def open_ledger(conn_id: str, schema: str | None, prefix: str) -> Iterator[Ledger]:
+    """Open the state tables in the database of a connection, and close the database after the block.
+
+    :param schema: of the state tables
+    :param prefix: of their names
+    """
+    with open_database(conn_id) as engine:
+        yield Ledger(engine, Tables.of(schema, prefix))
 
 
 def open_url(url: str) -> AbstractContextManager[sa.Engine]:

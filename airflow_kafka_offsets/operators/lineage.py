@@ -25,7 +25,8 @@ from openlineage.client.facet_v2 import (
     symlinks_dataset,
 )
 
-from airflow_kafka_offsets.hooks.connections import kafka_config, open_database, sink_connections
+from airflow_kafka_offsets.hooks.connections import kafka_config, open_database, open_ledger, sink_connections
+from airflow_kafka_offsets.ledger.overview import TopicTotals, read_topic_totals
 from airflow_kafka_offsets.operators.results import topic_uris
 from airflow_kafka_offsets.sinks.lake.sink import fields_of
 from airflow_kafka_offsets.sinks.sink import Sink
@@ -34,7 +35,7 @@ from airflow_kafka_offsets.sinks.table import Dataset
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
-    from airflow_kafka_offsets.ledger.overview import TopicTotals
+    from airflow_kafka_offsets.ledger.tables import Ledger
     from airflow_kafka_offsets.loading.pipeline import Pipeline
     from airflow_kafka_offsets.operators.positions import KafkaRewindOperator
 
@@ -72,23 +73,19 @@ class KafkaOffsetsRunFacet(RunFacet):
 
 
 def load_lineage(
-    pipeline: Pipeline, *, kind: str, kafka_conn_id: str, read_done: Callable[[Engine], Mapping[str, Any] | None]
+    pipeline: Pipeline, *, kind: str, kafka_conn_id: str, read_done: Callable[[Ledger], Mapping[str, Any] | None]
 ) -> OperatorLineage[Any, Any]:
     """Return what a load, or a replay, reads and writes.
 
     :param read_done: returns what is done so far, as `outcome` does
     """
-    from airflow_kafka_offsets.ledger.overview import read_topic_totals
-    from airflow_kafka_offsets.ledger.tables import Ledger
-
     columns = _known("columns of records", lambda: fields_of(pipeline.record_format.columns()), logging.DEBUG)
     totals: Mapping[str, TopicTotals] = {}
     assert pipeline.sink.conn_id is not None
-    with open_database(pipeline.sink.conn_id) as engine:
-        tables = _known("the target", lambda: datasets_of(pipeline.sink, engine)) or []
-        done = _known("what is loaded", lambda: read_done(engine))
-        if done is not None and done["batches"]:
-            ledger, batches = Ledger(engine, pipeline.tables), done["batches"]
+    with open_ledger(pipeline.sink.conn_id, pipeline.state_tables.schema, pipeline.state_tables.prefix) as ledger:
+        tables = _known("the target", lambda: datasets_of(pipeline.sink, ledger.engine)) or []
+        done = _known("what is loaded", lambda: read_done(ledger))
+        if done is not None and (batches := done["batches"]):
             totals = _known("what is loaded of topics", lambda: read_topic_totals(ledger, batches)) or {}
     rows = done["rows"] if done is not None and len(tables) == 1 else None
     return OperatorLineage(

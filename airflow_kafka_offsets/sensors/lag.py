@@ -147,20 +147,18 @@ class KafkaLagSensor(BaseSensorOperator):
 
         from airflow_kafka_offsets.database.errors import translated_errors
         from airflow_kafka_offsets.exceptions import KafkaOffsetsError
-        from airflow_kafka_offsets.hooks.connections import kafka_cluster, open_database
+        from airflow_kafka_offsets.hooks.connections import kafka_cluster, open_ledger
         from airflow_kafka_offsets.hooks.metrics import emit_lag
         from airflow_kafka_offsets.lag.measure import measure_lag
-        from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
         watch = self._rendered_watch()
         try:
             question = watch.question()
             cluster = kafka_cluster(self.kafka_conn_id, self.isolation_level, timeout=_KAFKA_SECONDS)
             with (
-                open_database(self.conn_id) as engine,
+                open_ledger(self.conn_id, self.state_tables.schema, self.state_tables.prefix) as ledger,
                 translated_errors(f"The database of connection {self.conn_id!r} could not be read", ""),
             ):
-                ledger = Ledger(engine, Tables.of(self.state_tables.schema, self.state_tables.prefix))
                 report = measure_lag(ledger, cluster, question, new_group=True)
             emit_lag(stats, self.group_id, report)
             judgement = watch.judge(report)
