@@ -99,13 +99,13 @@ def fill(kafka: KafkaBroker, topics: Sequence[str]) -> None:
 
 def measure(groups: int) -> Round:
     """Measure an app from its start on."""
-    from airflow_kafka_offsets.hooks.connections import kafka_cluster, kafka_config, open_database
+    from airflow_kafka_offsets.hooks.connections import kafka_cluster, kafka_config, open_ledger
     from airflow_kafka_offsets.plugin.app import SerializedDags, configured_sources
     from airflow_kafka_offsets.plugin.readings import Readings
     from tests.support.web import PREFIX, Web
 
     cluster = partial(kafka_cluster, timeout=8.0)
-    readings = Readings(open_database, cluster, kafka_config, configured_sources, SerializedDags().registered)
+    readings = Readings(open_ledger, cluster, kafka_config, configured_sources, SerializedDags().registered)
     client = Web(readings).client("operator")
 
     def answer() -> tuple[float, str]:

@@ -5,14 +5,12 @@ asked for.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
-
-from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError
 from airflow_kafka_offsets.kafka.cluster import Cluster
@@ -83,14 +81,14 @@ class SourceLook:
 class Readings:
     """All that is read for the pages; each is read while somebody looks at it.
 
-    :param database: opens the database of a connection
+    :param ledger: opens the state tables of a connection, a schema and a prefix
     :param cluster: returns the Kafka cluster of a connection
     :param kafka_config: returns the librdkafka configuration of a connection, for a rewind
     :param configured: returns the state tables that the configuration names
     :param registered: returns what the tasks of each DAG name
     """
 
-    database: Callable[[str], AbstractContextManager[Engine]]
+    ledger: Callable[[str, str | None, str], AbstractContextManager[Ledger]]
     cluster: Callable[[str], Cluster]
     kafka_config: Callable[[str], Mapping[str, Any]]
     configured: Callable[[], dict[Source, Discovery]]
@@ -129,12 +127,6 @@ class Readings:
             for source, (stored, lags) in caches.items()
         ]
 
-    @contextmanager
-    def ledger(self, source: Source) -> Iterator[Ledger]:
-        """Open state tables, and close their database after the block."""
-        with self.database(source.conn_id) as engine:
-            yield Ledger(engine, source.tables)
-
     def run(self, source: Source, work: Callable[[Ledger], T], seconds: float, *, is_long: bool = False) -> T:
         """Return what work with state tables returns.
 
@@ -143,7 +135,7 @@ class Readings:
         """
 
         def connected() -> T:
-            with self.ledger(source) as ledger:
+            with self.ledger(*source) as ledger:
                 return work(ledger)
 
         executor = self._executors.setdefault((source.conn_id, is_long), BoundedExecutor(_AT_ONCE))
@@ -156,7 +148,7 @@ class Readings:
 
     def _read_stored(self, source: Source) -> Stored:
         """Read the groups of state tables."""
-        with self.ledger(source) as ledger, ledger.connect() as conn:
+        with self.ledger(*source) as ledger, ledger.connect() as conn:
             if installed_version(conn, ledger.tables) is None:
                 return Stored(None, None)
             now, groups = group_summaries(conn, ledger.tables)
@@ -164,7 +156,7 @@ class Readings:
 
     def _measure(self, source: Source, kafka_conn_ids: list[str]) -> Lags:
         """Measure the lag of every group, each at the cluster that its positions belong to."""
-        with self.ledger(source) as ledger, ledger.connect() as conn:
+        with self.ledger(*source) as ledger, ledger.connect() as conn:
             if installed_version(conn, ledger.tables) is None:
                 return {}
             group_ids = [group.group_id for group in group_summaries(conn, ledger.tables)[1]]

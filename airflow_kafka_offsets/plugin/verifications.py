@@ -140,7 +140,7 @@ class Verifications:
 
     def _verify(self, source: Source, group_id: str, sink: Sink) -> dict[str, Any]:
         try:
-            with self._readings.ledger(source) as ledger:
+            with self._readings.ledger(*source) as ledger:
                 coverage = verify(group_id, sink=sink, engine=ledger.engine, tables=ledger.tables)
         except VerificationError as error:
             violations = [shortened(each.words, _CHARACTERS) for each in error.violations[:_VIOLATIONS]]

@@ -154,10 +154,10 @@ def test_a_connection_of_another_team_is_no_business_of_a_user(
 
 
 def test_a_url_opens_no_connection_that_nobody_registered(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(conn_id: str) -> None:
+    def refuse(conn_id: str, *_: object) -> None:
         raise AssertionError(conn_id)
 
-    monkeypatch.setattr(web.readings, "database", refuse)
+    monkeypatch.setattr(web.readings, "ledger", refuse)
 
     assert web.get("/group", **of_group("loader", "other")).status_code == 404
     assert web.get("/group", **of_group("loader", schema="other")).status_code == 404

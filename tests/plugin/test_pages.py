@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.plugin import background
 from airflow_kafka_offsets.plugin.sources import RegisteredTask, Source
 from devstack.airflow import AirflowHome
@@ -138,16 +138,16 @@ def test_a_database_that_does_not_answer_delays_no_other(
 ) -> None:
     monkeypatch.setattr(background, "PATIENCE_SECONDS", 0.2)
     web = Web(readings({"dead": postgres_engine, "warehouse": postgres_engine}, kafka))
-    real, end = web.readings.database, threading.Event()
+    real, end = web.readings.ledger, threading.Event()
 
     @contextmanager
-    def database(conn_id: str) -> Iterator[Engine]:
+    def ledger(conn_id: str, schema: str | None, prefix: str) -> Iterator[Ledger]:
         if conn_id == "dead":
             end.wait()
-        with real(conn_id) as engine:
-            yield engine
+        with real(conn_id, schema, prefix) as opened:
+            yield opened
 
-    monkeypatch.setattr(web.readings, "database", database)
+    monkeypatch.setattr(web.readings, "ledger", ledger)
 
     while "group=loader" not in (page := web.get("/").text):
         pass
@@ -157,10 +157,10 @@ def test_a_database_that_does_not_answer_delays_no_other(
 
 
 def test_an_error_of_a_database_shows_no_secret(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def database(conn_id: str) -> None:
+    def ledger(conn_id: str, *_: object) -> None:
         raise OperationalError("SELECT 1", {}, Exception(f"no route to {conn_id}"), connection_invalidated=True)
 
-    monkeypatch.setattr(web.readings, "database", database)
+    monkeypatch.setattr(web.readings, "ledger", ledger)
 
     assert "cannot be read: no route to warehouse" in web.get("/").text.replace("&#39;", "'")
     assert "no route" not in web.get("/", "viewer").text
