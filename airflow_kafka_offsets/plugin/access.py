@@ -77,21 +77,20 @@ class Caller:
         """Return whether the user may know of state tables: the configuration names them, or a DAG that the user may
         read.
         """
-        named = discovery.is_configured or not self.readable_dags.isdisjoint(discovery.dag_ids)
-        return self.shares_team(source.conn_id) and (named or self.reads_connection(source.conn_id))
+        return self._sees(source, discovery.is_configured or not self.readable_dags.isdisjoint(discovery.dag_ids))
 
     def sees_group(self, source: Source, group: GroupSummary) -> bool:
         """Return whether the user may see a group."""
-        return self.shares_team(source.conn_id) and (
-            bool(self._readable(group)) or self.reads_connection(source.conn_id)
-        )
+        return self._sees(source, bool(self._readable(group)))
 
     def sees_records(self, source: Source, group: GroupSummary) -> bool:
         """Return whether the user may see what dead letters of a group hold."""
-        if not self.shares_team(source.conn_id):
-            return False
-        reads_xcoms = any(self.may_dag("GET", dag_id, DagAccessEntity.XCOM) for dag_id in self._readable(group))
-        return reads_xcoms or self.reads_connection(source.conn_id)
+        readable = self._readable(group)
+        return self._sees(source, any(self.may_dag("GET", dag_id, DagAccessEntity.XCOM) for dag_id in readable))
+
+    def _sees(self, source: Source, through_dags: bool) -> bool:
+        """Return whether the user may see something of a source: in its team, through a DAG or the connection."""
+        return self.shares_team(source.conn_id) and (through_dags or self.reads_connection(source.conn_id))
 
     def edits_group(self, source: Source, group: GroupSummary) -> bool:
         """Return whether the user may edit a DAG that loads a group: what its state may be changed by needs that."""
