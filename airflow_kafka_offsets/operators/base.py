@@ -107,12 +107,7 @@ class GroupOperator(BaseOperator):
         return given | {"topics": topics_of(given["topics"])} if isinstance(given.get("topics"), str) else given
 
     def _do_render_template_fields(
-        self,
-        parent: Any,
-        template_fields: Iterable[str],
-        context: Context,
-        jinja_env: Environment,
-        seen_oids: set[int],
+        self, parent: Any, template_fields: Iterable[str], context: Context, jinja_env: Environment, seen_oids: set[int]
     ) -> None:
         # Airflow calls this method, and no public one, for mapped tasks too.
         try:
