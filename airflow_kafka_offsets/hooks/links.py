@@ -74,8 +74,11 @@ class RewindLink(_PageLink):
     xcom_key = "kafka_offsets_rewind"
 
     def find(self, operator: Any) -> tuple[str, dict[str, Any]] | None:
-        from airflow.sdk.configuration import conf
+        return ("rewind", getattr(operator, "rewind_choice", {})) if rewinds_are_on() else None
 
-        if not conf.getboolean("kafka_offsets", "rewind_in_web_interface", fallback=True):
-            return None
-        return "rewind", getattr(operator, "rewind_choice", {})
+
+def rewinds_are_on() -> bool:
+    """Return whether the deployment wants rewinds in the web interface."""
+    from airflow.sdk.configuration import conf
+
+    return bool(conf.getboolean("kafka_offsets", "rewind_in_web_interface", fallback=True))

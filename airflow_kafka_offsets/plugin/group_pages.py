@@ -12,13 +12,14 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.history import REWIND_KINDS
 from airflow_kafka_offsets.core.text import MAX_INT64, count
 from airflow_kafka_offsets.dead_letters.selection import dead_letters_page
+from airflow_kafka_offsets.hooks.links import rewinds_are_on
 from airflow_kafka_offsets.lag.measure import group_states
 from airflow_kafka_offsets.lag.report import LagReport, PartitionLag
 from airflow_kafka_offsets.ledger import overview
 from airflow_kafka_offsets.ledger.overview import HistoryPoint, history_points
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.plugin.access import not_found
-from airflow_kafka_offsets.plugin.group_request import GroupRequestDep, rewinds_are_on
+from airflow_kafka_offsets.plugin.group_request import GroupRequestDep
 from airflow_kafka_offsets.plugin.group_rows import partition_share
 from airflow_kafka_offsets.plugin.group_targets import GroupTarget
 

@@ -161,11 +161,6 @@ class GroupRequest:
 GroupRequestDep = Annotated[GroupRequest, Depends()]
 
 
-def rewinds_are_on() -> bool:
-    """Return whether the deployment wants rewinds in the web interface."""
-    return bool(conf.getboolean("kafka_offsets", "rewind_in_web_interface", fallback=True))
-
-
 def _from_this_site(request: Request) -> None:
     """Refuse a form of another site: the browser says where it is from, and a page cannot change that.
 

@@ -21,19 +21,13 @@ from airflow_kafka_offsets.core.offsets import Scope, parse_scope
 from airflow_kafka_offsets.core.options import IsolationLevel
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
+from airflow_kafka_offsets.hooks.links import rewinds_are_on
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.overview import group_summaries
 from airflow_kafka_offsets.ledger.replaced_output import count_output
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.plugin.background import TooSlowError
-from airflow_kafka_offsets.plugin.group_request import (
-    FROM_THIS_SITE,
-    FormDep,
-    GroupRequest,
-    GroupRequestDep,
-    field,
-    rewinds_are_on,
-)
+from airflow_kafka_offsets.plugin.group_request import FROM_THIS_SITE, FormDep, GroupRequest, GroupRequestDep, field
 from airflow_kafka_offsets.plugin.group_targets import GroupTarget, replace_command
 from airflow_kafka_offsets.plugin.problems import Problem, problem
 from airflow_kafka_offsets.plugin.sources import tables_of
