@@ -88,9 +88,9 @@ class SparkConnectLauncher:
         )
 
     @property
-    def endpoint(self) -> str:
-        """Host and port of the server."""
-        return str(self._builder().endpoint)
+    def master(self) -> str:
+        """The address of the server, in the place of a master."""
+        return f"sc://{self._builder().endpoint}"
 
     def version(self) -> str:
         """Return the version of the server's Spark; see `check` for errors."""
