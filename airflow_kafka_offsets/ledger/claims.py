@@ -260,10 +260,10 @@ def claim_group(ledger: Ledger, group_id: str, owner: TaskRun, *, cluster_id: st
 
     def work(conn: Connection) -> GroupClaim:
         insert_if_missing(conn, tables, group_id, cluster_id)
-        row = _lock_at_once(conn, tables, group_id)
+        row = _lock_at_once(conn, tables, group_id, owner)
         check_cluster(group_id, row.cluster_id, cluster_id, OTHER_CLUSTER)
         now = database_now(conn)
-        if row.lease_owner not in (None, str(owner)) and row.lease_expires_at > now:
+        if row.lease_owner is not None and not row.is_own and row.lease_expires_at > now:
             raise GroupBusyError(
                 f"Group {group_id!r} is being loaded by {row.lease_owner}; its lease, unless renewed, ends at "
                 f"{row.lease_expires_at:%Y-%m-%d %H:%M:%S} UTC"
@@ -291,13 +291,14 @@ def claim_group(ledger: Ledger, group_id: str, owner: TaskRun, *, cluster_id: st
         raise
 
 
-def _lock_at_once(conn: Connection, tables: Tables, group_id: str) -> sa.Row[tuple[object, ...]]:
-    """Lock the group's row and return it, without waiting for a commit that has it locked.
+def _lock_at_once(conn: Connection, tables: Tables, group_id: str, owner: TaskRun) -> sa.Row[tuple[object, ...]]:
+    """Lock the group's row without waiting for a commit that has it locked. Return it, and whether its lease `is_own`.
 
     :raises GroupBusyError: it is locked, or this transaction's snapshot is older than the row
     """
     groups = tables.consumer_groups
-    select = sa.select(groups).where(groups.c.group_id == group_id).with_for_update(nowait=True)
+    is_own = (groups.c.lease_owner == str(owner)).label("is_own")
+    select = sa.select(groups, is_own).where(groups.c.group_id == group_id).with_for_update(nowait=True)
     try:
         row = conn.execute(select).one_or_none()
     except OperationalError as error:

@@ -25,6 +25,7 @@ from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.database.tables import (
     AnyBytes,
+    Description,
     ExactString,
     ExactText,
     Moment,
@@ -132,7 +133,7 @@ class Tables:
             *_keys(group_id=_NAME),
             *_optional(cluster_id=_NAME),
             *_required(generation=sa.BigInteger, epoch=sa.BigInteger),
-            *_optional(lease_owner=ExactText, lease_expires_at=UtcDateTime),
+            *_optional(lease_owner=Description, lease_expires_at=UtcDateTime),
         )
         self.consumed_offsets = self._table(
             "consumed_offsets",
@@ -151,13 +152,16 @@ class Tables:
             *_required(consumer_group=_NAME, generation=sa.BigInteger),
             *_required(kind=ExactString(20), state=ExactString(20), attempt=sa.Integer),
             *_optional(epoch=sa.BigInteger),
-            *_optional(dag_id=_NAME, task_id=_NAME, run_id=_NAME, map_index=sa.Integer, try_number=sa.Integer),
-            *_optional(target_table=ExactText, staging_uri=ExactText, transform=ExactText, fingerprint=ExactString(64)),
+            *_columns(dict.fromkeys(("dag_id", "task_id", "run_id"), Description(NAME_LENGTH))),
+            *_optional(map_index=sa.Integer, try_number=sa.Integer),
+            *_optional(
+                target_table=ExactText, staging_uri=ExactText, transform=Description, fingerprint=ExactString(64)
+            ),
             *_optional(records=sa.BigInteger, row_count=sa.BigInteger, dead_letters=sa.BigInteger),
-            *_optional(scenario=ExactText, reason=ExactText, who=ExactText),
+            *_optional(scenario=Description, reason=Description, who=Description),
             *_required(planned_at=UtcDateTime),
             *_optional(staged_at=UtcDateTime, committed_at=UtcDateTime),
-            *_optional(triggered_by=ExactText, os_user=ExactText, database_user=ExactText),
+            *_optional(triggered_by=Description, os_user=Description, database_user=Description),
             *_optional(records_since_ms=sa.BigInteger, records_until_ms=sa.BigInteger),
             *_optional(added_columns=ExactText, dead_letter_topic=_TOPIC, dead_letters_sent_at=UtcDateTime),
             *_optional(publish_started_at=UtcDateTime, has_files_since=UtcDateTime, outputs=ExactText),
@@ -191,7 +195,7 @@ class Tables:
         self.offset_gaps = self._table(
             "offset_gaps",
             *_keys(batch_id=sa.BigInteger, topic=_TOPIC, partition=sa.Integer, start_offset=sa.BigInteger),
-            *_required(end_offset=sa.BigInteger, cause=ExactText, decision=ExactText),
+            *_required(end_offset=sa.BigInteger, cause=Description, decision=Description),
         )
         self.replaced_output = self._table(
             "replaced_output",
@@ -205,7 +209,7 @@ class Tables:
             *_keys(batch_id=sa.BigInteger, topic=_TOPIC, partition=sa.Integer, offset_value=sa.BigInteger),
             *_required(consumer_group=_NAME),
             *_optional(key=AnyBytes, value=AnyBytes, headers=ExactText, record_timestamp=UtcDateTime),
-            *_required(error=ExactText),
+            *_required(error=Description),
             *_optional(error_class=ExactString(20), schema_id=sa.BigInteger, replayed_by=sa.BigInteger),
         )
         dead_letters = self.dead_letters.c
