@@ -38,6 +38,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# How often a short transaction of a claim waits for a lock. MySQL waits 50 s by default, SQLite half a minute: the
+# commit of a replay that has the group may take most of an hour.
+_LOCK_WAITS = 60
+
 
 @dataclass(frozen=True, slots=True)
 class Claim(ABC):
@@ -121,7 +125,8 @@ class Claim(ABC):
                 raise self.fenced(conn)
 
     def transact(self, work: Callable[[Connection], T]) -> T:
-        """Run a transaction that begins by locking the row.
+        """Run a transaction that begins by locking the row. Where another one has it locked for longer than the
+        database waits, wait again: hours of staging may be lost with this attempt.
 
         :param work: may be called several times, see `database.transactions.transact`
         :raises FencedError: a later attempt took over; nothing was written
@@ -133,6 +138,14 @@ class Claim(ABC):
             return work(conn)
 
         with translated_errors(f"The state of group {self.group_id!r} could not be written"):
+            for wait in range(1, _LOCK_WAITS):
+                try:
+                    return transact(self.ledger.engine, claimed)
+                except (DBAPIError, DatabaseBusyError) as error:
+                    if isinstance(error, DBAPIError) and not is_lock_timeout(error):
+                        raise
+                    reason = database_message(error) if isinstance(error, DBAPIError) else error
+                log.warning("Wait %d for the state of group %r was in vain: %s", wait, self.group_id, reason)
             return transact(self.ledger.engine, claimed)
 
 

@@ -40,7 +40,7 @@ from airflow_kafka_offsets.ledger.publications import published_reads, run_pendi
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
-from airflow_kafka_offsets.loading.stage import StagedBatch, find_staged
+from airflow_kafka_offsets.loading.stage import StagedBatch, resume_staged
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
 from airflow_kafka_offsets.sinks.target_names import TargetNames
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -254,7 +254,7 @@ def _resume(context: LoadContext, claim: Claim, options: LoadOptions, batch: Bat
             batch.batch_id,
         )
     published = is_published(context, claim.kind, batch)
-    staged = find_staged(batch, context.recipe.fingerprint, is_published=published)
+    staged = resume_staged(context, claim, batch, is_published=published)
     if staged is None and published:
         staged = find_published(context, batch, options.on_data_loss)
     if staged is None and abandon_if_expired(context, claim, options, batch):

@@ -33,7 +33,7 @@ from airflow_kafka_offsets.loading.load import prefer_fenced_error
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.plan import EXPIRED, find_published, is_published, log_gaps, log_planned
-from airflow_kafka_offsets.loading.stage import find_staged
+from airflow_kafka_offsets.loading.stage import resume_staged
 from airflow_kafka_offsets.loading.staging_area import clean_up
 from airflow_kafka_offsets.replaying.bounds import (
     Bounds,
@@ -207,7 +207,7 @@ def _stage_and_commit(context: LoadContext, claim: ReplayClaim, on_data_loss: On
     began, batch = time.monotonic(), claim.batch
     with prefer_fenced_error(claim):
         published = is_published(context, claim.kind, batch)
-        staged = find_staged(batch, context.recipe.fingerprint, is_published=published)
+        staged = resume_staged(context, claim, batch, is_published=published)
         if staged is None and published:
             staged = find_published(context, batch, on_data_loss)
         again = _plan_again(context, claim, on_data_loss) if staged is None else None
