@@ -61,7 +61,7 @@ def test_every_class_says_what_it_is(name: str) -> None:
 # Errors that are made of more than a message.
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "RecordError": ("it is too long", "orders", 3, 42),
-    "VerificationError": ("loader", (Violation("a row is missing", "orders", 3, 42, 7), Violation("another"))),
+    "VerificationError": ("loader", (Violation("a row is missing", "orders", 3, 42, 7), Violation("another")), 2),
 }
 
 
