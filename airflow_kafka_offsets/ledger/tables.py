@@ -17,7 +17,8 @@ from sqlalchemy.engine import Connection, Dialect, Engine
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import Constraint, CreateIndex, CreateTable
 from sqlalchemy.sql import ClauseElement
-from sqlalchemy.sql.compiler import DDLCompiler
+from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from airflow_kafka_offsets.core.history import OPEN_STATES, PREFETCHED
@@ -44,8 +45,35 @@ NAME_LENGTH = 250
 PARTIAL_INDEX_DIALECTS = ("postgresql", "sqlite")
 
 
+# Python's datetime has no other instants in every time zone; databases have.
+_FIRST, _LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+
+
+class _Readable(FunctionElement[datetime]):
+    """An instant that Python can read, as near as there is: drivers fail at one of another kind, such as `infinity`,
+    and at all rows with it.
+    """
+
+    inherit_cache = True
+
+
+@compiles(_Readable)
+def _as_it_is(element: _Readable, compiler: SQLCompiler, **options: Any) -> str:
+    return compiler.process(element.clauses, **options)
+
+
+@compiles(_Readable, "postgresql")
+def _within_bounds(element: _Readable, compiler: SQLCompiler, **options: Any) -> str:
+    instant = compiler.process(element.clauses, **options)
+    # The bounds alone would be the result for null.
+    bounded = f"least(greatest({instant}, '{_FIRST.isoformat()}'), '{_LAST.isoformat()}')"
+    return f"CASE WHEN {instant} IS NOT NULL THEN {bounded} END"
+
+
 class UtcDateTime(TypeDecorator[datetime]):
-    """An instant: with a time zone on PostgreSQL, in other databases as UTC without a time zone."""
+    """An instant: with a time zone on PostgreSQL, in other databases as UTC without a time zone. What is written may be
+    any, also by other programs; what is read is one that Python has.
+    """
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
@@ -58,7 +86,12 @@ class UtcDateTime(TypeDecorator[datetime]):
             return value
         return value.astimezone(UTC).replace(tzinfo=None)
 
+    def column_expression(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        return sa.type_coerce(_Readable(column), self)
+
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if isinstance(value, str):  # of MySQL, such as 0000-00-00
+            return _FIRST
         if value is None or value.tzinfo is not None:
             return value
         return value.replace(tzinfo=UTC)
