@@ -99,7 +99,7 @@ def test_the_documents_say_that_airflow_retries_what_is_retriable(name: str) -> 
 # Errors that are made of more than a message.
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "RecordError": ("it is too long", "orders", 3, 42),
-    "VerificationError": ("loader", (Violation("a row is missing", "orders", 3, 42, 7), Violation("another"))),
+    "VerificationError": ("loader", (Violation("a row is missing", "orders", 3, 42, 7), Violation("another")), 2),
 }
 
 

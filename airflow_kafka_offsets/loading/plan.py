@@ -40,7 +40,7 @@ from airflow_kafka_offsets.ledger.publications import published_reads, run_pendi
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
-from airflow_kafka_offsets.loading.stage import StagedBatch, find_staged
+from airflow_kafka_offsets.loading.stage import StagedBatch, resume_staged
 from airflow_kafka_offsets.loading.staging_area import directory_of_attempt, remove_attempt, staging_root
 from airflow_kafka_offsets.sinks.target_names import TargetNames
 from airflow_kafka_offsets.staging.manifest import Manifest
@@ -53,14 +53,14 @@ def is_published(context: LoadContext, kind: str, batch: Batch) -> bool:
     return batch.is_publishing and context.publication(batch, kind).is_published()
 
 
-def find_files(context: LoadContext, kind: str, batch: Batch, on_data_loss: OnDataLoss) -> StagedBatch | None:
+def find_files(context: LoadContext, claim: Claim, batch: Batch, on_data_loss: OnDataLoss) -> StagedBatch | None:
     """Return the files of an open batch that an earlier attempt completed; without them, the batch as the target has
     it. None where it has to be staged.
 
     :raises PlanningError: a log is not the one that the batch was planned from
     """
-    published = is_published(context, kind, batch)
-    staged = find_staged(batch, context.recipe.fingerprint, context.pipeline.staging.dir, is_published=published)
+    published = is_published(context, claim.kind, batch)
+    staged = resume_staged(context, claim, batch, is_published=published)
     return _find_published(context, batch, on_data_loss) if staged is None and published else staged
 
 
@@ -277,7 +277,7 @@ def _resume(context: LoadContext, claim: Claim, options: LoadOptions, batch: Bat
             "made with those of this attempt",
             batch.batch_id,
         )
-    staged = find_files(context, claim.kind, batch, options.on_data_loss)
+    staged = find_files(context, claim, batch, options.on_data_loss)
     if staged is None and abandon_if_expired(context, claim, options, batch):
         return None
     action = "staging it" if staged is None else "committing its files"

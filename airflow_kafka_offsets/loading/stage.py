@@ -232,6 +232,24 @@ def _launch(launcher: Launcher, job: StageJob) -> None:
         raise cause from None if isinstance(cause, TransformError) else error
 
 
+def resume_staged(
+    context: BatchContext, claim: Claim, batch: Batch, *, is_published: bool = False
+) -> StagedBatch | None:
+    """Return the files that an earlier attempt staged, or None where the batch has to be staged.
+
+    Where that attempt ended before it could write down that they are complete, this one does.
+
+    :param is_published: see `find_staged`
+    :raises TopicRecreatedError: a topic was created again since the batch was planned
+    """
+    is_marked = batch.state == "staged"
+    if is_published and not is_marked:
+        return None
+    fingerprint, staging_dir = context.recipe.fingerprint, context.pipeline.staging.dir
+    staged = find_staged(batch, fingerprint, staging_dir, is_published=is_published)
+    return staged if staged is None or is_marked else finish_attempt(context, claim, batch, staged)
+
+
 def find_staged(
     batch: Batch, fingerprint: str, staging_dir: str | None, *, is_published: bool = False
 ) -> StagedBatch | None:
@@ -243,21 +261,25 @@ def find_staged(
         make of them now
     """
     number, uri = batch.batch_id, batch.staging_uri
-    if batch.state != "staged" or uri is None:
+    if uri is None:
         return None
+    # Of a planned batch, the attempt probably ended before its files were complete.
+    level = logging.WARNING if batch.state == "staged" else logging.INFO
     try:
         if (directory := directory_of_attempt(number, uri, staging_dir)) is None:
             return None
         staged = _read_staged(directory, batch)
         if staged.manifest.fingerprint != fingerprint and not is_published:
-            log.warning("Batch %d was staged with other columns or another transform, and is staged again", number)
+            log.log(level, "Batch %d was staged with other columns or another transform, and is staged again", number)
         elif (name := staged.incomplete_file()) is not None:
-            log.warning("File %s of batch %d is missing or incomplete in %s, and it is staged again", name, number, uri)
+            log.log(
+                level, "File %s of batch %d is missing or incomplete in %s, and it is staged again", name, number, uri
+            )
         else:
             return staged
     except _UNREADABLE as error:
         reason = str(error) if isinstance(error, StagingError) else f"{type(error).__name__}: {shortened(str(error))}"
-        log.warning("The files of batch %d in %s cannot be read, and it is staged again: %s", number, uri, reason)
+        log.log(level, "The files of batch %d in %s cannot be read, and it is staged again: %s", number, uri, reason)
     return None
 
 

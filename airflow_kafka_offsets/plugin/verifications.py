@@ -144,7 +144,7 @@ class Verifications:
                 coverage = verify(group_id, sink=sink, engine=ledger.engine, tables=ledger.tables)
         except VerificationError as error:
             violations = [shortened(each.words, _CHARACTERS) for each in error.violations[:_VIOLATIONS]]
-            return {"outcome": "wrong", "text": f"{len(error.violations):,} found", "violations": violations}
+            return {"outcome": "wrong", "text": f"{error.count:,} found", "violations": violations}
         except (ConfigurationError, PlanningError) as error:
             return {"outcome": "failed", "text": shortened(str(error), _CHARACTERS)}
         except Exception as error:

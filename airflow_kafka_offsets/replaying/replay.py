@@ -209,7 +209,7 @@ def _stage_and_commit(
     """
     began, batch = time.monotonic(), claim.batch
     with prefer_fenced_error(claim):
-        staged = find_files(context, claim.kind, batch, on_data_loss)
+        staged = find_files(context, claim, batch, on_data_loss)
         again = _plan_again(context, claim, on_data_loss) if staged is None else None
         if again is None:
             try:

@@ -323,10 +323,10 @@ def _executed_by(
     """
     batches = tables.offset_batches.c
     last = conn.execute(
-        sa.select(batches.batch_id, batches.scenario, batches.target_table)
+        sa.select(batches.batch_id, batches.target_table, (batches.scenario == scenario).label("is_same"))
         .where(of_task_instance(tables, group_id, run), batches.kind.in_(REWIND_KINDS))
         .order_by(batches.batch_id.desc())
         .limit(1)
     ).one_or_none()
-    wanted = (scenario, target.name if target is not None else None)
-    return last.batch_id if last is not None and (last.scenario, last.target_table) == wanted else None
+    name = target.name if target is not None else None
+    return last.batch_id if last is not None and last.is_same and last.target_table == name else None
