@@ -14,6 +14,7 @@ import base64
 from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -29,6 +30,10 @@ from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile
 
 REASON = f"{RESERVED_PREFIX}refused"
 """The column of staged rows that Spark's tasks could not write into a file of the target: why."""
+
+
+# The digits of decimals that floating numbers tell apart.
+_EXACT_SINGLE, _EXACT_DOUBLE = 6, 15
 
 
 class Record(NamedTuple):
@@ -354,6 +359,13 @@ def _fitting(values: pa.Array, column: pa.Field) -> tuple[pa.Array, dict[int, st
         return values, {}
     # Arrow's messages quote values.
     misfit = f"a value of type {values.type} does not fit into {column.type}"
+    if pa.types.is_decimal(values.type) and pa.types.is_floating(column.type):
+        # By their digits: Arrow rounds many decimals to another number than the nearest.
+        cast = values.cast(pa.string()).cast(column.type)
+        if values.type.precision <= (_EXACT_SINGLE if pa.types.is_float32(column.type) else _EXACT_DOUBLE):
+            return cast, {}
+        pairs = enumerate(zip(values.to_pylist(), cast.cast(pa.string()).to_pylist(), strict=True))
+        return cast, {row: misfit for row, (value, text) in pairs if value is not None and Decimal(text) != value}
     try:
         cast = values.cast(column.type)
     except pa.ArrowInvalid:
@@ -362,10 +374,14 @@ def _fitting(values: pa.Array, column: pa.Field) -> tuple[pa.Array, dict[int, st
             raise TargetError(f"Column {column.name!r}: {misfit}") from None
         return values, dict.fromkeys(unfit, misfit)
     if pa.types.is_float32(column.type) and pa.types.is_float64(values.type):
-        # Arrow silently casts a number that is too large to infinity.
-        infinite = pc.indices_nonzero(pc.and_not(pc.is_inf(cast), pc.is_inf(values))).to_pylist()
-        return cast, dict.fromkeys(infinite, misfit)
+        # Arrow silently casts a number that is too large to infinity, and one that is too small to zero.
+        lost = pc.or_(pc.and_not(pc.is_inf(cast), pc.is_inf(values)), pc.and_not(_is_zero(cast), _is_zero(values)))
+        return cast, dict.fromkeys(pc.indices_nonzero(lost).to_pylist(), misfit)
     return cast, {}
+
+
+def _is_zero(numbers: pa.Array) -> pa.Array:
+    return pc.equal(numbers, 0)
 
 
 def _fits(value: pa.Array, column: pa.Field) -> bool:
