@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -34,6 +34,9 @@ REASON = f"{RESERVED_PREFIX}refused"
 
 # The digits of decimals that floating numbers tell apart.
 _EXACT_SINGLE, _EXACT_DOUBLE = 6, 15
+
+ValueCheck = Callable[[pa.Array], dict[int, str]]
+"""Returns why which values of a column are refused, by their rows."""
 
 
 class Record(NamedTuple):
@@ -153,6 +156,7 @@ class StagedRows:
 
     :param staging: the directory of the attempt that the ledger names
     :param refused: takes what the target refuses; the first such record is an error by default
+    :ivar checks: of values that fit the types of the target, by the names of columns
     :ivar left_out: how many rows `chunks` did not yield, or had refused, since it was called last
     """
 
@@ -162,6 +166,7 @@ class StagedRows:
         self._staging = staging
         self._manifest = manifest
         self.refused = refused or RefusedRecords()
+        self.checks: Mapping[str, ValueCheck] = {}
 
     @classmethod
     def none(cls, batch_id: int) -> StagedRows:
@@ -267,6 +272,8 @@ class StagedRows:
                     arrays.append(_repeated(self._manifest.batch_id, batch.num_rows).cast(column.type))
                     continue
                 array, unfit = _fitting(batch.column(column.name), column)
+                if not unfit and column.name in self.checks:
+                    unfit = self.checks[column.name](array)
                 if unfit:
                     break
                 arrays.append(array)

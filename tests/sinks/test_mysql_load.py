@@ -30,14 +30,6 @@ TARGET = SqlTable("target")
 SINGLE = struct.unpack("f", struct.pack("f", 0.1))[0]
 
 
-@pytest.fixture(params=["load", "insert"])
-def way(request: pytest.FixtureRequest, mariadb: MariaDbServer) -> Iterator[str]:
-    """LOAD DATA LOCAL, and what is done where the server does not allow it."""
-    mariadb.execute(f"SET GLOBAL local_infile = {int(request.param == 'load')}")
-    yield request.param
-    mariadb.execute("SET GLOBAL local_infile = 1")
-
-
 def test_every_value_is_stored_as_it_was_sent(mariadb_engine: Engine, way: str, tmp_path: Path) -> None:
     schema = columns(
         id=pa.int64(), text=pa.string(), data=pa.binary(), exact=pa.decimal128(38, 20), twice=pa.float64(),

@@ -81,7 +81,6 @@ class _Load:
 
         :raises RowRefusedError: a row is refused
         """
-        _refuse_not_finite(rows)
         if self.is_allowed:
             try:
                 with savepoint(self.conn):
@@ -189,18 +188,6 @@ class _Load:
                 None, None, error, pymysql.Error, connection_invalidated=is_lost, dialect=self.conn.dialect
             )
             raise raised from None
-
-
-def _refuse_not_finite(rows: pa.Table) -> None:
-    for column in rows.schema:
-        if not pa.types.is_floating(column.type):
-            continue
-        finite = pc.fill_null(pc.is_finite(rows.column(column.name)), True)
-        row = pc.index(finite, False).as_py()
-        if row >= 0:
-            raise RowRefusedError(
-                f"column {column.name!r}: MySQL and MariaDB have no NaN and no infinity", row, has_bad_value=True
-            )
 
 
 def _lines(rows: pa.Table) -> Iterator[bytes]:
