@@ -28,6 +28,7 @@ from airflow_kafka_offsets.database.errors import is_outage
 from airflow_kafka_offsets.database.tables import without_placeholders
 from airflow_kafka_offsets.sinks.sql.refused_rows import (
     RowRefusedError,
+    is_of_row,
     refused_row,
     refused_statement,
     savepoint,
@@ -90,9 +91,12 @@ class _Load:
                 if rows.num_rows > _INSERT_ROWS:
                     raise
             except DBAPIError as error:
-                if mysql.error_number(error.orig) not in _NOT_ALLOWED:
+                if mysql.error_number(error.orig) in _NOT_ALLOWED:
+                    self.is_allowed = False
+                elif not is_of_row(error):
                     raise
-                self.is_allowed = False
+                elif rows.num_rows > _INSERT_ROWS:
+                    raise refused_row(error, self.table) from None
         return sum(self._insert(texts, place) for place, texts in self._statements(rows))
 
     def _load(self, rows: pa.Table) -> int:
