@@ -119,8 +119,8 @@ def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> pa.Schema:
                 faults.append(f"it has no column {field.name!r} ({add_column(table, field, dialect)})")
             continue
         wire = wire_type(field.type, column.type, dialect)
-        if column.computed is not None:
-            faults.append(f"column {field.name!r} is computed by the database, and cannot be written")
+        if column.computed is not None or (column.identity is not None and column.identity.always):
+            faults.append(f"column {field.name!r} is GENERATED ALWAYS by the database, and cannot be written")
         elif wire is None:
             faults.append(f"column {field.name!r} is {column.type}, the rows hold {field.type}")
         else:
