@@ -14,7 +14,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from tests.support.mariadb import at, columns, do, select, staged, write
-from tests.support.values import VALUES, as_single, changed, refused, stored
+from tests.support.values import KEYS, VALUES, as_single, changed, refused, stored
 
 pytestmark = pytest.mark.server
 
@@ -50,7 +50,9 @@ COLUMNS = [
 NOT_NULL = ("not null", "auto_increment")
 
 
-def values_in(engine: Engine, column: str | None, tmp_path: Path) -> dict[str, list[tuple[Any, Any]]]:
+def values_in(
+    engine: Engine, column: str | None, tmp_path: Path, key: tuple[str, ...] = ()
+) -> dict[str, list[tuple[Any, Any]]]:
     url = engine.url
     with pymysql.connect(
         host=url.host, port=url.port or 3306, user=url.username, password=url.password or "", database=url.database,
@@ -64,7 +66,7 @@ def values_in(engine: Engine, column: str | None, tmp_path: Path) -> dict[str, l
                 cursor.execute(exact)
                 return list(cursor.fetchall())
 
-        found = stored(engine, column, read, tmp_path)
+        found = stored(engine, column, read, tmp_path, key)
     if column is not None and column.startswith("float"):
         return {
             ddl: [(sent, as_single(x) if isinstance(x, float) else x) for sent, x in pairs]
@@ -75,8 +77,11 @@ def values_in(engine: Engine, column: str | None, tmp_path: Path) -> dict[str, l
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("column", COLUMNS)
-def test_no_value_is_changed_silently(mariadb_engine: Engine, column: str, tmp_path: Path) -> None:
-    found = values_in(mariadb_engine, column, tmp_path)
+@pytest.mark.parametrize("key", KEYS)
+def test_no_value_is_changed_silently(
+    mariadb_engine: Engine, column: str, key: tuple[str, ...], tmp_path: Path
+) -> None:
+    found = values_in(mariadb_engine, column, tmp_path, key)
 
     assert bool(found) == (column != "bit(8)")
     assert {ddl: bad for ddl, pairs in found.items() if (bad := changed(pairs, CHANGES.get((column, ddl))))} == {}

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.sinks.sql import connected_table, insert
-from tests.support.values import as_single, changed, refused, stored
+from tests.support.values import KEYS, as_single, changed, refused, stored
 
 pytestmark = pytest.mark.server
 
@@ -40,16 +40,21 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(connected_table, "_writer", lambda _: insert.insert_rows)
 
 
-def values_in(engine: Engine, column: str | None, tmp_path: Path) -> dict[str, list[tuple[Any, Any]]]:
+def values_in(
+    engine: Engine, column: str | None, tmp_path: Path, key: tuple[str, ...] = ()
+) -> dict[str, list[tuple[Any, Any]]]:
     url = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(url, autocommit=True, prepare_threshold=None) as conn:
-        return stored(engine, column, lambda query: conn.execute(query).fetchall(), tmp_path)
+        return stored(engine, column, lambda query: conn.execute(query).fetchall(), tmp_path, key)
 
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("column", COLUMNS)
-def test_no_value_is_changed_silently(postgres_engine: Engine, column: str, tmp_path: Path) -> None:
-    found = values_in(postgres_engine, column, tmp_path)
+@pytest.mark.parametrize("key", KEYS)
+def test_no_value_is_changed_silently(
+    postgres_engine: Engine, column: str, key: tuple[str, ...], tmp_path: Path
+) -> None:
+    found = values_in(postgres_engine, column, tmp_path, key)
 
     assert found
     assert {ddl: bad for ddl, pairs in found.items() if (bad := changed(pairs, CHANGES.get((column, ddl))))} == {}

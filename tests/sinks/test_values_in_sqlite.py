@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from sqlalchemy.engine import Engine
 
-from tests.support.values import changed, refused, stored
+from tests.support.values import KEYS, changed, refused, stored
 
 COLUMNS = [
     *("INTEGER", "BIGINT", "SMALLINT", "REAL", "DOUBLE", "FLOAT", "NUMERIC", "DECIMAL(10,2)", "TEXT", "VARCHAR(3)"),
@@ -48,15 +48,18 @@ def change(column: str | None, ddl: str) -> Callable[[Any], Any] | None:
     return of if ddl.startswith(("DECIMAL", "FLOAT", "DOUBLE", "DATE", "TIMESTAMP")) else None
 
 
-def values_in(engine: Engine, column: str | None, tmp_path: Path) -> dict[str, list[tuple[Any, Any]]]:
+def values_in(
+    engine: Engine, column: str | None, tmp_path: Path, key: tuple[str, ...] = ()
+) -> dict[str, list[tuple[Any, Any]]]:
     assert engine.url.database is not None
     with closing(sqlite3.connect(engine.url.database)) as conn:
-        return stored(engine, column, lambda query: conn.execute(query).fetchall(), tmp_path)
+        return stored(engine, column, lambda query: conn.execute(query).fetchall(), tmp_path, key)
 
 
 @pytest.mark.parametrize("column", COLUMNS)
-def test_no_value_is_changed_silently(sqlite_engine: Engine, column: str, tmp_path: Path) -> None:
-    found = values_in(sqlite_engine, column, tmp_path)
+@pytest.mark.parametrize("key", KEYS)
+def test_no_value_is_changed_silently(sqlite_engine: Engine, column: str, key: tuple[str, ...], tmp_path: Path) -> None:
+    found = values_in(sqlite_engine, column, tmp_path, key)
 
     assert found
     assert {ddl: bad for ddl, pairs in found.items() if (bad := changed(pairs, change(column, ddl)))} == {}

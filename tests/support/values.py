@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import TargetError
@@ -85,24 +86,37 @@ class Refused:
 REFUSED = Refused()
 
 
+KEYS = [
+    pytest.param((), id="appended"),
+    pytest.param(("_kafka_offset",), id="upserted", marks=pytest.mark.long),
+]
+"""The keys of the two ways into a table."""
+
+
 def arrow_type(ddl: str) -> pa.DataType:
     return parse_ddl(f"x {ddl}", binary=True).field("x").type
 
 
 def stored(
-    engine: Engine, column: str | None, read: Callable[[str], list[tuple[Any, ...]]], tmp_path: Path
+    engine: Engine,
+    column: str | None,
+    read: Callable[[str], list[tuple[Any, ...]]],
+    tmp_path: Path,
+    key: tuple[str, ...] = (),
 ) -> dict[str, list[tuple[Any, Any]]]:
     """Write the values of all types into a column.
 
     :param column: its type and constraints; None for the type with which a table is created
     :param read: returns the rows of a query by a reader that is not ours
+    :param key: that of an upsert
     :return: by each type that fits the column, its values with what the table holds
     """
     found: dict[str, list[tuple[Any, Any]]] = {}
-    sink = SqlTable("target")
+    sink = SqlTable("target", upsert_key=key)
     with engine.begin() as conn:
         if column is not None:
-            conn.exec_driver_sql(f"CREATE TABLE target (x {column}, _kafka_offset BIGINT)")
+            origin = "_kafka_topic VARCHAR(200), _kafka_partition INT, _kafka_offset BIGINT UNIQUE"
+            conn.exec_driver_sql(f"CREATE TABLE target (x {column}, {origin})")
         table = sink.connect(engine).reflect(conn)
     for ddl, some in VALUES.items():
         schema, values = columns(x=arrow_type(ddl)), [*some, None]
