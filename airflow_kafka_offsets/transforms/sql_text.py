@@ -113,16 +113,17 @@ def _check_function(query: str, function: exp.Func) -> None:
 
 def _check_names(query: str, select: exp.Select) -> None:
     for item in select.expressions:
-        if isinstance(item, exp.Column | exp.Star):
-            continue
-        if not isinstance(item, exp.Alias):
+        if not isinstance(item, exp.Column | exp.Star | exp.Alias):
             raise _refusal(query, f"{item.sql()} needs a name: {item.sql()} AS name")
-        name = item.alias.lower()
-        if name == BATCH_ID or name.startswith(RESERVED_PREFIX):
-            raise _refusal(
-                query,
-                f"{item.alias} is a reserved name: the columns that say where a row came from are kept as they are",
-            )
+        # Of a star, those of REPLACE.
+        for alias in [item] if isinstance(item, exp.Alias) else item.find_all(exp.Alias):
+            name = alias.alias.lower()
+            if name == BATCH_ID or name.startswith(RESERVED_PREFIX):
+                raise _refusal(
+                    query,
+                    f"{alias.alias} is a reserved name: the columns that say where a row came from are kept as they "
+                    "are",
+                )
 
 
 def resolved(query: str, select: exp.Select, columns: Iterable[str]) -> str:
