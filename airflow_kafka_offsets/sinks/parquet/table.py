@@ -20,7 +20,7 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
-from airflow_kafka_offsets.sinks.lake.columns import check_parameters, created_columns
+from airflow_kafka_offsets.sinks.lake.columns import check_parameters, created_columns, match_new
 from airflow_kafka_offsets.sinks.lake.left_files import left_below, prove_files, remove_left
 from airflow_kafka_offsets.sinks.lake.removal import ReplacedRows, Search, as_removed
 from airflow_kafka_offsets.sinks.lake.rows import LakeRows
@@ -66,6 +66,7 @@ class ParquetTable(Table):
         rows = declared if columns is None else columns
         if rows is None:
             return TargetColumns(self.sink.name, None)
+        match_new(self.sink.name, pa.schema([]), rows)
         created_columns(self.sink, rows)
         return TargetColumns(self.sink.name, None if columns is not None else (*rows.names, BATCH_ID))
 
