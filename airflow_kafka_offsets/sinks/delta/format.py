@@ -97,7 +97,10 @@ class DeltaSnapshot(Snapshot):
 
     def check_removal(self) -> None:
         if self.configuration.get("delta.appendOnly", "false").lower() == "true":
-            raise TargetError(f"Rows of table {self.name!r} cannot be removed: it has delta.appendOnly=true")
+            raise TargetError(
+                f"Rows of table {self.name!r} cannot be removed: it has delta.appendOnly=true. Nothing was changed; "
+                "set the property to false, or do not replace rows"
+            )
 
     def last_number(self, series: str) -> int:
         number = self.table.transaction_version(series)
