@@ -90,7 +90,8 @@ def read(table: LakeTable) -> list[dict[str, Any]]:
     else:
         paths = [task.file.file_path.removeprefix("file://") for task in snapshot.table.scan().plan_files()]
         found = pa.concat_tables(pq.read_table(path, partitioning=None) for path in paths)
-    return found.sort_by("_kafka_offset").select(NESTED).to_pylist()
+    plain: list[dict[str, Any]] = found.sort_by("_kafka_offset").select(NESTED).to_pylist()
+    return plain
 
 
 @pytest.mark.parametrize("present", [NESTED, []], ids=["held", "not_held"])
