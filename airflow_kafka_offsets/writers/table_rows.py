@@ -59,7 +59,9 @@ def _fit(table: str, values: pa.Array, column: pa.Field) -> tuple[pa.Array, list
     if not column.nullable and values.null_count:
         return values, pc.indices_nonzero(values.is_null()).to_pylist(), f"it is NOT NULL, the {values.type} is null"
     # Readers in Python, and the statistics of the file, have no such years.
-    if not pa.types.is_nested(values.type) and (late := out_of_years(values)):
+    if late := out_of_years(values):
+        if pa.types.is_nested(values.type):
+            late = _unfit(values, lambda part: not out_of_years(part))
         return values, late, f"a value of type {values.type}: {OUT_OF_YEARS}"
     stored = optional(column.type)
     if values.type == column.type == stored:
@@ -71,7 +73,7 @@ def _fit(table: str, values: pa.Array, column: pa.Field) -> tuple[pa.Array, list
         return array, [], ""
     if not may_hold(column.type, values.type):
         raise TargetError(f"Column {column.name!r} of table {table!r}: {misfit}")
-    return values, _unfit(values, column.type), misfit
+    return values, _unfit(values, lambda part: _exact(part, column.type) is not None), misfit
 
 
 def _is_castable(values: pa.Array, kind: pa.DataType) -> bool:
@@ -120,11 +122,14 @@ def _lacks_field(values: pa.Array, kind: pa.DataType) -> bool:
     )
 
 
-def _unfit(values: pa.Array, kind: pa.DataType) -> list[int]:
-    """Return which of some values do not fit."""
+def _unfit(values: pa.Array, fit: Callable[[pa.Array], bool]) -> list[int]:
+    """Return which of some values do not fit.
+
+    :param fit: returns whether all values of a slice do
+    """
 
     def check(first: int, end: int) -> None:
-        if _exact(values.slice(first, end - first), kind) is None:
+        if not fit(values.slice(first, end - first)):
             raise _UnfitError
 
     found = split_at_failures(0, len(values), check, _UnfitError)
