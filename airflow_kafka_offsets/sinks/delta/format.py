@@ -168,6 +168,11 @@ class DeltaSnapshot(Snapshot):
 
     def entry(self, file: StagedFile, shape: FileFormat) -> tuple[AddAction, LakeFile]:
         layout, add = read_written(self.name, file)
+        partition = add["partition_values"]
+        if partition.keys() != set(self.partition_by) or not all(
+            value is None or isinstance(value, str) for value in partition.values()
+        ):
+            raise ValueError("partition_values")
         if layout != cast("DeltaShape", shape).digest:
             raise StagedFileError(
                 f"Table {self.name!r} has other columns or partitions than when the files of the batch were written"
@@ -199,7 +204,7 @@ class DeltaSnapshot(Snapshot):
             )
         except CommitFailedError:
             return False
-        except (DeltaProtocolError, SchemaMismatchError, ValueError, NotImplementedError) as error:
+        except (DeltaProtocolError, SchemaMismatchError, ValueError, TypeError, NotImplementedError) as error:
             raise TargetError(f"Table {self.name!r} cannot be written to: {error}. Nothing was written") from error
         except (DeltaError, OSError) as error:
             raise UnknownOutcomeError(f"{type(error).__name__}: {error}") from error

@@ -231,7 +231,7 @@ class IcebergSnapshot(Snapshot):
         )
         try:
             self._stage(transaction, change)
-        except (ValueError, NotImplementedError) as error:
+        except (ValueError, TypeError, NotImplementedError) as error:
             raise TargetError(f"{self.name} cannot be written to: {error}. Nothing was written") from error
         try:
             commit_once(self.table, transaction, requirements)
