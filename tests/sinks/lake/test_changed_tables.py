@@ -115,17 +115,6 @@ def test_files_of_earlier_columns_or_partitions_are_staged_again(
 
 
 @ICEBERG
-def test_a_version_of_the_format_that_cannot_be_written_is_refused_at_once(table: LakeTable, tmp_path: Path) -> None:
-    table.prepare(COLUMNS)
-    location = native(table).metadata_location.removeprefix("file://")
-    metadata = json.loads(Path(location).read_text())
-    Path(location).write_text(json.dumps(metadata | {"format-version": 3, "next-row-id": 0}))
-
-    with pytest.raises(TargetError, match="has version 3 of Iceberg's format"):
-        table.prepare(COLUMNS)
-
-
-@ICEBERG
 def test_an_error_before_a_commit_is_sent_is_not_an_unknown_outcome(
     table: LakeTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
