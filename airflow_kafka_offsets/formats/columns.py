@@ -276,7 +276,7 @@ def out_of_years(array: pa.Array) -> list[int]:
         items
     """
     kind = array.type
-    if pa.types.is_list(kind):
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return out_of_years(array.flatten())
     if pa.types.is_struct(kind):
         return [index for child in array.flatten() for index in out_of_years(child)]

@@ -129,6 +129,8 @@ def replay(
             connections=connections,
         )
         ledger = context.ledger
+        if replace:
+            context.table.check_removal()
         request = Replay(
             group_id=pipeline.group_id,
             owner=run or TaskRun.of_this_process(),

@@ -56,6 +56,11 @@ class FanOutTable(Table):
         for table in self.tables:
             table.refuse_unknown_rows(conn, batches, output)
 
+    def check_removal(self) -> None:
+        """Check each target."""
+        for table in self.tables:
+            table.check_removal()
+
     def writer(self, columns: pa.Schema | None, output: Output) -> ArrowWriter:
         """Return the writer of files for each branch."""
         return ArrowWriter(is_fan_out=True)

@@ -213,6 +213,12 @@ class Table(ABC):
         """Return what to do where the target holds rows that the state tables do not know."""
         return "Restore both to the same moment, or load the group into another table."
 
+    def check_removal(self) -> None:  # noqa: B027
+        """Check that rows may be removed. Called before a replay that replaces rows is planned.
+
+        :raises TargetError: no row may be
+        """
+
     def writer(self, columns: pa.Schema | None, output: Output) -> RowWriter:
         """Return what writes the rows in Spark's tasks: by default Arrow files, which the commit reads.
 

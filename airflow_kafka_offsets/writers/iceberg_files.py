@@ -6,18 +6,19 @@ import base64
 import hashlib
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, BinaryIO, cast
 
+import pyarrow as pa
 from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import MetricModeTypes, StatisticsCollector, compute_statistics_plan, schema_to_pyarrow
 from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.manifest import DataFileContent, FileFormat
-from pyiceberg.partitioning import PartitionSpec, partition_record_value
+from pyiceberg.partitioning import PartitionField, PartitionSpec, partition_record_value
 from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table import TableProperties
 from pyiceberg.table.locations import load_location_provider
@@ -116,7 +117,7 @@ class TableShape:
             PartitionTerm(
                 part.name,
                 tuple(_names(schema.fields, part.source_id)),
-                part.transform.pyarrow_transform(schema.find_type(part.source_id)),
+                _partition_of(part, schema),
             )
             for part in self.partition_spec.fields
         ]
@@ -215,6 +216,12 @@ class TableShape:
     def _record(self, partition: Mapping[str, Any]) -> Record:
         spec, schema = self.partition_spec, self.iceberg_schema
         return Record(*(partition_record_value(part, partition[part.name], schema) for part in spec.fields))
+
+
+def _partition_of(part: PartitionField, schema: Schema) -> Callable[[pa.Array], pa.Array]:
+    transform = part.transform.pyarrow_transform(schema.find_type(part.source_id))
+    # pyiceberg cannot truncate bytes in the form with 64-bit offsets, which its own schemas have.
+    return lambda values: transform(values.cast(pa.binary()) if pa.types.is_large_binary(values.type) else values)
 
 
 def table_of(text: str) -> str:

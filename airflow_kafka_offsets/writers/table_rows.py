@@ -59,18 +59,21 @@ def _fit(table: str, values: pa.Array, column: pa.Field) -> tuple[pa.Array, list
     if not column.nullable and values.null_count:
         return values, pc.indices_nonzero(values.is_null()).to_pylist(), f"it is NOT NULL, the {values.type} is null"
     # Readers in Python, and the statistics of the file, have no such years.
-    if not pa.types.is_nested(values.type) and (late := out_of_years(values)):
+    if late := out_of_years(values):
+        if pa.types.is_nested(values.type):
+            late = _unfit(values, lambda part: not out_of_years(part))
         return values, late, f"a value of type {values.type}: {OUT_OF_YEARS}"
-    if values.type == column.type:
+    stored = optional(column.type)
+    if values.type == column.type == stored:
         return values, [], ""
     # Arrow's messages quote values.
     misfit = f"a value of type {values.type} does not fit into {column.type}"
-    array = _exact(values, column.type) if _is_castable(values, column.type) else None
+    array = _exact(values, column.type) if _is_castable(values, stored) else None
     if array is not None:
         return array, [], ""
     if not may_hold(column.type, values.type):
         raise TargetError(f"Column {column.name!r} of table {table!r}: {misfit}")
-    return values, _unfit(values, column.type), misfit
+    return values, _unfit(values, lambda part: _exact(part, column.type) is not None), misfit
 
 
 def _is_castable(values: pa.Array, kind: pa.DataType) -> bool:
@@ -86,9 +89,11 @@ def _is_castable(values: pa.Array, kind: pa.DataType) -> bool:
 
 
 def _exact(values: pa.Array, kind: pa.DataType) -> pa.Array | None:
-    """Return values in another type; None where one of them would change."""
+    """Return values in another type; None where one of them would change, or lacks a field that it needs."""
+    if kind != optional(kind) and _lacks_field(values, kind):
+        return None
     try:
-        cast = values.cast(kind)
+        cast = values.cast(optional(kind))
         if keeps(kind, values.type):
             return cast
         # Arrow rounds some numbers silently.
@@ -102,11 +107,29 @@ def _exact(values: pa.Array, kind: pa.DataType) -> pa.Array | None:
     return cast if is_same else None
 
 
-def _unfit(values: pa.Array, kind: pa.DataType) -> list[int]:
-    """Return which of some values do not fit."""
+def _lacks_field(values: pa.Array, kind: pa.DataType) -> bool:
+    """Return whether a nested field that may not be null is null within a value that is there."""
+    present = values.take(pc.indices_nonzero(values.is_valid()))
+    if pa.types.is_struct(kind):
+        found = [(field, pc.struct_field(present, field.name)) for field in kind]
+    elif pa.types.is_map(kind):
+        found = [(kind.key_field, present.keys), (kind.item_field, present.items)]
+    else:
+        found = [(kind.value_field, present.flatten())] if kind.num_fields else []
+    return any(
+        (not field.nullable and nested.null_count) or (field.type.num_fields and _lacks_field(nested, field.type))
+        for field, nested in found
+    )
+
+
+def _unfit(values: pa.Array, fit: Callable[[pa.Array], bool]) -> list[int]:
+    """Return which of some values do not fit.
+
+    :param fit: returns whether all values of a slice do
+    """
 
     def check(first: int, end: int) -> None:
-        if _exact(values.slice(first, end - first), kind) is None:
+        if not fit(values.slice(first, end - first)):
             raise _UnfitError
 
     found = split_at_failures(0, len(values), check, _UnfitError)
@@ -269,12 +292,38 @@ def with_columns(rows: pa.RecordBatch, columns: pa.Schema, values: Mapping[str, 
     known, arrays = values or {}, []
     for column in columns:
         if column.name in rows.schema.names:
-            arrays.append(rows.column(column.name).cast(column.type))
+            arrays.append(_as_stored(rows.column(column.name), column))
         elif (value := known.get(column.name)) is None:
-            arrays.append(pa.nulls(rows.num_rows, column.type))
+            arrays.append(_as_stored(pa.nulls(rows.num_rows, column.type), column))
         else:
             arrays.append(pa.repeat(pa.scalar(value, column.type), rows.num_rows))
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+def _as_stored(values: pa.Array, column: pa.Field) -> pa.Array:
+    """Return values in the type of a column, whose nested fields may be required."""
+    cast = values.cast(optional(column.type))
+    return cast if cast.type == column.type else _filled(cast, column)
+
+
+def _filled(values: pa.Array, field: pa.Field) -> pa.Array:
+    """Return values whose required nested fields are nowhere null, also where the value around them is: Parquet takes
+    these for nulls.
+    """
+    kind, mask = field.type, values.is_null() if field.nullable and values.null_count else None
+    if pa.types.is_struct(kind):
+        children = [_filled(values.field(index), each) for index, each in enumerate(kind)]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+    if kind.num_fields:
+        values = pa.concat_arrays([values, values.slice(0, 0)])  # no slice, of which Arrow could not mask values
+    if pa.types.is_map(kind):
+        keys, items = _filled(values.keys, kind.key_field), _filled(values.items, kind.item_field)
+        return pa.MapArray.from_arrays(values.offsets, keys, items, type=kind, mask=mask)
+    if kind.num_fields:
+        return type(values).from_arrays(values.offsets, _filled(values.values, kind.value_field), type=kind, mask=mask)
+    if field.nullable or not values.null_count:
+        return values
+    return pa.Array.from_buffers(kind, len(values), [None, *values.buffers()[1:]], offset=values.offset)
 
 
 def _with_key(batch: pa.RecordBatch, key: Sequence[str], refused: RefusedRows) -> pa.RecordBatch:
@@ -317,6 +366,28 @@ def file_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(_file_field(kind.value_field))
     return _SMALL.get(kind, kind)
+
+
+def optional(kind: pa.DataType) -> pa.DataType:
+    """Return a type whose nested fields may all be null."""
+    if pa.types.is_struct(kind):
+        return pa.struct([_optional_field(field).with_nullable(True) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_optional_field(kind.key_field), _optional_field(kind.item_field).with_nullable(True))
+    if pa.types.is_list(kind):
+        return pa.list_(_optional_field(kind.value_field).with_nullable(True))
+    return (
+        pa.large_list(_optional_field(kind.value_field).with_nullable(True)) if pa.types.is_large_list(kind) else kind
+    )
+
+
+def optional_columns(columns: pa.Schema) -> pa.Schema:
+    """Return columns whose nested fields may all be null."""
+    return pa.schema([_optional_field(column) for column in columns])
+
+
+def _optional_field(field: pa.Field) -> pa.Field:
+    return field.with_type(optional(field.type))
 
 
 def file_columns(columns: pa.Schema) -> pa.Schema:

@@ -18,7 +18,7 @@ from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.sinks.sink import Sink
-from airflow_kafka_offsets.sinks.table import Output
+from airflow_kafka_offsets.sinks.table import Output, Table
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
 from airflow_kafka_offsets.staging.rows import StagedRows
@@ -105,13 +105,13 @@ class LakeGroup:
         return positions(self.loader.engine).get((self.topic, 0))
 
 
-def publish_rows(sink: Sink, rows: pa.RecordBatch, tmp_path: Path, batch_id: int = 1, **options: Any) -> None:
+def publish_rows(sink: Sink | Table, rows: pa.RecordBatch, tmp_path: Path, batch_id: int = 1, **options: Any) -> None:
     """Publish rows as a batch, without a load.
 
     :param options: of `prepare`
     """
     conn: Any = None
-    table = sink.connect(conn)
+    table = sink if isinstance(sink, Table) else sink.connect(conn)
     output = Output(batch_id, "g", (), "series", f"batch-{batch_id}-x")
     table.prepare(rows.schema, **options)
     writer: Any = table.writer(rows.schema, output)

@@ -50,7 +50,8 @@ def delta_schema(columns: pa.Schema) -> deltalake.Schema:
     try:
         return deltalake.Schema.from_arrow(file_columns(columns))
     except Exception as error:  # the library has no separate class for it
-        raise ConfigurationError(f"A Delta table cannot have these columns: {error}") from error
+        reason = str(error).partition("\n")[0]  # without the stack of Rust
+        raise ConfigurationError(f"A Delta table cannot have these columns: {reason}") from error
 
 
 def unusable(table: deltalake.DeltaTable) -> list[str]:

@@ -97,7 +97,10 @@ class DeltaSnapshot(Snapshot):
 
     def check_removal(self) -> None:
         if self.configuration.get("delta.appendOnly", "false").lower() == "true":
-            raise TargetError(f"Rows of table {self.name!r} cannot be removed: it has delta.appendOnly=true")
+            raise TargetError(
+                f"Rows of table {self.name!r} cannot be removed: it has delta.appendOnly=true. Nothing was changed; "
+                "set the property to false, or do not replace rows"
+            )
 
     def last_number(self, series: str) -> int:
         number = self.table.transaction_version(series)
@@ -165,6 +168,11 @@ class DeltaSnapshot(Snapshot):
 
     def entry(self, file: StagedFile, shape: FileFormat) -> tuple[AddAction, LakeFile]:
         layout, add = read_written(self.name, file)
+        partition = add["partition_values"]
+        if partition.keys() != set(self.partition_by) or not all(
+            value is None or isinstance(value, str) for value in partition.values()
+        ):
+            raise ValueError("partition_values")
         if layout != cast("DeltaShape", shape).digest:
             raise StagedFileError(
                 f"Table {self.name!r} has other columns or partitions than when the files of the batch were written"
@@ -196,7 +204,7 @@ class DeltaSnapshot(Snapshot):
             )
         except CommitFailedError:
             return False
-        except (DeltaProtocolError, SchemaMismatchError, ValueError, NotImplementedError) as error:
+        except (DeltaProtocolError, SchemaMismatchError, ValueError, TypeError, NotImplementedError) as error:
             raise TargetError(f"Table {self.name!r} cannot be written to: {error}. Nothing was written") from error
         except (DeltaError, OSError) as error:
             raise UnknownOutcomeError(f"{type(error).__name__}: {error}") from error

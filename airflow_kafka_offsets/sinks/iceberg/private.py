@@ -8,12 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from pyiceberg.catalog import Catalog
-from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files
-from pyiceberg.schema import Schema
+from pyiceberg.io.pyarrow import (
+    ArrowAccessor,
+    ArrowProjectionVisitor,
+    _get_column_projection_values,
+    _read_all_delete_files,
+    pyarrow_to_schema,
+)
+from pyiceberg.manifest import FileFormat
+from pyiceberg.schema import Schema, prune_columns, visit_with_partner
 from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.update import TableRequirement
+from pyiceberg.types import ListType, MapType
+
+from airflow_kafka_offsets.sinks.lake.newest import positions
 
 
 def commit_once(table: Table, transaction: Transaction, requirements: Sequence[TableRequirement]) -> None:
@@ -27,14 +38,52 @@ def commit_once(table: Table, transaction: Transaction, requirements: Sequence[T
     table._do_commit(transaction._updates, (*own, *others))
 
 
+class _Projection(ArrowProjectionVisitor):
+    """Rows of a file in the columns of a table. The superclass makes empty ones of lists and maps of structs that are
+    null.
+    """
+
+    def list(self, list_type: ListType, list_array: pa.Array | None, value_array: pa.Array | None) -> pa.Array | None:
+        return _with_nulls(super().list(list_type, list_array, value_array), list_array)
+
+    def map(
+        self, map_type: MapType, map_array: pa.Array | None, key_result: pa.Array | None, value_result: pa.Array | None
+    ) -> pa.Array | None:
+        return _with_nulls(super().map(map_type, map_array, key_result, value_result), map_array)
+
+
+def _with_nulls(projected: pa.Array | None, stored: pa.Array | None) -> pa.Array | None:
+    if projected is None or stored is None or projected.null_count == stored.null_count:
+        return projected
+    return pc.if_else(stored.is_valid(), projected, pa.scalar(None, projected.type))
+
+
 def read_file(table: Table, schema: Schema, file: FileScanTask) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file in their order, without those that other engines marked as deleted.
 
-    The public `ArrowScan.to_record_batches` holds all rows of the files that it reads in memory.
+    The public `ArrowScan` reads lists and maps that are null as empty ones, and holds all rows of a file in memory.
     """
-    deletes = _read_all_delete_files(table.io, [file])
-    scan = ArrowScan(table.metadata, table.io, schema, AlwaysTrue())
-    yield from scan._record_batches_from_scan_tasks_and_deletes([file], deletes)
+    data, seen = file.file, 0
+    deletes = _read_all_delete_files(table.io, [file]).get(data.file_path, [])
+    deleted = pa.chunked_array([chunk for each in deletes for chunk in each.chunks], pa.int64())
+    with table.io.new_input(data.file_path).open() as stream:
+        is_parquet = data.file_format == FileFormat.PARQUET
+        fragment = (ds.ParquetFileFormat(pre_buffer=True) if is_parquet else ds.OrcFileFormat()).make_fragment(stream)
+        stored = pyarrow_to_schema(fragment.physical_schema, table.name_mapping(), downcast_ns_timestamp_to_us=True)
+        partition = _get_column_projection_values(
+            data, schema, table.schema(), table.specs().get(data.spec_id), stored.field_ids
+        )
+        nested = (MapType, ListType)
+        ids = {field_id for field_id in schema.field_ids if not isinstance(schema.find_type(field_id), nested)}
+        stored = prune_columns(stored, ids, select_full_types=False)
+        projection = _Projection(stored, True, projected_missing_fields=partition, allow_timestamp_tz_mismatch=True)
+        names = [field.name for field in stored.fields]
+        for rows in ds.Scanner.from_fragment(fragment, schema=fragment.physical_schema, columns=names).to_batches():
+            staying = rows.filter(pc.invert(pc.is_in(positions(seen, rows.num_rows), value_set=deleted)))
+            seen += rows.num_rows
+            if staying.num_rows:
+                accessor = ArrowAccessor(stored)
+                yield pa.RecordBatch.from_struct_array(visit_with_partner(schema, staying, projection, accessor))
 
 
 def iceberg_schema(columns: pa.Schema) -> Schema:

@@ -53,6 +53,7 @@ from airflow_kafka_offsets.sinks.lake.snapshot import (
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.writers.iceberg_files import IcebergStorage, TableShape, table_of
 from airflow_kafka_offsets.writers.lake_writer import FileFormat
+from airflow_kafka_offsets.writers.table_rows import optional_columns
 
 # pyiceberg writes manifests of these versions of the format.
 _WRITABLE_VERSIONS = (1, 2)
@@ -183,7 +184,7 @@ class IcebergSnapshot(Snapshot):
 
     def read(self, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         schema = self.table.schema().select(*columns)
-        types = arrow_columns(schema)
+        types = optional_columns(arrow_columns(schema))
         for rows in read_file(self.table, schema, file.native):
             # Other engines write files whose texts are read as another type than those of pyarrow.
             yield rows.cast(types).select(list(columns))
@@ -230,7 +231,7 @@ class IcebergSnapshot(Snapshot):
         )
         try:
             self._stage(transaction, change)
-        except (ValueError, NotImplementedError) as error:
+        except (ValueError, TypeError, NotImplementedError) as error:
             raise TargetError(f"{self.name} cannot be written to: {error}. Nothing was written") from error
         try:
             commit_once(self.table, transaction, requirements)

@@ -54,14 +54,15 @@ def match_new(name: str, table: pa.Schema, columns: pa.Schema) -> None:
     """Check that the columns which a table lacks have names of their own, also for engines to which upper and lower
     case are the same.
 
+    :param table: its columns; none where it is created
     :raises TargetError: they have not
     """
-    existing = {column.lower(): column for column in table.names}
+    known = {column.lower(): column for column in table.names}
     for field in lacking(table, columns):
-        if (other := existing.get(field.name.lower())) is not None:
+        if (other := known.setdefault(field.name.lower(), field.name)) != field.name:
             raise TargetError(
-                f"Table {name!r} has a column {other!r}, and gets no column {field.name!r}, whose name differs in case "
-                "only: rename the column, or the field by a transform"
+                f"Table {name!r} cannot have the columns {other!r} and {field.name!r}, whose names differ in case "
+                "only: rename one of them, or the field by a transform"
             )
 
 

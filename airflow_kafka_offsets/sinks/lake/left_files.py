@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from typing import TypeVar
 
 from airflow_kafka_offsets.core.text import first_few, shortened
 from airflow_kafka_offsets.exceptions import StagedFileError
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
+
+Entry = TypeVar("Entry")
 
 _RANDOM_DIGITS = 32
 
@@ -36,6 +40,8 @@ def prove_files(
             f"The manifest of attempt {attempt!r} names files of table {table!r} that are not its own: "
             f"{first_few(foreign, most=3)}"
         )
+    if len({file.name for file in files}) < len(files):
+        raise StagedFileError(f"The manifest of attempt {attempt!r} names a file of table {table!r} twice")
 
     def fault(file: StagedFile) -> str | None:
         found = size(file.name)
@@ -46,6 +52,20 @@ def prove_files(
     with ThreadPoolExecutor(_LOOKS_AT_ONCE, thread_name_prefix="lake-files") as pool:
         if faults := list(filter(None, pool.map(fault, files))):
             raise StagedFileError(f"Files of table {table!r}: {first_few(faults, most=3)}")
+
+
+def read_entries(table: str, files: Sequence[StagedFile], read: Callable[[StagedFile], Entry]) -> list[Entry]:
+    """Return what the manifest says of files, for a commit.
+
+    :param table: its name, for messages
+    :raises StagedFileError: what it says makes no sense
+    """
+    try:
+        return [read(file) for file in files]
+    except (AttributeError, LookupError, TypeError, ValueError, struct.error) as error:
+        raise StagedFileError(
+            f"The manifest of files of table {table!r} cannot be read: {type(error).__name__}"
+        ) from error
 
 
 def is_attempt(name: str, batch_id: int) -> bool:

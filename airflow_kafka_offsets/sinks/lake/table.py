@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.history import REWIND_KINDS
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
-from airflow_kafka_offsets.sinks.lake.columns import match, required_columns
+from airflow_kafka_offsets.sinks.lake.columns import match, match_new, required_columns
 from airflow_kafka_offsets.sinks.lake.rows import LakeRows
 from airflow_kafka_offsets.sinks.lake.snapshot import Snapshot
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
@@ -73,6 +73,7 @@ class LakeTable(Table):
         if snapshot is None and wanted is None:
             return TargetColumns(self.sink.name, None)
         if snapshot is None:
+            match_new(self.sink.name, pa.schema([]), wanted)
             snapshot = self.create(wanted)
         snapshot.check()
         names = snapshot.columns.names
@@ -116,6 +117,10 @@ class LakeTable(Table):
         snapshot = self.snapshot(conn)
         number = -1 if snapshot is None else snapshot.last_number(output.series or output.group_id)
         return LastBatch(number, output.group_id) if number >= 0 else None
+
+    def check_removal(self) -> None:
+        if (snapshot := self.snapshot()) is not None:
+            snapshot.check_removal()
 
     def writer(self, columns: pa.Schema | None, output: Output) -> LakeWriter:
         snapshot = self.snapshot()

@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseBusyError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.sinks.lake.columns import lacking, match_new
-from airflow_kafka_offsets.sinks.lake.left_files import prove_files
+from airflow_kafka_offsets.sinks.lake.left_files import prove_files, read_entries
 from airflow_kafka_offsets.sinks.lake.newest import NewestRows
 from airflow_kafka_offsets.sinks.lake.removal import (
     BatchRows,
@@ -132,7 +132,7 @@ class LakeTarget(Target):
             return self.result.rows
         prove_files(self.name, rows.files, self.output.attempt, snapshot.is_own, snapshot.size)
         self._files, shape = rows.files, snapshot.shape(self._columns)
-        added = [snapshot.entry(file, shape)[1] for file in rows.files]
+        added = [file for _, file in read_entries(self.name, rows.files, lambda file: snapshot.entry(file, shape))]
         if self._key:
             self._search = Search(self._search.rows, NewestRows(snapshot, added, self._key))
         self._plan(snapshot)

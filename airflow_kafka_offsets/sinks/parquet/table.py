@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -20,8 +20,8 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
-from airflow_kafka_offsets.sinks.lake.columns import check_parameters, created_columns
-from airflow_kafka_offsets.sinks.lake.left_files import left_below, prove_files, remove_left
+from airflow_kafka_offsets.sinks.lake.columns import check_parameters, created_columns, match_new
+from airflow_kafka_offsets.sinks.lake.left_files import left_below, prove_files, read_entries, remove_left
 from airflow_kafka_offsets.sinks.lake.removal import ReplacedRows, Search, as_removed
 from airflow_kafka_offsets.sinks.lake.rows import LakeRows
 from airflow_kafka_offsets.sinks.lake.sink import dataset_name, fields_of
@@ -66,6 +66,7 @@ class ParquetTable(Table):
         rows = declared if columns is None else columns
         if rows is None:
             return TargetColumns(self.sink.name, None)
+        match_new(self.sink.name, pa.schema([]), rows)
         created_columns(self.sink, rows)
         return TargetColumns(self.sink.name, None if columns is not None else (*rows.names, BATCH_ID))
 
@@ -153,8 +154,7 @@ class ParquetTarget(Target):
     def write(self, rows: StagedRows) -> int:
         """Check the staged files; see `Target.write`."""
         root, files = f"{_STAGING}/{self._output.attempt}/", sorted(rows.files, key=lambda file: file.name)
-        for file in files:
-            read_written(self.table.sink.name, file)
+        read_entries(self.table.sink.name, files, partial(read_written, self.table.sink.name))
         prove_files(self.table.sink.name, files, self._output.attempt, _is_own, self.table.files.size)
         self._copies = {}
         for number, file in enumerate(files):

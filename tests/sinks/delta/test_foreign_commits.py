@@ -18,7 +18,7 @@ from airflow_kafka_offsets.sinks.lake.snapshot import UnknownOutcomeError
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from tests.support.clients import produce
 from tests.support.lake import NEXT, LakeGroup
-from tests.support.loads import names
+from tests.support.loads import names, rows
 from tests.support.rewinds import Rewinder
 
 
@@ -125,6 +125,18 @@ def test_rows_that_somebody_deletes_in_the_moment_of_their_removal(
         group.replay({group.topic: {0: (1, 5)}}, replace=True)
     assert group.replay({group.topic: {0: (1, 5)}}, replace=True).rows == 4
     assert own(group) == list(range(6))
+
+
+def test_a_replay_that_could_remove_no_row_is_not_planned(group: LakeGroup, uri: str) -> None:
+    group.load()
+    deltalake.DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "true"})
+
+    with pytest.raises(TargetError, match=r"delta\.appendOnly=true\. Nothing was changed; set the property to false"):
+        group.replay({group.topic: {0: (1, 5)}}, replace=True)
+
+    assert rows(group.loader.engine, "SELECT kind, state FROM offset_batches") == [("load", "committed")]
+    deltalake.DeltaTable(uri).alter.set_table_properties({"delta.appendOnly": "false"})
+    assert group.replay({group.topic: {0: (1, 5)}}, replace=True).rows == 4
 
 
 @pytest.mark.parametrize("way", ["rewind", "restore"])

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.database.transactions import transact
-from airflow_kafka_offsets.exceptions import ConfigurationError, StagedFileError, TargetError
+from airflow_kafka_offsets.exceptions import ConfigurationError, StagedFileError
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -82,11 +82,6 @@ def test_files_are_staged_again_where_others_added_columns_first(table: IcebergT
 
     assert commit(table, engine, stage(table, engine, WIDE, ROWS, 4), WIDE, 4) == ["name", "at"]
     assert scanned(open_table(table, engine), "id", "name") == [(0, None), (1, "one"), (5, None)]
-
-
-def test_names_that_differ_in_case_only_are_refused(table: IcebergTable, engine: Engine) -> None:
-    with pytest.raises(TargetError, match="differs in case only"):
-        table.connect(engine).prepare(pa.schema([("ID", pa.int64())]), may_grow=True)
 
 
 def test_a_table_is_created_from_declared_columns(sink: IcebergTable, engine: Engine) -> None:

@@ -113,6 +113,7 @@ def commit(table: Table, files: list[StagedFile]) -> pa.Table:
         (("amount",), 50),
         (("ratio",), 46),
         (("raw",), 50),
+        (("truncate(2, raw)",), 50),
         (("day", "bucket(2, id)"), 6),
         (("nested.a",), 50),
     ],

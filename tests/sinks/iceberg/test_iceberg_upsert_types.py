@@ -28,7 +28,9 @@ LONG = "a text of which the bounds of a file have the beginning only, "
 VALUES: dict[str, tuple[pa.DataType, Sequence[Any], tuple[str, ...]]] = {
     "int": (pa.int32(), (-5, 3, 9), ("truncate(4, key)",)),
     "text": (pa.string(), (LONG + "a", LONG + "b", "é"), ("bucket(3, key)",)),
-    "bytes": (pa.binary(), (b"\x00", b"\xff\xff", b""), ()),
+    # Parquet has no bounds of a row group with a longer one than 4096 bytes.
+    "long_text": (pa.string(), ("a", "b", "b" * 5000, "c", "é" * 5000), ()),
+    "bytes": (pa.binary(), (b"\x00", b"\xff\xff", b"", b"\xff" * 5000), ("truncate(2, key)",)),
     "boolean": (pa.bool_(), (False, True), ()),
     "decimal": (pa.decimal128(9, 2), (Decimal("-1.10"), Decimal("2.00"), Decimal("300.01")), ("bucket(3, key)",)),
     "date": (pa.date32(), (date(1969, 7, 20), date(2026, 1, 1), date(2026, 1, 2)), ("month(key)",)),
@@ -60,7 +62,8 @@ def publish(
 def test_a_row_is_found_by_its_key(tmp_path: Path, kind: str) -> None:
     of_type, keys, partition_by = VALUES[kind]
     engine = sa.create_engine(f"sqlite:///{tmp_path}/positions.db", poolclass=sa.NullPool)
-    sink = iceberg_sink("positions", tmp_path, upsert_key=("key",), partition_by=partition_by)
+    groups = {"write.parquet.row-group-limit": "2"}
+    sink = iceberg_sink("positions", tmp_path, upsert_key=("key",), partition_by=partition_by, properties=groups)
 
     for number, some in enumerate((keys, keys[:1], keys[1:]), start=1):
         assert publish(sink, engine, number, of_type, some, tmp_path) == len(some)

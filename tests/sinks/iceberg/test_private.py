@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.io import pyarrow as pyiceberg_arrow
-from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.io.pyarrow import ArrowProjectionVisitor
 from pyiceberg.table import Table, Transaction
 
 from airflow_kafka_offsets.sinks.iceberg.private import iceberg_schema
@@ -21,7 +21,12 @@ from airflow_kafka_offsets.sinks.iceberg.private import iceberg_schema
     [
         (Table._do_commit, ["self", "updates", "requirements"]),
         (Catalog._convert_schema_if_needed, ["schema", "format_version"]),
-        (ArrowScan._record_batches_from_scan_tasks_and_deletes, ["self", "tasks", "deletes_per_file"]),
+        (
+            pyiceberg_arrow._get_column_projection_values,
+            ["file", "projected_schema", "table_schema", "partition_spec", "file_project_field_ids"],
+        ),
+        (ArrowProjectionVisitor.list, ["self", "list_type", "list_array", "value_array"]),
+        (ArrowProjectionVisitor.map, ["self", "map_type", "map_array", "key_result", "value_result"]),
         (pyiceberg_arrow._read_all_delete_files, ["io", "tasks"]),
     ],
 )

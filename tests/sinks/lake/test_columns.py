@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 
-from airflow_kafka_offsets.exceptions import TargetError
+from airflow_kafka_offsets import DeltaTable, ParquetFiles
+from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.lake.columns import match
+from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.writers.table_rows import keeps
+from tests.support.iceberg import iceberg_sink
 
 DECIMAL = pa.decimal128(10, 2)
 
@@ -92,3 +98,31 @@ def test_column_that_fits_some_values_is_left_to_the_tasks(column: pa.Field, row
 
 def test_a_table_that_grows_lacks_nothing() -> None:
     match("t", TABLE, [], pa.schema([pa.field("color", pa.string())]), may_grow=True)
+
+
+@pytest.mark.parametrize("existing", [(), ("id",), ("id", "amount")], ids=str)
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet"])
+def test_names_that_differ_in_case_only_are_refused_before_spark_starts(
+    tmp_path: Path, kind: str, existing: tuple[str, ...]
+) -> None:
+    engine = sa.create_engine("sqlite://", poolclass=sa.NullPool)
+    sinks: dict[str, Sink] = {
+        "delta": DeltaTable(f"{tmp_path}/lake"),
+        "iceberg": iceberg_sink("sql", tmp_path),
+        "parquet": ParquetFiles(f"{tmp_path}/lake"),
+    }
+    table = sinks[kind].connect(engine)
+    if existing:
+        table.prepare(pa.schema([(name, pa.int64()) for name in existing]))
+
+    rows = pa.schema([("id", pa.int64()), ("amount", pa.int64()), ("Amount", pa.int64())])
+    with pytest.raises(TargetError, match="'amount' and 'Amount', whose names differ in case only"):
+        table.prepare(rows, may_grow=True)
+
+
+def test_a_type_that_delta_lacks_is_refused_in_one_line(tmp_path: Path) -> None:
+    nested = pa.schema([("s", pa.struct([("a", pa.int64()), ("A", pa.int64())]))])
+    engine = sa.create_engine("sqlite://")
+
+    with pytest.raises(ConfigurationError, match=r"^A Delta table cannot have these columns: .*'A'$"):
+        DeltaTable(f"{tmp_path}/lake").connect(engine).prepare(nested)

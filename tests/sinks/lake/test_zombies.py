@@ -19,7 +19,7 @@ from airflow_kafka_offsets.exceptions import DatabaseBusyError, KafkaOffsetsErro
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.delta.format import DeltaSnapshot
 from airflow_kafka_offsets.sinks.lake.table import LakeTable
-from airflow_kafka_offsets.sinks.table import Output
+from airflow_kafka_offsets.sinks.table import Output, Table
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
 from airflow_kafka_offsets.staging.rows import StagedRows
@@ -46,20 +46,20 @@ def output(batch_id: int, attempt: str) -> Output:
     return Output(batch_id, "loader", ranges, "installation.loader", f"batch-{batch_id}-{attempt}")
 
 
-def staged(table: LakeTable, of: Output, staging: Path, *, may_grow: bool = False, topic: str = "orders") -> StagedRows:
+def staged(table: Table, of: Output, staging: Path, *, may_grow: bool = False, topic: str = "orders") -> StagedRows:
     """Write the files of an attempt."""
     first = of.ranges[0].start
     numbers = pa.array(range(first, first + ROWS), pa.int64())
     columns = [numbers, pa.array([topic] * ROWS), pa.array([0] * ROWS, pa.int32()), numbers]
     rows = pa.RecordBatch.from_arrays([*columns, pa.nulls(ROWS, ORIGIN_COLUMNS.field(3).type)], schema=COLUMNS)
     table.prepare(COLUMNS, may_grow=may_grow)
-    writer = table.writer(COLUMNS, of)
+    writer: Any = table.writer(COLUMNS, of)
     directory = StagingDirectory(str(staging))
     files = tuple(writer.write([rows], directory, {}, RefusedRows(directory)))
     return StagedRows(directory, Manifest(of.batch_id, "", files, (), (), writer.columns))
 
 
-def publish(table: LakeTable, of: Output, rows: StagedRows, barrier: threading.Barrier | None = None) -> int:
+def publish(table: Table, of: Output, rows: StagedRows, barrier: threading.Barrier | None = None) -> int:
     with table.publish(NO_DATABASE, of) as target:
         count = target.write(rows)
         if barrier is not None:
