@@ -20,9 +20,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
@@ -103,7 +103,7 @@ class _Guarded:
         return self._isolation(records)
 
     def schemas_read(self) -> tuple[ReadSchema, ...]:
-        return tuple(dict.fromkeys([*self._here.schemas_read(), *self._isolation.schemas_read()]))
+        return tuple(_by_id([*self._here.schemas_read(), *self._isolation.schemas_read()]).values())
 
 
 class Isolation:
@@ -114,7 +114,7 @@ class Isolation:
     def __init__(self, job: StageJob, slice_: Slice) -> None:
         self._job, self._slice = job, slice_
         self._child: _Child | None = None
-        self._schemas: dict[ReadSchema, None] = {}
+        self._schemas: dict[tuple[str, int], ReadSchema] = {}
 
     def __enter__(self) -> Isolation:
         return self
@@ -142,7 +142,7 @@ class Isolation:
         return Decoded(pa.concat_batches(rows) if rows else pa.RecordBatch.from_pylist([]), bad)
 
     def schemas_read(self) -> tuple[ReadSchema, ...]:
-        return tuple(self._schemas)
+        return tuple(self._schemas.values())
 
     def _ask(self, records: pa.RecordBatch, share: float) -> Decoded:
         """Have the child decode records.
@@ -165,7 +165,7 @@ class Isolation:
             raise _CrashError(_of_end(answer["ended"], seconds, self._job))
         if "raised" in answer:
             raise _CrashError(_of_raised(answer["raised"], self._job))
-        self._schemas |= {ReadSchema(**schema): None for schema in answer["schemas"]}
+        self._schemas |= _by_id(ReadSchema(**schema) for schema in answer["schemas"])
         return Decoded(_from_bytes(rows), [BadRecord(**record) for record in answer["bad"]])
 
     def _end(self) -> None:
@@ -190,7 +190,8 @@ class _Child:
             )
         self._connection = Connection(ours.detach())
         self._connection.send_bytes(json.dumps(sys.path).encode())
-        self._connection.send_bytes(pickle.dumps((job, slice_)))
+        # It needs neither the other slices nor Kafka's credentials.
+        self._connection.send_bytes(pickle.dumps((replace(job, tasks=(), kafka_config={}), slice_)))
         try:
             self._connection.recv_bytes()
         except (EOFError, OSError) as error:
@@ -296,6 +297,10 @@ def _from_bytes(text: bytes) -> pa.RecordBatch:
     # What a record has done to the memory of a child must not reach this process.
     batch.validate(full=True)
     return batch
+
+
+def _by_id(schemas: Iterable[ReadSchema]) -> dict[tuple[str, int], ReadSchema]:
+    return {(schema.part, schema.schema_id): schema for schema in schemas}
 
 
 def _of_end(status: int, seconds: float, job: StageJob) -> str:
