@@ -56,9 +56,9 @@ def _changes(sent: pa.DataType, column: sa.Column[Any], dialect: Dialect) -> Ite
         if isinstance(kind, mysql.SET):
             yield lambda texts: _are_other(texts, set(kind.values)), "the text is not of values of its SET"
     elif dialect.name == "sqlite":
-        # NOT NULL may have ON CONFLICT REPLACE.
-        has_default = column.server_default is not None and not column.nullable
-        if has_default or column is column.table.autoincrement_column:
+        # NOT NULL may have ON CONFLICT REPLACE. Of all primary keys, only one of type INTEGER is numbered.
+        is_numbered = column is column.table.autoincrement_column and isinstance(kind, sa.INTEGER)
+        if is_numbered or (column.server_default is not None and not column.nullable):
             yield pc.is_null, _NULL
         if pa.types.is_floating(sent):
             yield pc.is_nan, "SQLite has no NaN, and would store null"
