@@ -37,6 +37,7 @@ from benchmarks.machine import WRITTEN
 from benchmarks.measured import SMALL
 from benchmarks.report import as_text, print_lines
 from benchmarks.rewind import fill, make_history
+from benchmarks.state_size import Size, Work
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
@@ -152,6 +153,25 @@ def batches(kafka: KafkaBroker, postgres: PostgresServer, options: argparse.Name
     )
 
 
+_GROWN = {"nothing": 0, "partitions": 100, "groups": 500, "batches": 200_000, "dead_letters": 1_000_000}
+
+
+def state(kafka: KafkaBroker, postgres: PostgresServer, options: argparse.Namespace) -> None:
+    """Measure what works with the state tables where all is small, and where one thing has grown."""
+    # The first time imports and compiles what all use.
+    for name, count in (("warm-up", 0), *_GROWN.items()):
+        size = Size(**{name: count}) if count else Size()
+        engine = sa.create_engine(postgres.create_database(f"state-{name}"))
+        taken = Work(size, engine, kafka.bootstrap_servers, name).seconds()
+        engine.dispose()
+        postgres.drop_database(f"state-{name}")
+        if name == "warm-up":
+            record_lines("", f"{'what has grown':>22} {' '.join(f'{work:>9}' for work in taken)}")
+            continue
+        grown = f"{count:,} {name.replace('_', ' ')}" if count else name
+        record_lines(f"{grown:>22} {' '.join(f'{seconds:7.3f} s' for seconds in taken.values())}")
+
+
 def memory(kafka: KafkaBroker, postgres: PostgresServer, options: argparse.Namespace) -> None:
     """Measure the largest resident sizes of the processes of a load with spark-submit."""
     record_lines("", f"{'records':>12} {'worker':>10} {'driver, JVM':>12} {'Python':>10} {'each Python worker':>20}")
@@ -245,7 +265,7 @@ def record_lines(*lines: str) -> None:
     print_lines(*lines)
 
 
-_ALL = {"planning": planning, "history": history, "batches": batches, "memory": memory}
+_ALL = {"planning": planning, "history": history, "batches": batches, "state": state, "memory": memory}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -275,6 +275,21 @@ def is_load(tables: Tables, group_id: str, *states: str) -> sa.ColumnElement[boo
     return sa.and_(batches.consumer_group == group_id, batches.kind == "load", batches.state.in_(states))
 
 
+def latest_batch(
+    tables: Tables, group: str | sa.ColumnElement[str], *conditions: sa.ColumnElement[bool]
+) -> sa.Select[Any]:
+    """Select the id of the latest batch of a group that conditions are true of.
+
+    :param group: its name, or the column of the statement around it that has the name
+    """
+    batches = tables.offset_batches.c
+    # A range of one name, and in the order of the index: for an equality, planners may read the batches of all groups
+    # backwards, which they take for equally busy, to the last one of a group that loads no more.
+    of_group = batches.consumer_group.between(group, group)
+    latest = sa.select(batches.batch_id).where(of_group, *conditions)
+    return latest.order_by(batches.consumer_group.desc(), batches.batch_id.desc()).limit(1)
+
+
 def open_batch_of(conn: Connection, tables: Tables, group_id: str) -> int | None:
     """Return the id of the group's planned or staged load, within a transaction."""
     return conn.scalar(sa.select(tables.offset_batches.c.batch_id).where(is_load(tables, group_id, *OPEN_STATES)))

@@ -8,6 +8,7 @@ cannot both miss each other.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -19,7 +20,7 @@ from airflow_kafka_offsets.core.offsets import OffsetRange, Span, TopicPartition
 from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.exceptions import DoubleLoadError
-from airflow_kafka_offsets.ledger.group_table import group_table
+from airflow_kafka_offsets.ledger.group_table import group_tables, names_of
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.target_names import TargetNames
 
@@ -41,22 +42,18 @@ def groups_into(
     :param besides: a group that is left out
     """
     stored, batches, ranges = tables.consumed_offsets.c, tables.offset_batches.c, tables.offset_ranges.c
+    groups = tables.consumer_groups.c.group_id
     # Of a first load, no position is stored yet.
     is_open: sa.ColumnElement[bool] = sa.and_(batches.kind == "load", batches.state.in_(OPEN_STATES))
     if is_mysql(conn.dialect):  # which has an index of this column, and none of open loads alone
         is_open = sa.column("open_load").is_not(None)
     first_loads = sa.select(batches.consumer_group).join(tables.offset_ranges, ranges.batch_id == batches.batch_id)
-    found = sa.union(
-        sa.select(stored.consumer_group).where(stored.topic.in_(topics)),
-        first_loads.where(is_open, ranges.topic.in_(topics)),
-    )
-    names, groups = TargetNames(conn), {}
-    for group_id in sorted(set(conn.scalars(found)) - {besides}):
-        known = group_table(conn, tables, group_id)
-        shared = None if known is None else names.shared(known.name, target)
-        if shared is not None:
-            groups[group_id] = shared
-    return groups
+    has_position = sa.exists().where(stored.consumer_group == groups, stored.topic.in_(topics))
+    found = sa.union(sa.select(groups).where(has_position), first_loads.where(is_open, ranges.topic.in_(topics)))
+    names = TargetNames(conn)
+    known = group_tables(conn, tables, sorted(set(conn.scalars(found)) - {besides}))
+    shared = {group_id: names.shared(known[group_id].name, target) for group_id in sorted(known)}
+    return {group_id: name for group_id, name in shared.items() if name is not None}
 
 
 def refuse_loaded(
@@ -88,14 +85,16 @@ def refuse_loaded(
     first_topics = topics - {tp.topic for tp in loads}
     batches = tables.offset_batches.c
     since = batches.batch_id > min(loads.get(tp, 0) for tp in starts)
-    wanted = [batches.consumer_group.in_(others) & since] if others else []
+    written = [_written(tables, topics).where(batches.consumer_group.in_(others), since)] if others else []
     if first_topics:
-        of_whom = batches.consumer_group == group_id if beside_others else sa.true()
-        wanted.append((batches.kind == "replay") & tables.offset_ranges.c.topic.in_(first_topics) & of_whom)
-    if not wanted:
-        return
+        # Not a parameter: the index of replays is known to hold all of them.
+        is_replay = batches.kind == sa.literal_column("'replay'")
+        of_whom = is_replay & (batches.consumer_group == group_id) if beside_others else is_replay
+        replayed = names_of(conn, tables, target, of_whom, shared=True)
+        if replayed:
+            written.append(_written(tables, first_topics).where(of_whom, batches.target_table.in_(replayed)))
     names = TargetNames(conn)
-    for row in stream(conn, _written(tables, topics).where(sa.or_(*wanted))):
+    for row in chain.from_iterable(stream(conn, query) for query in written):
         tp = TopicPartition(row.topic, row.partition)
         planned = starts.get(tp)
         if planned is None or row.batch_id <= loads.get(tp, 0) or is_other_topic(row.topic_id, planned.topic_id):

@@ -14,11 +14,15 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import ForeignBatchError
+from airflow_kafka_offsets.ledger.batch_rows import latest_batch
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.target_names import TargetNames, existing_table, is_table
 
 log = logging.getLogger(__name__)
+
+# Databases limit the bound values of a statement.
+_AT_ONCE = 500
 
 
 class GroupTable(NamedTuple):
@@ -36,20 +40,26 @@ class GroupTable(NamedTuple):
 
 def group_table(conn: Connection, tables: Tables, group_id: str) -> GroupTable | None:
     """Return the table that a group loads into; None where it has no batch yet."""
-    batches = tables.offset_batches.c
-    query = (
-        sa.select(batches.batch_id, batches.kind, batches.target_table)
-        .where(batches.consumer_group == group_id, batches.state != "abandoned", batches.target_table.is_not(None))
-        .order_by(batches.batch_id.desc())
-        .limit(1)
-    )
-    # A load decides; an `initialize` may be left of a load that was abandoned. One query for each: the last batch of a
-    # kind is found from the end of an index.
-    for kind in ("load", "initialize"):
-        row = conn.execute(query.where(batches.kind == kind)).one_or_none()
-        if row is not None:
-            return GroupTable(*row)
-    return None
+    return group_tables(conn, tables, [group_id]).get(group_id)
+
+
+def group_tables(conn: Connection, tables: Tables, group_ids: Sequence[str]) -> dict[str, GroupTable]:
+    """Return the tables that groups load into, by group, with two queries for some hundreds of them."""
+    groups, batches = tables.consumer_groups, tables.offset_batches.c
+    into_table = (batches.state != "abandoned", batches.target_table.is_not(None))
+    # A load decides; an `initialize` may be left of a load that was abandoned.
+    latest = [
+        latest_batch(tables, groups.c.group_id, batches.kind == kind, *into_table).correlate(groups).scalar_subquery()
+        for kind in ("load", "initialize")
+    ]
+    found: dict[str, GroupTable] = {}
+    for first in range(0, len(group_ids), _AT_ONCE):
+        some = groups.c.group_id.in_(group_ids[first : first + _AT_ONCE])
+        ids = conn.scalars(sa.select(sa.func.coalesce(*latest)).where(some)).all()
+        of_batches = batches.batch_id.in_([batch_id for batch_id in ids if batch_id is not None])
+        columns = (batches.consumer_group, batches.batch_id, batches.kind, batches.target_table)
+        found |= {group: GroupTable(*known) for group, *known in conn.execute(sa.select(*columns).where(of_batches))}
+    return found
 
 
 def tables_of_groups(conn: Connection, tables: Tables) -> list[str]:

@@ -17,7 +17,7 @@ from airflow_kafka_offsets.core.history import OPEN_STATES, REWIND_KINDS
 from airflow_kafka_offsets.core.offsets import Span, TopicPartition
 from airflow_kafka_offsets.database.transactions import database_now
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.ledger.batch_rows import TaskRun, of_task_instance
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun, latest_batch, of_task_instance
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import check_installed
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
@@ -208,24 +208,26 @@ def group_summaries(
         return sa.select(selected).select_from(table).where(is_of_group, *conditions).correlate(groups)
 
     # By the index of groups and batches, which a GROUP BY over all batches would read whole.
-    committed = of_group(tables.offset_batches, batches.batch_id, batches.state == "committed")
-    last = committed.order_by(batches.batch_id.desc()).limit(1)
+    last = latest_batch(tables, groups.c.group_id, batches.state == "committed").correlate(groups)
     opened = of_group(tables.offset_batches, batches.batch_id, is_load, batches.state.in_(OPEN_STATES))
     partitions = of_group(tables.consumed_offsets, sa.func.count())
-    dead_letters = of_group(tables.dead_letters, sa.func.count(), tables.with_contents)
+    # Read once for all groups: for each, planners would read all of them.
+    of_letter = tables.dead_letters.c.consumer_group
+    with_contents = sa.select(of_letter, sa.func.count()).where(tables.with_contents).group_by(of_letter)
     query = sa.select(
         groups,
         last.scalar_subquery().label("last_commit"),
         last.where(is_load).scalar_subquery().label("last_load"),
         opened.scalar_subquery().label("open_load"),
         partitions.scalar_subquery().label("partitions"),
-        dead_letters.scalar_subquery().label("dead_letters"),
     )
     if group_ids is not None:
         query = query.where(groups.c.group_id.in_(group_ids))
+        with_contents = with_contents.where(of_letter.in_(group_ids))
     found = sorted(conn.execute(query).all(), key=lambda row: str(row.group_id))
     ids = {batch_id for row in found for batch_id in (row.last_commit, row.last_load, row.open_load)} - {None}
     shown = _batches(conn, tables, sorted(ids))
+    dead_letters: dict[str, int] = dict(conn.execute(with_contents).all())
     between = between_commits(conn, tables)
     summaries = []
     for row in found:
@@ -241,7 +243,7 @@ def group_summaries(
                 shown.get(row.open_load),
                 row.lease_owner if held else None,
                 row.lease_expires_at if held else None,
-                row.dead_letters,
+                dead_letters.get(row.group_id, 0),
                 tuple(between.get(row.group_id, ())),
             )
         )

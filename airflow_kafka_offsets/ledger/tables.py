@@ -89,7 +89,7 @@ class UtcDateTime(TypeDecorator[datetime]):
     def column_expression(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         return sa.type_coerce(_Readable(column), self)
 
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+    def process_result_value(self, value: datetime | str | None, dialect: Dialect) -> datetime | None:
         if isinstance(value, str):  # of MySQL, such as 0000-00-00
             return _FIRST
         if value is None or value.tzinfo is not None:
@@ -212,6 +212,7 @@ class Tables:
             "offset_batches_publishing", batches.publish_started_at.is_not(None), batches.consumer_group
         )
         self._partial_index("offset_batches_with_files", batches.has_files_since.is_not(None), batches.consumer_group)
+        self._partial_index("offset_batches_replays", batches.kind == "replay", batches.consumer_group)
 
     def _add_ranges(self) -> None:
         self.offset_ranges = self._table(

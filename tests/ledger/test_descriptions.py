@@ -120,8 +120,7 @@ def test_a_task_instance_rewinds_once_whatever_its_scenario_and_author_are_calle
     preview = RewindPreview(GROUP, CLUSTER, None, f"to-group {TEXT}", "rewind", (skipping,))
 
     def rewind() -> RewindResult:
-        options = {"run": OWNER, "who": TEXT, "reason": TEXT}
-        return execute_rewind(preview, engine=ledger.engine, tables=ledger.tables, **options)
+        return execute_rewind(preview, engine=ledger.engine, tables=ledger.tables, run=OWNER, who=TEXT, reason=TEXT)
 
     assert rewind() == rewind() == RewindResult(1, 1)
     assert len(texts_of(ledger.engine, ledger.tables.offset_gaps)) == 1

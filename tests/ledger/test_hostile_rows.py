@@ -67,8 +67,8 @@ def test_the_other_groups_are_shown(kafka: KafkaBroker, topic: TopicFactory, eng
         for number, (instant, offset) in enumerate(zip(instants, (_MOST, _LEAST, -1001, 3, -1), strict=False))
     }
     hostile["hostile-topic"] = (instants[0], 0, "no topic\u001b/..")
-    for group, row in hostile.items():
-        be_hostile(engine, group, *row)
+    for group_id, row in hostile.items():
+        be_hostile(engine, group_id, *row)
     do(engine, "INSERT INTO consumer_groups VALUES ('endless', NULL, 0, 1, 'somebody', NULL)")
 
     with ledger.connect() as conn:
@@ -79,9 +79,9 @@ def test_the_other_groups_are_shown(kafka: KafkaBroker, topic: TopicFactory, eng
             history_points(conn, ledger.tables, group.group_id, 10)
             assert all(now - batch.since is not None for batch in group.between)
         states = group_states(conn, ledger.tables, [group.group_id for group in groups])
-    questions = [(LagQuestion(group, times=True), state) for group, state in states.items() if state.stored]
+    questions = [(LagQuestion(group_id, times=True), state) for group_id, state in states.items() if state.stored]
     polls = LagPolls(Cluster(loader.config))
-    reports = dict(zip((group.group_id for group, _ in questions), polls.reports(questions), strict=True))
+    reports = dict(zip((question.group_id for question, _ in questions), polls.reports(questions), strict=True))
     report = reports.pop("loader")
     assert isinstance(report, LagReport)
     assert (report.lag, report.complete) == (2, True)
