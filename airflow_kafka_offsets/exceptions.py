@@ -18,6 +18,7 @@
   * `StagingError` (retriable): the Spark application did not stage the batch
 
     * `StagedFileError` (retriable): a staged file is missing, or not as it was written
+    * `WorkerCrashError` (retriable): a Python process of Spark ended while it staged the batch
 
   * `ReadError` (retriable): a range could not be read to its end
   * `RecordError`: a record cannot be decoded, or its row cannot be written; names topic, partition and offset
@@ -138,6 +139,10 @@ class StagingError(KafkaOffsetsError):
 
 class StagedFileError(StagingError):
     """A staged file is missing, cannot be read, or is not as it was written."""
+
+
+class WorkerCrashError(StagingError):
+    """A Python process of Spark ended while it staged the batch, and not for a record that it decoded."""
 
 
 class ReadError(KafkaOffsetsError):
@@ -281,20 +286,22 @@ class VerificationError(KafkaOffsetsError):
     `topic`, `partition`, `offset` and `batch_id` are those of the first violation; each may be None.
 
     :param group_id: the group that was verified
-    :param violations: at least one; the message names the first
+    :param violations: at least one, and the first 1,000 if there are more; the message names the first
+    :param count: of all violations; None is the number of those
     """
 
-    def __init__(self, group_id: str, violations: tuple[Violation, ...]) -> None:
+    def __init__(self, group_id: str, violations: tuple[Violation, ...], count: int | None = None) -> None:
         # Pickle makes an error again from what the base class was given.
-        super().__init__(group_id, violations)
+        super().__init__(group_id, violations, count)
         self.group_id = group_id
         self.violations = violations
+        self.count = len(violations) if count is None else count
         first = violations[0]
         self.topic, self.partition = first.topic, first.partition
         self.offset, self.batch_id = first.offset, first.batch_id
 
     def __str__(self) -> str:
-        first, others = self.violations[0], len(self.violations) - 1
+        first, others = self.violations[0], self.count - 1
         more = (
             f" There {'is 1 other violation' if others == 1 else f'are {others:,} other violations'}." if others else ""
         )

@@ -35,7 +35,7 @@ def get_provider_info() -> dict[str, Any]:
                 "options": _options(),
             }
         },
-        "cli": ["airflow_kafka_offsets.cli.get_commands"],
+        "cli": ["airflow_kafka_offsets.cli.airflow_program.get_commands"],
     }
 
 

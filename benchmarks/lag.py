@@ -19,7 +19,7 @@ from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPart
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag.measure import measure_lag
 from airflow_kafka_offsets.lag.report import Committed, LagQuestion, evaluate
-from airflow_kafka_offsets.lag.thresholds import Thresholds
+from airflow_kafka_offsets.lag.thresholds import LagWatch
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.rewinding.execution import execute_rewind
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
@@ -101,13 +101,19 @@ def pure(partitions: int) -> Callable[[], None]:
     places = [TopicPartition("topic", number) for number in range(partitions)]
     committed = {tp: Committed(Position(5), now - timedelta(hours=1), now) for tp in places}
     logs = {tp: PartitionLog(0, 10) for tp in places}
-    thresholds = Thresholds(min_lag=10**9, max_delay=timedelta(days=1), min_headroom=timedelta(seconds=1))
+    thresholds = LagWatch(
+        group_id="lag",
+        conn_id="warehouse",
+        min_lag=10**9,
+        max_delay=timedelta(days=1),
+        min_headroom=timedelta(seconds=1),
+    )
 
     def work() -> None:
         report = evaluate(
             committed, logs, now=now, waiting=dict.fromkeys(places, now), retention={"topic": timedelta(7)}
         )
-        assert thresholds.compare(report).met is False
+        assert thresholds.judge(report).met is False
         report.summary()
 
     return work

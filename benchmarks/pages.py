@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -98,13 +99,14 @@ def fill(kafka: KafkaBroker, topics: Sequence[str]) -> None:
 
 def measure(groups: int) -> Round:
     """Measure an app from its start on."""
-    from airflow_kafka_offsets.hooks.connections import kafka_cluster, kafka_config, open_database
+    from airflow_kafka_offsets.hooks.connections import kafka_cluster, kafka_config, open_ledger
     from airflow_kafka_offsets.plugin.app import SerializedDags, configured_sources
-    from airflow_kafka_offsets.plugin.readings import Connections, Readings
+    from airflow_kafka_offsets.plugin.readings import Readings
     from tests.support.web import PREFIX, Web
 
-    connections = Connections(open_database, lambda conn_id: kafka_cluster(conn_id, timeout=8.0), kafka_config)
-    client = Web(Readings(connections, configured_sources, SerializedDags().registered)).client("operator")
+    cluster = partial(kafka_cluster, timeout=8.0)
+    readings = Readings(open_ledger, cluster, kafka_config, configured_sources, SerializedDags().registered)
+    client = Web(readings).client("operator")
 
     def answer() -> tuple[float, str]:
         began = time.monotonic()

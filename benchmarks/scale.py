@@ -119,7 +119,7 @@ def _manifest(number: int) -> _Measured:
         files = tuple(
             StagedFile(f"part-{index:05d}.arrow", _SLICE_OFFSETS, 1 << 24, "0" * 64) for index in range(number)
         )
-        job_bytes = len(job.to_json())
+        job_bytes = len(job.to_text())
         began = time.monotonic()
         write_manifest(job, staging, files)
         written = time.monotonic()

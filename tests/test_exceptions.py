@@ -3,12 +3,16 @@
 import inspect
 import pickle
 import re
+from collections import defaultdict
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from airflow_kafka_offsets import exceptions
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError, Violation
+
+ROOT = Path(__file__).parents[1]
 
 _BULLET = re.compile(r"^(?P<indent> *)\* `(?P<name>\w+)`(?P<retriable> \(retriable\))?", re.MULTILINE)
 
@@ -58,10 +62,44 @@ def test_every_class_says_what_it_is(name: str) -> None:
     assert vars(defined_classes()[name]).get("__doc__")
 
 
+# Bases that nothing raises, and errors of rewinds, mirrors and verifications.
+_NOT_OF_LOADS = {
+    "KafkaOffsetsError",
+    "PlanningError",
+    "OpenBatchError",
+    "RewindConflictError",
+    "MirrorError",
+    "VerificationError",
+}
+
+
+def who_retries() -> dict[str, list[str]]:
+    """Return the last cells of the rows of `docs/operate.md` that name each class."""
+    section = (ROOT / "docs" / "operate.md").read_text().partition("\n## Retries\n")[2].partition("\n## ")[0]
+    found: dict[str, list[str]] = defaultdict(list)
+    for row in re.findall(r"^\| (`.*`) \|.*\| (.*) \|$", section, re.MULTILINE):
+        for name in re.findall(r"`(\w+)`", row[0]):
+            found[name].append(row[1])
+    return found
+
+
+def test_the_documents_say_once_of_each_error_of_a_load_who_retries_it() -> None:
+    expected = dict.fromkeys(defined_classes().keys() - _NOT_OF_LOADS, 1)
+    assert {name: len(cells) for name, cells in who_retries().items()} == expected
+
+
+@pytest.mark.parametrize("name", sorted(defined_classes().keys() - _NOT_OF_LOADS))
+def test_the_documents_say_that_airflow_retries_what_is_retriable(name: str) -> None:
+    (cell,) = who_retries()[name]
+    # Of an attempt that was fenced, Airflow decides as of any other error.
+    by_airflow = defined_classes()[name].retriable or name == "FencedError"
+    assert cell.startswith("Airflow" if by_airflow else "nobody: ")
+
+
 # Errors that are made of more than a message.
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "RecordError": ("it is too long", "orders", 3, 42),
-    "VerificationError": ("loader", (Violation("a row is missing", "orders", 3, 42, 7), Violation("another"))),
+    "VerificationError": ("loader", (Violation("a row is missing", "orders", 3, 42, 7), Violation("another")), 2),
 }
 
 

@@ -17,9 +17,9 @@ _PROCESS_CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 """The environment variable that says whether a process of Airflow may read the metadata database."""
 
 
-def command_group() -> GroupCommand:
-    """Return all commands."""
-    return _group(KAFKA_OFFSETS)
+def get_commands() -> list[GroupCommand]:
+    """Return the command group that Airflow adds to its command line."""
+    return [_group(KAFKA_OFFSETS)]
 
 
 def _group(group: Group) -> GroupCommand:

@@ -198,7 +198,7 @@ DEAD_LETTERS = (
     option("--batch", "only those of this batch", type=positive),
     option(
         "--error-class",
-        "only those of this class: value, key, header, size, transform, target, dropped",
+        "only those of this class: value, key, header, size, crash, transform, target, dropped",
         metavar="CLASS",
     ),
     option("--schema-id", "only those whose value has this id of a schema", type=positive),

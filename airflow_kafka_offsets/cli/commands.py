@@ -125,8 +125,8 @@ def verify(args: Namespace) -> None:
 
     Prove that the history of a group has no hole and no overlap, and that its target holds each record up to the
     positions exactly once. With --kafka-conn-id, read all records that Kafka still has again, and look for each. If
-    something is wrong, print all violations, and exit with 1. With --upsert-key, rows are not proved: later ones
-    replace earlier ones.
+    something is wrong, print the first 1,000 violations, each with the number of all, and exit with 1. With
+    --upsert-key, rows are not proved: later ones replace earlier ones.
     """
     from airflow_kafka_offsets.cli import target
 

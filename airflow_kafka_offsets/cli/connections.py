@@ -12,7 +12,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
@@ -155,7 +155,7 @@ class FileConnections:
             raise ConfigurationError(f"{where}: {error}") from error
 
     def launcher(self, conn_id: str, conf: Mapping[str, Any] | None, name: str) -> Launcher:
-        return _needs_airflow("Spark")
+        raise ConfigurationError("This needs Spark, which Airflow's connections name: use 'airflow kafka-offsets'")
 
     def _url(self) -> str:
         """Return the database URL: that of the arguments, or else of the environment.
@@ -231,7 +231,3 @@ def read_text(path: str) -> str:
         # The message of a decoder has bytes of the file.
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigurationError(f"File {path!r} cannot be read: {reason}") from None
-
-
-def _needs_airflow(what: str) -> NoReturn:
-    raise ConfigurationError(f"This needs {what}, which Airflow's connections name: use 'airflow kafka-offsets'")

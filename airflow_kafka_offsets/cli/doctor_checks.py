@@ -7,7 +7,7 @@ import socket
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import sqlalchemy as sa
 from airflow.sdk import BaseHook
@@ -34,9 +34,6 @@ from airflow_kafka_offsets.ledger.install import rights_of_loads, rights_of_move
 from airflow_kafka_offsets.ledger.overview import between_commits
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 from airflow_kafka_offsets.sinks.target_names import existing_table
-
-if TYPE_CHECKING:
-    from airflow_kafka_offsets.hooks.spark_connect import SparkConnectLauncher
 
 _REQUIRED = ("airflow-kafka-offsets", "apache-airflow-core", "confluent-kafka", "pyarrow", "sqlalchemy")
 
@@ -91,7 +88,6 @@ class CheckContext:
         self._topics: Sequence[str] = list(scope(args))
         self._kafka_config: dict[str, Any] = {}
         self._is_installed = False
-        self._master = ""
 
     @_check("versions", "pip install airflow-kafka-offsets, in the environment of Airflow")
     def versions(self) -> str:
@@ -227,7 +223,8 @@ class CheckContext:
         _KAFKA,
     )
     def kafka_cluster(self) -> str:
-        return f"cluster id {Cluster(self._kafka_config, timeout=KAFKA_TIMEOUT_SECONDS).cluster_id()}"
+        self._cluster = Cluster(self._kafka_config, timeout=KAFKA_TIMEOUT_SECONDS)
+        return f"cluster id {self._cluster.cluster_id()}"
 
     @_check(
         "Kafka topics",
@@ -237,15 +234,14 @@ class CheckContext:
     def kafka_topics(self) -> str:
         if not self._topics:
             raise CheckSkipped("no positions are stored; name topics with --topic")
-        cluster = Cluster(self._kafka_config, timeout=KAFKA_TIMEOUT_SECONDS)
-        answer = cluster.partial_logs(self._topics)
+        answer = self._cluster.partial_logs(self._topics)
         errors = [*answer.topic_errors.values(), *answer.partition_errors.values()]
         if errors:
             raise CheckFailedError(
                 f"{count(len(errors), 'topic or partition', 'topics or partitions')} without an answer; the first "
                 f"error: {errors[0]}"
             )
-        cluster.check_readable(self._topics)
+        self._cluster.check_readable(self._topics)
         return f"{count(len(set(self._topics)), 'topic')}, {count(len(answer.logs), 'partition')}"
 
     @_check(
@@ -255,7 +251,7 @@ class CheckContext:
     )
     def headroom(self) -> str:
         unknown: dict[str, str] = {}
-        known = Cluster(self._kafka_config, timeout=KAFKA_TIMEOUT_SECONDS).retention(self._topics, unknown)
+        known = self._cluster.retention(self._topics, unknown)
         if unknown:
             raise CheckWarning(f"unknown for {count(len(unknown), 'topic')}: {first_few(unknown.values(), most=1)}")
         return f"retention in time is known; {count(len(known), 'topic has', 'topics have')} one"
@@ -290,13 +286,9 @@ class CheckContext:
     )
     def spark_connection(self) -> str:
         # Without such a connection, the hook would use YARN.
-        if BaseHook.get_connection(self._args.spark_conn_id).conn_type == "spark_connect":
-            self._master = f"sc://{self._connect_launcher().endpoint}"
-            return f"Spark Connect, {self._master}"
-        from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
-
-        self._master = SparkSubmitLauncher(self._args.spark_conn_id).master()
-        return f"master {self._master}"
+        # That of either type of connection has a master and a weakness.
+        self._launcher = cast("Any", make_launcher(self._args.spark_conn_id, name="doctor"))
+        return f"{'Spark Connect,' if self._is_connect else 'master'} {self._launcher.master}"
 
     @property
     def _is_connect(self) -> bool:
@@ -305,11 +297,6 @@ class CheckContext:
         except AirflowNotFoundException:
             return False
 
-    def _connect_launcher(self) -> SparkConnectLauncher:
-        from airflow_kafka_offsets.hooks.spark_connect import SparkConnectLauncher
-
-        return SparkConnectLauncher(self._args.spark_conn_id, name="doctor")
-
     @_check(
         "spark-submit",
         "install the extra [spark], and correct the connection's extra",
@@ -317,31 +304,28 @@ class CheckContext:
     )
     def spark_submit(self) -> str:
         # Whether the load needs a staging directory, and shares it with the executors, is not known here.
-        make_launcher(self._args.spark_conn_id, name="doctor").check("any")
+        self._launcher.check("any")
         return "on the PATH, client deploy mode"
 
     @_check("Spark security", _FIX_SECURITY, _SPARK)
     def spark_security(self) -> str:
-        if self._master.startswith("local"):
+        if self._launcher.master.startswith("local"):
             raise CheckSkipped("driver and executors are one process")
-        from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
-
-        if self._is_connect:
-            if problem := self._connect_launcher().weakness():
-                raise CheckFailedError(problem)
-            return "encrypted between this machine and the server, or on this machine"
-        if problem := SparkSubmitLauncher(self._args.spark_conn_id).weakness():
+        if problem := self._launcher.weakness():
             raise CheckFailedError(problem)
+        if self._is_connect:
+            return "encrypted between this machine and the server, or on this machine"
         return "authenticated and encrypted between driver and executors"
 
     @_check("Spark master", "start the master, or correct the connection", _SPARK)
     def spark_master(self) -> str:
+        master = self._launcher.master
         if self._is_connect:
-            with closing(self._connect_launcher()) as launcher:
-                return f"{launcher.endpoint} answers, with Spark {launcher.version()}"
-        scheme, _, addresses = self._master.partition("://")
+            with closing(self._launcher) as launcher:
+                return f"{master.removeprefix('sc://')} answers, with Spark {launcher.version()}"
+        scheme, _, addresses = master.partition("://")
         if scheme != "spark" or not addresses:
-            raise CheckSkipped(f"{self._master} has no address to connect to")
+            raise CheckSkipped(f"{master} has no address to connect to")
         refused: list[str] = []
         for address in addresses.split(","):
             host, _, port = address.rpartition(":")

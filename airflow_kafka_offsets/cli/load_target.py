@@ -18,6 +18,7 @@ from airflow_kafka_offsets.core.options import Reading, Staging, StateTables
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.simple_formats import Json, Raw
+from airflow_kafka_offsets.hooks.connections import pipeline_connections, sink_connections
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.fan_out import of_tables
 from airflow_kafka_offsets.sinks.sink import DatabaseTable, Sink
@@ -103,8 +104,6 @@ def target_of(args: Namespace, table: str | None) -> CommandTarget:
     if args.dag_id is None:
         assert table is not None  # see `check_target`
         return CommandTarget(of_tables([named_table(args, table)]), Reading.isolation_level, {})
-    from airflow_kafka_offsets.hooks.connections import sink_connections
-
     task = _find_task(args, only=("group_id", "sink"))
     return CommandTarget(task.sink, task.reading.isolation_level, sink_connections(task.sink))
 
@@ -128,14 +127,11 @@ def pipeline_of(args: Namespace, topics: Sequence[str]) -> CommandPipeline:
         )
         kafka_conn_id, spark, connections = "kafka_default", Spark(), {}
     else:
-        from airflow_kafka_offsets.hooks.connections import registry_config, sink_connections
-
         task = _find_task(args)
         pipeline = task.pipeline()
         pipeline = replace(pipeline, topics=tuple(topics) or pipeline.topics, state_tables=state_tables)
         kafka_conn_id, spark = task.kafka_conn_id, task.spark
-        connections = {conn_id: registry_config(conn_id) for conn_id in pipeline.conn_ids}
-        connections |= sink_connections(pipeline.sink)
+        connections = pipeline_connections(pipeline)
     return CommandPipeline(pipeline, kafka_conn_id, (args.spark_conn_id or spark.conn_id, spark.conf), connections)
 
 

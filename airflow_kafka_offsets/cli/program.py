@@ -14,13 +14,7 @@ from typing import Any, NoReturn
 
 from airflow_kafka_offsets.cli.arguments import OF_TASK, option
 from airflow_kafka_offsets.cli.commands import KAFKA_OFFSETS
-from airflow_kafka_offsets.cli.connections import (
-    DATABASE,
-    DATABASE_FILE,
-    KAFKA_CONFIG,
-    FileConnections,
-    refuse_secrets,
-)
+from airflow_kafka_offsets.cli.connections import DATABASE, DATABASE_FILE, KAFKA_CONFIG, FileConnections, refuse_secrets
 from airflow_kafka_offsets.cli.entries import Argument, Command, Group, epilog, wrapped
 from airflow_kafka_offsets.exceptions import ConfigurationError
 

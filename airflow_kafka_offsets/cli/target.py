@@ -47,7 +47,7 @@ def replay(args: Namespace) -> None:
 
 
 def verify(args: Namespace) -> None:
-    """Print what was proved, or else every violation.
+    """Print what was proved, or else the first violations, each with the number of all.
 
     :raises VerificationError: something is wrong
     """
@@ -66,7 +66,7 @@ def verify(args: Namespace) -> None:
                 connections=connections,
             )
         except VerificationError as error:
-            show([asdict(violation) for violation in error.violations], args.output)
+            show([asdict(violation) | {"violations": error.count} for violation in error.violations], args.output)
             raise
         show([asdict(coverage)], args.output)
         if not coverage.output_checked:

@@ -32,11 +32,23 @@ def address(server: str) -> tuple[str, int]:
     return (host if has_port else name).strip("[]"), int(port) if has_port else _KAFKA_PORT
 
 
+# What may come after the question mark of a URI, for any store, see `pyarrow.fs.FileSystem.from_uri`.
+_OPTIONS = """
+region scheme endpoint_override allow_bucket_creation allow_bucket_deletion allow_delayed_open tls_ca_file_path
+project_id retry_limit_seconds blob_storage_authority dfs_storage_authority enable_tls background_writes tenant_id
+client_id credential_kind user replication buffer_size default_block_size kerb_ticket
+"""
+
+URI_OPTIONS = frozenset(_OPTIONS.split())
+
+
 def holds_credentials(uri: str) -> bool:
-    """Return whether the URI of a directory holds a login, or a part of one."""
+    """Return whether the URI of a directory holds a login or a part of one, or an option that may be one."""
     parts = urlsplit(uri)
+    if not parse_qs(parts.query, keep_blank_values=True).keys() <= URI_OPTIONS:
+        return True
     if parts.scheme in ("abfs", "abfss"):  # the container of Azure is before the @
-        return parts.password is not None or "sig" in parse_qs(parts.query)
+        return parts.password is not None
     # By this name pyarrow does not log in to Google's store.
     anonymous = parts.scheme in ("gs", "gcs") and parts.username == "anonymous"
     return parts.password is not None or (parts.username is not None and not anonymous)

@@ -37,41 +37,28 @@ def split_at_failures(
     error_type: type[E],
     *,
     few: int = 1,
-    failed_at: Callable[[E], int | None] = lambda _: None,
 ) -> Iterator[Run[T] | Failure[E]]:
     """Yield the items in [first, end) as runs that pass and single items that fail, in their order.
 
-    A range that fails is halved until its failures are alone. An item is a failure only if it fails alone, or if the
-    check names it. Each run and each failure is yielded before any later item is checked again.
+    A range that fails is halved until its failures are alone. Each run and each failure is yielded before any later
+    item is checked again.
 
     :param check: checks the items in [first, end), which are at least one; raises an error of the type if one fails
     :param few: as many items, or fewer, that fail together are checked one at a time instead of in halves
-    :param failed_at: returns the place of the item that fails, from the first item of its range; None if the error does
-        not name it
     """
-    pending: list[tuple[int, int, E | None]] = [(first, end, None)]
+    pending = [(first, end)] if first < end else []
     while pending:
-        start, stop, error = pending.pop()
-        if error is not None:
-            yield Failure(start, error)
-            continue
-        if start == stop:
-            continue
+        start, stop = pending.pop()
         try:
             run = Run(start, stop, check(start, stop))
         except error_type as raised:
-            failed, place = raised, failed_at(raised)
+            error = raised
         else:
             yield run
             continue
         # Outside of the handler: an error that the caller raises must not have this one in its context.
-        if place is None and stop - start == 1:
-            place = 0
-        if place is not None:
-            position = start + place
-            middle = (position + 1 + stop) // 2
-            pending += [(middle, stop, None), (position + 1, middle, None)]
-            pending += [(position, position + 1, failed), (start, position, None)]
+        if stop - start == 1:
+            yield Failure(start, error)
         else:
             step = 1 if stop - start <= few else -(-(stop - start) // 2)
-            pending += [(begin, min(begin + step, stop), None) for begin in reversed(range(start, stop, step))]
+            pending += [(begin, min(begin + step, stop)) for begin in reversed(range(start, stop, step))]

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, Literal, cast, get_args
 from urllib.parse import urlsplit
 
-from airflow_kafka_offsets.core.addresses import holds_credentials
+from airflow_kafka_offsets.core.addresses import URI_OPTIONS, holds_credentials
 from airflow_kafka_offsets.core.parameters import (
     COUNT,
     DURATION,
@@ -154,11 +154,14 @@ class Reading(Options):
     :param max_record_bytes: the most bytes of a record's key, value and headers, uncompressed; a larger record is a bad
         one, of which the dead letter keeps neither (templated)
     :param idle_timeout: how long a read may wait for a record or the end of the log
+    :param decode_timeout: how long decoding and transforming a batch of records may take, of which tasks read up to
+        10,000 at once; a record that takes longer is a bad one
     """
 
     isolation_level: IsolationLevel = field(default="read_committed", metadata=ruled(ISOLATION_LEVEL))
     max_record_bytes: int = field(default=MAX_RECORD_BYTES, metadata=ruled(COUNT, templated=True))
     idle_timeout: timedelta = field(default=timedelta(seconds=120), metadata=ruled(DURATION))
+    decode_timeout: timedelta = field(default=timedelta(minutes=5), metadata=ruled(DURATION))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -182,7 +185,8 @@ class Staging(Options):
             return
         if holds_credentials(self.dir):
             raise ConfigurationError(
-                "Staging.dir must not hold credentials: they would be stored in the history of batches"
+                "Staging.dir must not hold credentials, which would be stored in the history of batches, and takes no "
+                f"options but {', '.join(sorted(URI_OPTIONS))}"
             )
         if not urlsplit(self.dir).scheme and not self.dir.startswith("/"):
             raise ConfigurationError(f"Staging.dir must be an absolute path or a URI; got dir={self.dir!r}")

@@ -87,9 +87,8 @@ def from_attributes(cls: type[T], source: object, **others: Any) -> T:
     :param source: an operator, for example, that was given the fields as parameters
     :param others: fields that have other values
     """
-    return cls(
-        **{field.name: getattr(source, field.name) for field in fields(cls) if field.name not in others} | others
-    )
+    given = {field.name: getattr(source, field.name) for field in fields(cls) if field.name not in others}
+    return cls(**given | others)
 
 
 def assign(owner: object, given: Mapping[str, Any]) -> None:

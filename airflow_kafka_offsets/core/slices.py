@@ -26,20 +26,19 @@ def split(ranges: Sequence[OffsetRange], slice_offsets: int, *, writes_files: bo
     """Split the ranges of a batch into slices of nearly equal size; empty ranges give none.
 
     Parallelism would otherwise stop at the number of partitions, and a skewed partition would decide how long a batch
-    takes.
+    takes. The first slices of all ranges come first, then the second ones: retention takes the oldest records.
 
-    :param slice_offsets: the most offsets of a slice; a large batch that writes files has up to eight times as many
+    :param slice_offsets: the most offsets of a slice, at least 1; a large batch that writes files has up to eight times
+        as many
     :param writes_files: whether tasks write the files of the target, as for a lake table
     """
-    if slice_offsets < 1:
-        raise ValueError(f"slice_offsets must be at least 1, got {slice_offsets}")
     most = max(slice_offsets, _file_offsets(ranges, slice_offsets) if writes_files else 0)
-    slices: list[Slice] = []
-    for range_ in ranges:
-        for start, end in _pieces(range_.start, range_.end, most):
-            epoch = range_.leader_epoch if start == range_.start else None
-            slices.append(Slice(len(slices), range_.topic, range_.partition, start, end, epoch))
-    return slices
+    pieces = [(range_, start, end) for range_ in ranges for start, end in _pieces(range_.start, range_.end, most)]
+    pieces.sort(key=lambda piece: piece[1] - piece[0].start)
+    return [
+        Slice(index, *range_.topic_partition, start, end, range_.leader_epoch if start == range_.start else None)
+        for index, (range_, start, end) in enumerate(pieces)
+    ]
 
 
 def assign(slices: Sequence[Slice], slice_offsets: int, *, writes_files: bool = False) -> tuple[tuple[Slice, ...], ...]:

@@ -97,6 +97,11 @@ def translated_errors(
                 f"{what}: the database refuses the login: {database_message(error)}. Correct the user, the password, "
                 "the name of the database, or the TLS settings of the Airflow connection; nothing was written"
             ) from error
+        if sqlstate(error) in _ABOUT_ENCODINGS:
+            raise LedgerError(
+                f"{what}: {database_message(error)}. Choose names of groups, targets and directories whose characters "
+                "the database has, or a database with the encoding UTF8"
+            ) from error
         if not is_outage(error):
             raise LedgerError(
                 f"{what}: {database_message(error)}. Loads, replays and rewinds need {STATE_RIGHTS}; reports need "

@@ -11,9 +11,10 @@ and that is for the user to decide.
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Dialect, Engine
 
 from airflow_kafka_offsets.database import mysql
 
@@ -30,6 +31,22 @@ _SETTINGS = {
 _SET = f"SELECT {', '.join(f'set_config({name!r}, {value!r}, false)' for name, value in _SETTINGS.items())}"
 
 
+_codecs: WeakKeyDictionary[Dialect, str] = WeakKeyDictionary()
+
+
+def codec(dialect: Dialect) -> str:
+    """Return Python's codec of the characters that texts of a database can hold, as a session of it has reported."""
+    return _codecs.get(dialect, "utf-8")
+
+
+def codec_of(encoding: str | None) -> str:
+    """Return a codec all of whose characters an encoding of Postgres has; None is an unknown one."""
+    name = (encoding or "").replace("WIN", "cp")
+    # Of the other encodings with several bytes, Postgres and Python map some characters to different ones. With
+    # SQL_ASCII, lengths of columns are bytes.
+    return name if name.startswith(("UTF8", "LATIN", "ISO_8859_", "cp")) else "ascii"
+
+
 def unify_sessions(engine: Engine) -> None:
     """Have all sessions of an engine use the same settings, also those that its pool has open already.
 
@@ -43,6 +60,13 @@ def unify_sessions(engine: Engine) -> None:
     # Before SQLAlchemy's own first statements, which fail where text is read as bytes.
     sa.event.listen(engine, "connect", _set, insert=True)
     sa.event.listen(engine, "checkout", _set)
+
+    def note_encoding(connection: Any, *_: object) -> None:
+        if engine.dialect not in _codecs:
+            info = getattr(connection, "info", None)
+            _codecs[engine.dialect] = codec_of(info and info.parameter_status("server_encoding"))
+
+    sa.event.listen(engine, "checkout", note_encoding)
 
 
 def _set(connection: Any, *_: object) -> None:

@@ -7,6 +7,7 @@ character and space; bytes of any size; microseconds.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,9 +18,11 @@ from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import TypeCompiler
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from airflow_kafka_offsets.database.errors import is_outage
 from airflow_kafka_offsets.database.mysql import error_number, is_mariadb, is_mysql
+from airflow_kafka_offsets.database.session import codec
 from airflow_kafka_offsets.exceptions import TargetError
 
 
@@ -55,6 +58,34 @@ class ExactText(sa.Text):
     """A text of any length."""
 
     inherit_cache = True
+
+
+class Description(TypeDecorator[str]):
+    """A text of users or programs that nothing but its readers depends on: no statement fails for it.
+
+    What the database cannot hold of it is escaped, in comparisons too. If it is longer than the column, a digest tells
+    it from others with the same beginning.
+    """
+
+    impl = ExactString
+    cache_ok = True
+
+    def __init__(self, length: int | None = None) -> None:
+        super().__init__(length)
+        self.length = length
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[str]:
+        return ExactString(self.length) if self.length else ExactText()
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        if value is None:
+            return None
+        characters = codec(dialect)
+        text = value.replace("\0", r"\x00").encode(characters, "backslashreplace").decode(characters)
+        if self.length is None or len(text) <= self.length:
+            return text
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return f"{text[: self.length - len(digest) - 1]}~{digest}"
 
 
 class AnyBytes(sa.LargeBinary):

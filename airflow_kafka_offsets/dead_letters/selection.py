@@ -35,7 +35,7 @@ class DeadLetterFilter:
 
     :param group_id: the group whose loads set them aside
     :param batch_id: the batch that set them aside
-    :param error_class: value, key, header, size, transform, target, dropped
+    :param error_class: value, key, header, size, crash, transform, target, dropped
     :param ranges: offsets of partitions
     :param schema_id: at the beginning of the value
     :param committed_before: when their batch was committed
@@ -267,11 +267,9 @@ def dead_letters_page(
     if batch_id is not None:
         query = query.where(dead_letters.batch_id == batch_id)
     query = query.order_by(dead_letters.batch_id.desc(), *place[1:]).limit(limit).offset(offset)
-    rows = []
+    first, rows = len(place) + len(plain), []
     for row in conn.execute(query):
-        texts = [
-            None if row[index] is None else Excerpt(row[index], int(row[index + 1]))
-            for index in range(len(place) + len(plain), len(columns), 2)
-        ]
-        rows.append(DeadLetterExcerpt(*row[: len(place) + len(plain)], *texts))
+        pairs = zip(row[first::2], row[first + 1 :: 2], strict=True)
+        texts = (None if beginning is None else Excerpt(beginning, int(length)) for beginning, length in pairs)
+        rows.append(DeadLetterExcerpt(*row[:first], *texts))
     return rows

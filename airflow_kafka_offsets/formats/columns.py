@@ -40,8 +40,6 @@ _COMMON: dict[str, pa.DataType] = {
 _SCALARS = _COMMON | {
     "TEXT": pa.string(),
     "BINARY": pa.binary(),
-    "VARCHAR": pa.string(),
-    "CHAR": pa.string(),
     "TIMESTAMPTZ": pa.timestamp("us", "UTC"),
     "TIMESTAMPLTZ": pa.timestamp("us", "UTC"),
     "TIMESTAMPNTZ": pa.timestamp("us"),
@@ -71,7 +69,7 @@ _FOREIGN = {
 }
 
 KNOWN_TYPES = (
-    "BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), STRING, VARCHAR(n), DATE, TIMESTAMP, "
+    "BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), STRING, DATE, TIMESTAMP, "
     "TIMESTAMP_NTZ, ARRAY<…>, STRUCT<…>"
 )
 
@@ -169,7 +167,7 @@ def _field(column: exp.Expression, parent: str | None, unreadable: str) -> pa.Fi
 
 
 def _arrow_type(kind: exp.DataType, path: str, unreadable: str) -> pa.DataType:
-    name = kind.this.value
+    name = getattr(kind.this, "value", "INTERVAL")  # an interval of some fields is no name of a type
     if name == "DECIMAL":
         return _decimal([bound.name for bound in kind.expressions], path)
     if name == "ARRAY" and len(kind.expressions) == 1:
@@ -178,9 +176,14 @@ def _arrow_type(kind: exp.DataType, path: str, unreadable: str) -> pa.DataType:
         fields = [_field(field, path, unreadable) for field in kind.expressions]
         _refuse_duplicates([field.name for field in fields], f"Column {path!r}: field")
         return pa.struct(fields)
-    if name in _SCALARS:
+    if name in _SCALARS and not kind.expressions:
         return _SCALARS[name]
     text = kind.sql("spark") if kind.expressions else name
+    if name in _SCALARS or name in ("VARCHAR", "CHAR"):
+        raise ConfigurationError(
+            f"Column {path!r}: only DECIMAL takes numbers in parentheses, because no length is checked. Text is STRING,"
+            f" whose length the target's column limits. Known types are {KNOWN_TYPES}"
+        )
     raise ConfigurationError(f"Column {path!r}: unknown type {text!r}; known types are {KNOWN_TYPES}")
 
 

@@ -21,8 +21,6 @@ from airflow_kafka_offsets.formats.record_format import (
     OnNewField,
     RecordFormat,
     decoder_of,
-    from_plain,
-    to_plain,
 )
 
 if TYPE_CHECKING:
@@ -109,36 +107,30 @@ def whole_record(
     """Return the format of records, of which the value is decoded, and, if they are given, the key and metadata."""
     if key is None and not metadata:
         return value
-    return WholeRecord(
-        to_plain(value),
-        None if key is None else to_plain(key),
-        {name: asdict(source) if isinstance(source, Header) else None for name, source in (metadata or {}).items()},
-    )
+    return WholeRecord(value, key, metadata or {})
 
 
 @dataclass(frozen=True, slots=True)
 class WholeRecord:
     """The columns of the key, those of the value, and those of metadata, in this order.
 
-    :param value: its format, as plain data
+    :param value: its format
     :param key: that of the key; None where the key is no column
-    :param metadata: the name of each column, with the fields of a `Header`; None stands for the record's timestamp
     """
 
     kind: ClassVar[str] = "record"
-    value: dict[str, Any]
-    key: dict[str, Any] | None = None
-    metadata: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    value: RecordFormat
+    key: RecordFormat | None = None
+    metadata: MetadataColumns = field(default_factory=dict)
 
     @property
     def _headers(self) -> dict[str, Header]:
-        return {name: Header(**source) for name, source in self.metadata.items() if source is not None}
+        return {name: source for name, source in self.metadata.items() if isinstance(source, Header)}
 
     @property
     def formats(self) -> dict[str, RecordFormat]:
         """The formats of key and value, the key first."""
-        plain = {"key": self.key, "value": self.value}
-        return {part: from_plain(fields) for part, fields in plain.items() if fields is not None}
+        return {"value": self.value} if self.key is None else {"key": self.key, "value": self.value}
 
     @property
     def reads_headers(self) -> bool:
@@ -146,7 +138,8 @@ class WholeRecord:
 
     def fingerprint(self) -> str:
         parts = {part: record_format.fingerprint() for part, record_format in self.formats.items()}
-        return json.dumps([self.kind, parts, self.metadata], sort_keys=True)
+        metadata = dict.fromkeys(self.metadata) | {name: asdict(header) for name, header in self._headers.items()}
+        return json.dumps([self.kind, parts, metadata], sort_keys=True)
 
     def columns(self) -> pa.Schema:
         """Return the columns as an Arrow schema.
@@ -215,14 +208,13 @@ class _WholeDecoder:
         return Decoded(pa.RecordBatch.from_arrays(arrays, schema=self._columns), [bad[row] for row in sorted(bad)])
 
 
-def _type(source: Mapping[str, Any] | None) -> pa.DataType:
+def _type(source: str | Header) -> pa.DataType:
     import pyarrow as pa
 
-    if source is None:
+    if isinstance(source, str):
         return pa.timestamp("us", "UTC")
-    header = Header(**source)
-    kind = pa.string() if header.type == "STRING" else pa.binary()
-    return pa.list_(kind) if header.which == "all" else kind
+    kind = pa.string() if source.type == "STRING" else pa.binary()
+    return pa.list_(kind) if source.which == "all" else kind
 
 
 def _of_key(decode: Decoder) -> Callable[[pa.RecordBatch], Decoded]:

@@ -1,34 +1,20 @@
-"""The protocol of record formats, and the table of the formats that exist.
+"""The protocol of record formats.
 
 A format has three parts: the plain data that a DAG author writes, the columns, which the worker resolves before Spark
 starts, and a decoder, which Spark's tasks call for each batch of records.
 
-To add a format, write a module next to this one with a frozen dataclass that is a `RecordFormat`, and add a line to
-`FORMATS`. Reading records, dead letters, and the columns that say which record a row came from are the same for all
+To add a format, write a frozen dataclass that is a `RecordFormat`, in a module that Spark's driver and executors can
+import. Reading records, dead letters, and the columns that say which record a row came from are the same for all
 formats, and not here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-FORMATS = {
-    "avro": "airflow_kafka_offsets.formats.avro_format:Avro",
-    "json": "airflow_kafka_offsets.formats.simple_formats:Json",
-    "json_schema": "airflow_kafka_offsets.formats.json_schema_format:JsonSchema",
-    "protobuf": "airflow_kafka_offsets.formats.protobuf_format:Protobuf",
-    "raw": "airflow_kafka_offsets.formats.simple_formats:Raw",
-    "record": "airflow_kafka_offsets.formats.extra_columns:WholeRecord",
-    "text": "airflow_kafka_offsets.formats.simple_formats:Text",
-}
-"""The class of each format, by its kind."""
-
 
 OnNewField = Literal["ignore", "fail", "add"]
 """What to do with fields of records that are no columns."""
@@ -46,7 +32,8 @@ class BadRecord(NamedTuple):
     :param reason: what is wrong with it, for the message of a RecordError or a dead letter; it is logged, and must hold
         no values
     :param part: of the record that is bad: value, key or header; size of a record that is too large to be kept;
-        transform where the transform raises for it; target where the target refuses its row
+        crash of one that ends the process; transform where the transform raises for it; target where the target refuses
+        its row
     """
 
     row: int
@@ -82,14 +69,13 @@ class Decoder(Protocol):
 
 @runtime_checkable
 class RecordFormat(Protocol):
-    """How the bytes of a record become columns: a frozen dataclass whose fields JSON can hold, and gives back as they
-    were.
+    """How the bytes of a record become columns: a frozen dataclass that is pickled on its way to Spark.
 
     DAG files import its module: what is heavy (pyarrow, a decoder's library) is imported in the methods.
     """
 
     kind: ClassVar[str]
-    """Its name in `FORMATS`."""
+    """Its name in messages and in the history of schemas."""
 
     @property
     def reads_headers(self) -> bool:
@@ -136,16 +122,3 @@ def decoder_of(record_format: RecordFormat, columns: pa.Schema, connections: Con
     if isinstance(record_format, ConnectedDecoding):
         return record_format.connected_decoder(columns, connections)
     return record_format.decoder(columns)
-
-
-def to_plain(record_format: RecordFormat) -> dict[str, Any]:
-    """Return a format in a form that JSON can hold."""
-    return {"kind": record_format.kind, **asdict(cast("Any", record_format))}
-
-
-def from_plain(plain: Mapping[str, Any]) -> RecordFormat:
-    """Return the format that `to_plain` converted."""
-    fields = dict(plain)
-    module, _, name = FORMATS[fields.pop("kind")].partition(":")
-    record_format: RecordFormat = getattr(import_module(module), name)(**fields)
-    return record_format

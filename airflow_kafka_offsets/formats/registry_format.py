@@ -46,7 +46,7 @@ class RegistryFormat(Templated, ABC):
     """
 
     kind: ClassVar[str]
-    """Its name in `FORMATS`, and that of its extra."""
+    """Its name in messages, and that of its extra."""
     schema_name: ClassVar[str]
     """The name of its schemas, for messages."""
     schema_type: ClassVar[str]

@@ -24,10 +24,12 @@ from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.kafka.config import check_config
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.sink import Sink
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.kafka.cluster import Cluster
+    from airflow_kafka_offsets.loading.pipeline import Pipeline
     from airflow_kafka_offsets.spark.job import Launcher
 
 log = logging.getLogger(__name__)
@@ -149,6 +151,17 @@ def open_database(conn_id: str) -> AbstractContextManager[sa.Engine]:
     return _open(database_engine(conn_id))
 
 
+@contextmanager
+def open_ledger(conn_id: str, schema: str | None, prefix: str) -> Iterator[Ledger]:
+    """Open the state tables in the database of a connection, and close the database after the block.
+
+    :param schema: of the state tables
+    :param prefix: of their names
+    """
+    with open_database(conn_id) as engine:
+        yield Ledger(engine, Tables.of(schema, prefix))
+
+
 def open_url(url: str) -> AbstractContextManager[sa.Engine]:
     """Open the database of a URL, and close it after the block. Drivers and warnings are those of connections.
 
@@ -258,6 +271,11 @@ def sink_connections(sink: Sink) -> dict[str, dict[str, Any]]:
         | {"extra": connection.extra_dejson}
         for conn_id, connection in found.items()
     }
+
+
+def pipeline_connections(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
+    """Return what the connections hold that the formats and the sink of a pipeline name; see `sink_connections`."""
+    return {conn_id: registry_config(conn_id) for conn_id in pipeline.conn_ids} | sink_connections(pipeline.sink)
 
 
 def make_launcher(conn_id: str, *, conf: Mapping[str, Any] | None = None, name: str) -> Launcher:

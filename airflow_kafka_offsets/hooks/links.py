@@ -12,7 +12,6 @@ from urllib.parse import urlencode
 from airflow.sdk import BaseOperatorLink
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
 
 PAGES = "kafka-offsets"
@@ -22,10 +21,22 @@ PAGES = "kafka-offsets"
 class _PageLink(BaseOperatorLink):
     """A link to a page of the group of a task."""
 
-    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Return the URL; an empty text where there is no such page."""
+    def get_link(self, operator: Any, *, ti_key: TaskInstanceKey) -> str:
+        """Return the URL for a rendered operator or sensor; an empty text where there is no such page, or its database
+        is not named.
+        """
+        from airflow.sdk.configuration import conf
+
         found = self.find(operator)
-        return "" if found is None else page_url(operator, found[0], **found[1])
+        sink = getattr(operator, "sink", None)
+        conn_id = sink.conn_id if sink is not None else getattr(operator, "conn_id", None)
+        if found is None or conn_id is None:
+            return ""
+        page, parameters = found
+        query = {"conn_id": conn_id, "group": operator.group_id}
+        query |= {name: value for name, value in vars(operator.state_tables).items() if value}
+        base = conf.get("api", "base_url", fallback="") or ""
+        return f"{base.rstrip('/')}/{PAGES}/{page}?{urlencode(query | parameters)}"
 
     def find(self, operator: Any) -> tuple[str, dict[str, Any]] | None:
         """Return the name of the page, with its parameters besides the group; None where there is none."""
@@ -63,24 +74,11 @@ class RewindLink(_PageLink):
     xcom_key = "kafka_offsets_rewind"
 
     def find(self, operator: Any) -> tuple[str, dict[str, Any]] | None:
-        from airflow.sdk.configuration import conf
-
-        if not conf.getboolean("kafka_offsets", "rewind_in_web_interface", fallback=True):
-            return None
-        return "rewind", getattr(operator, "rewind_choice", {})
+        return ("rewind", getattr(operator, "rewind_choice", {})) if rewinds_are_on() else None
 
 
-def page_url(operator: Any, page: str, **parameters: Any) -> str:
-    """Return the URL of a page of the group of a rendered operator, or sensor; an empty text where its database is not
-    named.
-    """
+def rewinds_are_on() -> bool:
+    """Return whether the deployment wants rewinds in the web interface."""
     from airflow.sdk.configuration import conf
 
-    sink = getattr(operator, "sink", None)
-    conn_id = sink.conn_id if sink is not None else getattr(operator, "conn_id", None)
-    if conn_id is None:
-        return ""
-    query = {"conn_id": conn_id, "group": operator.group_id}
-    query |= {name: value for name, value in vars(operator.state_tables).items() if value}
-    base = conf.get("api", "base_url", fallback="") or ""
-    return f"{base.rstrip('/')}/{PAGES}/{page}?{urlencode(query | parameters)}"
+    return bool(conf.getboolean("kafka_offsets", "rewind_in_web_interface", fallback=True))

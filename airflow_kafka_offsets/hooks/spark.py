@@ -91,13 +91,14 @@ class SparkSubmitLauncher:
             )
         check_java()
 
+    @property
     def master(self) -> str:
         """Return the master that the connection names."""
         return str(self._make_hook().resolved["master"])
 
     def weakness(self) -> str | None:
         """Return what the connection's cluster lacks to protect Kafka's credentials; None where it lacks nothing."""
-        return weakness(self.master(), {**_spark_defaults(), **self._conf})
+        return weakness(self.master, {**_spark_defaults(), **self._conf})
 
     def __call__(self, job: StageJob) -> None:
         """Stage a job in the application of the jobs before, or start one."""

@@ -13,7 +13,7 @@ import re
 import socket
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import copy_context
 from logging import Handler, Logger, LogRecord, getLogger
 from multiprocessing.connection import wait
@@ -25,7 +25,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.spark.job import Answer, StageJob
-from airflow_kafka_offsets.spark.package import write_application
+from airflow_kafka_offsets.spark.package import DIRECTORY, temporary_directory, write_application
 from airflow_kafka_offsets.spark.progress import END_OF_JOB, Bar, Display, MarkedLine, is_watched
 
 # The addresses of Unix domain sockets have 108 bytes on Linux and 104 on macOS, the last of which is zero.
@@ -73,7 +73,7 @@ class SparkApplication:
         self._error: Exception | None = None
         self._connection: socket.socket | None = None
         with ExitStack() as stack:
-            directory = Path(stack.enter_context(_job_directory()))
+            directory = stack.enter_context(_job_directory())
             application, package = write_application(directory)
             path = str(directory / _SOCKET)
             self._listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -171,7 +171,7 @@ class SparkApplication:
         # It sends nothing by itself, so that only its end can be read.
         elif wait([self._connection, self._ended], timeout=0):
             raise ApplicationEndedError
-        self._send(job.to_json())
+        self._send(job.to_text())
         if self._answer() is not Answer.BEGUN:
             if not is_first:
                 raise ApplicationEndedError
@@ -208,23 +208,20 @@ class SparkApplication:
         raise self._error or RuntimeError(f"spark-submit exited before batch {job.batch_id} was staged")
 
 
-def _job_directory() -> tempfile.TemporaryDirectory[str]:
+def _job_directory() -> AbstractContextManager[Path]:
     """Create a directory that only its owner can enter, and whose path leaves room for the name of a socket.
 
     :raises ConfigurationError: there is none
     """
-    directory = tempfile.TemporaryDirectory(prefix="kafka-offsets-job-")
-    if len(os.fsencode(directory.name)) + len(f"/{_SOCKET}") <= _LONGEST_PATH:
-        return directory
-    long = directory.name
-    directory.cleanup()
-    try:
-        return tempfile.TemporaryDirectory(prefix="kafka-offsets-job-", dir=_SHORT_DIRECTORY)
-    except OSError as error:
-        raise ConfigurationError(
-            f"The path of the temporary directory {long} is too long for a socket, and nothing can be created in "
-            f"{_SHORT_DIRECTORY} ({error.strerror}): set TMPDIR to a shorter path"
-        ) from error
+    parent = tempfile.gettempdir()
+    if len(os.fsencode(parent)) + len(f"/{DIRECTORY}01234567/{_SOCKET}") > _LONGEST_PATH:
+        long, parent = parent, _SHORT_DIRECTORY
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise ConfigurationError(
+                f"The path of the temporary directory {long} is too long for a socket, and in {parent} this user can "
+                "create nothing: set TMPDIR to a shorter path"
+            )
+    return temporary_directory(parent)
 
 
 class SparkHook(SparkSubmitHook):

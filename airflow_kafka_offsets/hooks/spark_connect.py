@@ -1,7 +1,7 @@
 """Launch jobs on a server of Spark Connect, through the official provider's SparkConnectHook.
 
-Nothing is started: each load has its own session on a server that is running. What was sent into the session ends
-with it.
+Nothing is started: each load has its own session on a server that is running, from its first job on. What was sent
+into the session ends with it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ _CONNECT_SECONDS = 10.0
 # A request that is lost is sent again for about a minute: PySpark's own 15 times take ten, of a server that ended.
 _RETRIES, _RETRIES_AT_THE_END = 7, 1
 
+# What the server says of a session that it has closed, or does not know since it was started again.
+_GONE = "INVALID_HANDLE.SESSION_"
+
 _SESSION = {"spark.sql.session.timeZone": "UTC"}
 
 
@@ -53,7 +56,9 @@ class SparkConnectLauncher:
         self._launcher: SessionLauncher | None = None
 
     def check(self, staging_dir: str | None) -> None:
-        """Check, before anything is planned, that the server answers; its session stays open until `close`.
+        """Check, before anything is planned, that the server answers and opens a session.
+
+        The load may wait for its group then, and a server closes idle sessions: the first job opens another.
 
         :raises AirflowNotFoundException: the connection does not exist
         :raises ConfigurationError: something is missing; the message says what
@@ -69,6 +74,7 @@ class SparkConnectLauncher:
         if problem := self.weakness():
             log.warning("%s", problem)
         self._open()
+        self.close()
 
     def weakness(self) -> str | None:
         """Return what the connection lacks to protect what is sent to the server; None where it lacks nothing."""
@@ -82,9 +88,9 @@ class SparkConnectLauncher:
         )
 
     @property
-    def endpoint(self) -> str:
-        """Host and port of the server."""
-        return str(self._builder().endpoint)
+    def master(self) -> str:
+        """The address of the server, in the place of a master."""
+        return f"sc://{self._builder().endpoint}"
 
     def version(self) -> str:
         """Return the version of the server's Spark; see `check` for errors."""
@@ -93,7 +99,18 @@ class SparkConnectLauncher:
         return str(self._session.version)
 
     def __call__(self, job: StageJob) -> None:
+        """Stage a batch; once more in another session, where the server has closed this one or was started again."""
         self.last_batch = job.batch_id
+        try:
+            self._stage(job)
+        except Exception as error:
+            if _GONE not in str(error):
+                raise
+            log.warning("Batch %d is staged in another session: %s", job.batch_id, shortened(str(error)))
+            self.close()
+            self._stage(job)
+
+    def _stage(self, job: StageJob) -> None:
         launcher = self._open()
         # `pyspark.sql.functions` makes columns of Spark Connect. `SparkSession.builder.remote` sets the same variable,
         # and another one with the URL, which has the token.

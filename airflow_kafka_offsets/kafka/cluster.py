@@ -9,8 +9,9 @@ and nothing decides what is loaded (`core.planning`). Kafka keeps the commits of
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, OffsetSpec
 
-from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
+from airflow_kafka_offsets.core.offsets import OffsetRange, PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, KafkaUnavailableError
 from airflow_kafka_offsets.kafka.admin import RETRIABLE, RetryingAdmin
 from airflow_kafka_offsets.kafka.errors import denied
@@ -182,6 +183,43 @@ class Cluster:
         :raises KafkaUnavailableError: the cluster, or the leader of a partition, did not answer in time; says why
         """
         return self.logs_of(self.topic_ids(topics))
+
+    def logs_of_partitions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionLog]:
+        """Return the ends of some partitions, those left out that do not exist. Leaders of others are not asked; raises
+        what `logs` raises.
+        """
+        wanted = set(partitions)
+        topic_ids = self.topic_ids(sorted({tp.topic for tp in wanted}))
+        return self.logs_of({tp: topic_id for tp, topic_id in topic_ids.items() if tp in wanted})
+
+    def logs_of_ranges(self, ranges: Collection[OffsetRange]) -> dict[TopicPartition, PartitionLog]:
+        """Return the ends of the partitions of ranges that were planned, see `extended`."""
+        ends = {range_.topic_partition: range_.end for range_ in ranges}
+        return self.extended(self.logs_of_partitions(ends), ends)
+
+    def extended(
+        self, logs: Mapping[TopicPartition, PartitionLog], offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, PartitionLog]:
+        """Return the ends of logs, at or after known offsets, unless a log was truncated before these.
+
+        The cluster reported the ends first: an offset that it reported later may lie after records that arrived since.
+        An offset that a `read_uncommitted` load stored may be beyond the last stable offset, which `read_committed`
+        takes for the end.
+
+        :param offsets: of partitions of the logs, or of others
+        """
+
+        def beyond(known: Mapping[TopicPartition, PartitionLog]) -> list[TopicPartition]:
+            return sorted(tp for tp, offset in offsets.items() if tp in known and offset > known[tp].end)
+
+        extended = dict(logs)
+        if late := beyond(extended):
+            extended |= self.logs_of_partitions(late)
+        if late := beyond(extended):
+            ends = self.high_watermarks(late)
+            # Records of open transactions cannot be read yet: there is nothing to load.
+            extended |= {tp: replace(extended[tp], end=offsets[tp]) for tp in late if offsets[tp] <= ends[tp]}
+        return extended
 
     def topic_ids(
         self, topics: Sequence[str], failed: dict[str, KafkaOffsetsError] | None = None

@@ -38,6 +38,14 @@ DENIED = frozenset(
 # The credentials are wrong, the broker does not know the mechanism, or its certificate is not trusted.
 _REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
 
+# Clients get a token, or a ticket, from another server first, which may be down for a moment.
+_WITH_ANOTHER_SERVER = {"OAUTHBEARER": "sasl.oauthbearer.*", "GSSAPI": "sasl.kerberos.*"}
+
+# What the client reports of a broker's answer to such a login.
+_ANSWER = re.compile(
+    "SASL authentication error: |SASL OAUTHBEARER authentication failed|handshake failed: |Unsupported SASL mechanism"
+)
+
 # A broker that refuses the client's certificate says so in an alert of TLS. The client's code for it is that of every
 # broken connection: only OpenSSL's text tells them apart.
 _ALERT = re.compile(r"alert [a-z ]*(certificate|unknown ca|access denied|handshake failure|protocol version)")
@@ -58,6 +66,10 @@ def refused_connection(config: Mapping[str, Any], error: KafkaError) -> Configur
     is_alert = _ALERT.search(error.str()) is not None
     if error.code() not in _REFUSED and not is_alert:
         return None
+    mechanism = str(config.get("sasl.mechanism") or config.get("sasl.mechanisms") or "GSSAPI").upper()
+    login = _WITH_ANOTHER_SERVER.get(mechanism)
+    if error.code() == KafkaError._AUTHENTICATION and login is not None and _ANSWER.search(error.str()) is None:
+        return None
     advice = ""
     if is_alert and not _has_certificate(config):
         advice = (
@@ -69,7 +81,8 @@ def refused_connection(config: Mapping[str, Any], error: KafkaError) -> Configur
             "and look whether it has expired"
         )
     elif error.code() == KafkaError._AUTHENTICATION:
-        advice = f". It is the login of {_user(config)}: correct sasl.mechanism, sasl.username and sasl.password"
+        settings = login or "sasl.username and sasl.password"
+        advice = f". It is the login of {_user(config)}: correct sasl.mechanism, {settings}"
     return ConfigurationError(
         f"Kafka at {config['bootstrap.servers']} refuses the connection: {reasons([error])}{advice}"
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -91,9 +91,7 @@ class TimeSearch:
         return self._of_each(slices, count)
 
     def _ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        wanted = set(partitions)
-        logs = self.cluster.logs(sorted({tp.topic for tp in wanted})) if wanted else {}
-        return {tp: log.end for tp, log in logs.items() if tp in wanted}
+        return {tp: log.end for tp, log in self.cluster.logs_of_partitions(partitions).items()}
 
     def _first(self, tp: TopicPartition, timestamp_ms: int, start: int, end: int) -> TimedOffset | None:
         """Return the first record within offsets at or after an instant."""
@@ -119,7 +117,7 @@ class TimeSearch:
                 return
             except DataLossError:
                 # Records expire meanwhile.
-                beginning = self.cluster.logs([tp.topic])[tp].beginning
+                beginning = self.cluster.logs_of_partitions([tp])[tp].beginning
                 if beginning <= start:
                     raise
                 start = beginning
@@ -195,30 +193,12 @@ def extend_to_positions(
     positions: Mapping[TopicPartition, Position],
     start: planning.Start,
 ) -> dict[TopicPartition, PartitionLog]:
-    """Return the logs, with their ends at or after the positions and first offsets, unless a log was truncated before
-    these.
-
-    The cluster reported the ends first: an offset that it reported later may lie after records that arrived since. A
-    position stored by a `read_uncommitted` load may be beyond the last stable offset, which `read_committed` takes for
-    the end.
+    """Return the logs, with their ends at or after the positions and first offsets, see `Cluster.extended`.
 
     :param start: the result of `first_offsets`
     """
     offsets = {tp: first.offset for tp, first in start.items()} if isinstance(start, Mapping) else {}
-    offsets |= {tp: position.offset for tp, position in positions.items() if tp in logs}
-
-    def beyond(known: Mapping[TopicPartition, PartitionLog]) -> list[TopicPartition]:
-        return sorted(tp for tp, offset in offsets.items() if offset > known[tp].end)
-
-    extended = dict(logs)
-    if late := beyond(extended):
-        fresh = cluster.logs(sorted({tp.topic for tp in late}))
-        extended |= {tp: fresh[tp] for tp in late if tp in fresh}
-    if late := beyond(extended):
-        ends = cluster.high_watermarks(late)
-        # Records of open transactions cannot be read yet: there is nothing to load.
-        extended |= {tp: replace(extended[tp], end=offsets[tp]) for tp in late if offsets[tp] <= ends[tp]}
-    return extended
+    return cluster.extended(logs, offsets | {tp: position.offset for tp, position in positions.items()})
 
 
 def targets_until(

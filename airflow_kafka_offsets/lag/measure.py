@@ -304,6 +304,6 @@ def group_states(conn: Connection, tables: Tables, group_ids: Collection[str]) -
         for group_id, *position in conn.execute(positions.where(offsets.consumer_group.in_(some))):
             stored[group_id].append(tuple(position))
         for row in conn.execute(leases.where(groups.group_id.in_(some))):
-            busy = row.lease_owner is not None and row.lease_expires_at > now
+            busy = row.lease_owner is not None and (row.lease_expires_at or now) > now
             states[row.group_id] = GroupState(now, True, row.cluster_id, busy, stored[row.group_id])
     return states

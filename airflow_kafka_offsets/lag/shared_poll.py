@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from sqlalchemy.engine import Engine
 
@@ -22,12 +22,11 @@ from airflow_kafka_offsets.exceptions import DatabaseUnavailableError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag.measure import GroupState, LagPolls, group_states
 from airflow_kafka_offsets.lag.report import LagQuestion, LagReport
+from airflow_kafka_offsets.lag.thresholds import Judgement, LagWatch
 from airflow_kafka_offsets.ledger.tables import Tables
 
 log = logging.getLogger(__name__)
 
-
-T = TypeVar("T")
 
 # Watchers that begin together share their first poll.
 _GATHER_SECONDS = 0.5
@@ -43,25 +42,14 @@ _LONGEST_PAUSE_SECONDS = 300.0
 _RESULTS_AT_ONCE = 10
 
 
-class StateDatabase(NamedTuple):
-    """State tables, and the database that they are in.
-
-    :param conn_id: names the database for `open_engine`
-    """
-
-    conn_id: str
-    state_tables: StateTables = StateTables()
-
-
-class PollResult(NamedTuple, Generic[T]):
+class PollResult(NamedTuple):
     """What a poll found for a watcher.
 
-    :param judgement: what the watcher's `judge` returned
     :param positions: a number that changes when a position moves
     :param busy: whether a run loads the group
     """
 
-    judgement: T
+    judgement: Judgement
     positions: int
     busy: bool
 
@@ -86,7 +74,8 @@ class _Database:
     alone.
     """
 
-    tables: StateDatabase
+    conn_id: str
+    state_tables: StateTables
     open_engine: Callable[[str], Engine]
     engine: Engine | None = None
     reading: Future[dict[str, GroupState]] | None = None
@@ -94,7 +83,7 @@ class _Database:
 
     async def states(self, group_ids: set[str]) -> _States:
         """Read the states of groups. A database that does not answer is not asked again before it does."""
-        database = f"The database of connection {self.tables.conn_id!r}"
+        database = f"The database of connection {self.conn_id!r}"
         if self.reading is not None and not self.reading.done():
             return DatabaseUnavailableError(f"{database} still does not answer")
         self.reading = self.thread.submit(self._read, group_ids)
@@ -113,13 +102,13 @@ class _Database:
         self.thread.shutdown(wait=False)
 
     def _read(self, group_ids: set[str]) -> dict[str, GroupState]:
-        conn_id, state_tables = self.tables
+        tables = Tables.of(self.state_tables.schema, self.state_tables.prefix)
         try:
             if self.engine is None:
-                self.engine = self.open_engine(conn_id)
-            failed = f"The database of connection {conn_id!r} could not be read"
+                self.engine = self.open_engine(self.conn_id)
+            failed = f"The database of connection {self.conn_id!r} could not be read"
             with translated_errors(failed, ""), self.engine.connect() as conn:
-                return group_states(conn, Tables.of(state_tables.schema, state_tables.prefix), group_ids)
+                return group_states(conn, tables, group_ids)
         except Exception:
             # The connection may be edited before the next poll.
             self._close_engine()
@@ -133,16 +122,16 @@ class _Database:
 
 @dataclass(eq=False, slots=True)
 class _Watcher:
-    database: _Database
+    watched: LagWatch
     question: LagQuestion
-    judge: Callable[[LagReport], Any]
+    database: _Database
     interval: float
     due: float
     failures: int = 0
     # A result that was not taken is replaced by the next one.
-    results: asyncio.Queue[PollResult[Any] | Exception | _Ended] = field(default_factory=lambda: asyncio.Queue(1))
+    results: asyncio.Queue[PollResult | Exception | _Ended] = field(default_factory=lambda: asyncio.Queue(1))
 
-    def offer(self, result: PollResult[Any] | Exception, now: float) -> None:
+    def offer(self, result: PollResult | Exception, now: float) -> None:
         """Hand over a result and set the time of the next poll, which is later after each further failure."""
         self.failures = self.failures + 1 if isinstance(result, Exception) else 0
         # A multiple of the interval, so that all watchers with the same interval are due together.
@@ -152,7 +141,7 @@ class _Watcher:
             self.due += min(self.interval * 2 ** min(self.failures - 1, 10), longest) // self.interval * self.interval
         self.put(result)
 
-    def put(self, result: PollResult[Any] | Exception | _Ended) -> None:
+    def put(self, result: PollResult | Exception | _Ended) -> None:
         if self.results.full():
             self.results.get_nowait()
         self.results.put_nowait(result)
@@ -166,33 +155,33 @@ class SharedPoll:
     :param open_engine: creates an engine by its `conn_id`, in the same way
     :param ended: called when the last watcher has left; the next watcher needs another `SharedPoll`
     :param polled: called after each poll with the number of watchers and the seconds it took
+    :param measured: called with a group and its lag; in a thread, as the lag is judged
     """
 
     open_cluster: Callable[[], Cluster]
     open_engine: Callable[[str], Engine]
     ended: Callable[[], object]
     polled: Callable[[int, float], None]
+    measured: Callable[[str, LagReport], None]
     _watchers: set[_Watcher] = field(default_factory=set, init=False)
-    _databases: dict[StateDatabase, _Database] = field(default_factory=dict, init=False)
+    _databases: dict[tuple[str, StateTables], _Database] = field(default_factory=dict, init=False)
     _joined: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _task: asyncio.Task[None] | None = field(default=None, init=False)
     _polling: ThreadPoolExecutor = field(default_factory=_thread, init=False)
     _polls: LagPolls | None = field(default=None, init=False)
 
-    async def results(
-        self, tables: StateDatabase, question: LagQuestion, judge: Callable[[LagReport], T], interval: float
-    ) -> AsyncGenerator[PollResult[T] | Exception]:
+    async def results(self, watched: LagWatch) -> AsyncGenerator[PollResult | Exception]:
         """Generate the result of each poll, or the error that it met, without end. Errors make the pauses longer.
 
         The caller closes the generator.
 
-        :param judge: turns a report into what the watcher needs; called in a thread
-        :param interval: seconds from one poll to the next
+        :raises ConfigurationError: see `LagWatch.question`
         :raises RuntimeError: the polls ended with an error that neither Kafka nor a database caused
         """
-        now = asyncio.get_running_loop().time()
-        database = self._databases.setdefault(tables, _Database(tables, self.open_engine))
-        watcher = _Watcher(database, question, judge, interval, now + min(_GATHER_SECONDS, interval))
+        now, interval = asyncio.get_running_loop().time(), watched.poll_interval.total_seconds()
+        tables = watched.conn_id, watched.state_tables
+        database = self._databases.setdefault(tables, _Database(*tables, self.open_engine))
+        watcher = _Watcher(watched, watched.question(), database, interval, now + min(_GATHER_SECONDS, interval))
         self._watchers.add(watcher)
         self._joined.set()
         if self._task is None or self._task.done():
@@ -250,7 +239,7 @@ class SharedPoll:
                 if number % _RESULTS_AT_ONCE == 0:
                     await asyncio.sleep(0)
 
-    async def _poll(self, due: Sequence[_Watcher]) -> list[PollResult[Any] | Exception]:
+    async def _poll(self, due: Sequence[_Watcher]) -> list[PollResult | Exception]:
         groups: dict[_Database, set[str]] = {}
         for watcher in due:
             groups.setdefault(watcher.database, set()).add(watcher.question.group_id)
@@ -262,7 +251,7 @@ class SharedPoll:
             # The watchers decide what the error means to them.
             return [error] * len(due)
 
-    def _measure(self, due: Sequence[_Watcher], states: dict[_Database, _States]) -> list[PollResult[Any] | Exception]:
+    def _measure(self, due: Sequence[_Watcher], states: dict[_Database, _States]) -> list[PollResult | Exception]:
         try:
             if self._polls is None:
                 self._polls = LagPolls(self.open_cluster())
@@ -272,23 +261,23 @@ class SharedPoll:
                 for watcher in due
                 if not isinstance(read := states[watcher.database], Exception)
             )
-            return [_result(watcher, states[watcher.database], reports) for watcher in due]
+            return [self._result(watcher, states[watcher.database], reports) for watcher in due]
         except Exception:
             # The connection may be edited before the next poll.
             self._close_cluster()
             raise
 
-
-def _result(
-    watcher: _Watcher, states: _States, reports: Iterator[LagReport | Exception]
-) -> PollResult[Any] | Exception:
-    if isinstance(states, Exception):
-        return states
-    report = next(reports)
-    if isinstance(report, Exception):
-        return report
-    state = states[watcher.question.group_id]
-    try:
-        return PollResult(watcher.judge(report), state.fingerprint(), state.busy)
-    except Exception as error:
-        return error
+    def _result(
+        self, watcher: _Watcher, states: _States, reports: Iterator[LagReport | Exception]
+    ) -> PollResult | Exception:
+        if isinstance(states, Exception):
+            return states
+        report = next(reports)
+        if isinstance(report, Exception):
+            return report
+        state = states[watcher.question.group_id]
+        try:
+            self.measured(watcher.question.group_id, report)
+            return PollResult(watcher.watched.judge(report), state.fingerprint(), state.busy)
+        except Exception as error:
+            return error

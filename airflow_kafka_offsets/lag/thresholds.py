@@ -1,5 +1,5 @@
-"""When a lag is worth acting upon: `LagWatch` has the options of the lag sensor and of all lag triggers, `Thresholds`
-compares a lag with thresholds, and `Edge` decides whether thresholds that stay met are worth another event. No I/O.
+"""When a lag is worth acting upon: `LagWatch` has the options of the lag sensor and of all lag triggers, and compares a
+lag with their thresholds; `Edge` decides whether thresholds that stay met are worth another event. No I/O.
 
 Who polls, and how, is not in here.
 """
@@ -7,14 +7,14 @@ Who polls, and how, is not in here.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
 from operator import ge, le
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from airflow_kafka_offsets.core.instants import CommittedBy, Start, check_start
 from airflow_kafka_offsets.core.offsets import parse_scope
-from airflow_kafka_offsets.core.options import ISOLATION_LEVEL, IsolationLevel, StateTables, group_of
+from airflow_kafka_offsets.core.options import ISOLATION_LEVEL, IsolationLevel, StateTables, group_of, ruled
 from airflow_kafka_offsets.core.parameters import (
     COUNT,
     DURATION,
@@ -22,17 +22,23 @@ from airflow_kafka_offsets.core.parameters import (
     NAME,
     Rule,
     are_texts,
-    check,
     check_parsed,
     one_of,
     or_none,
     read_count,
 )
+from airflow_kafka_offsets.core.templates import is_rendered_later
 from airflow_kafka_offsets.core.text import is_unsigned
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.lag.report import LagQuestion, LagReport
 
 Require = Literal["any", "all"]
+
+_TOPICS = Rule("a text or a list of texts", lambda value: isinstance(value, str) or are_texts(value))
+
+_MIN_LAG = Rule("a whole number of offsets of at least 1 (0 would always be met)", COUNT.fits, read_count)
+
+_MAX_LAG = Rule("a whole number of offsets", is_unsigned, read_count)
 
 _HEADROOM = Rule(
     "a whole number of offsets, or a positive timedelta",
@@ -40,29 +46,8 @@ _HEADROOM = Rule(
     read_count,
 )
 
-THRESHOLD_RULES = {
-    "min_lag": or_none(Rule("a whole number of offsets of at least 1 (0 would always be met)", COUNT.fits, read_count)),
-    "max_lag": or_none(Rule("a whole number of offsets", is_unsigned, read_count)),
-    "max_delay": or_none(DURATION),
-    "min_headroom": or_none(_HEADROOM),
-    "require": one_of("any", "all"),
-}
-
-
-LAG_RULES = {
-    "group_id": NAME,
-    "topics": Rule("a text or a list of texts", lambda value: isinstance(value, str) or are_texts(value)),
-    "conn_id": NAME,
-    "per_partition": FLAG,
-    "allow_incomplete": FLAG,
-    "poll_interval": DURATION,
-    "rearm_after": DURATION,
-    # What else it must be depends on the time of the poll.
-    "start": Rule("a word, an instant or a duration", lambda value: value is not None),
-    "isolation_level": ISOLATION_LEVEL,
-    "state_tables": group_of(StateTables),
-    "kafka_conn_id": NAME,
-}
+# What else it must be depends on the time of the poll.
+_START = Rule("a word, an instant or a duration", lambda value: value is not None)
 
 _COMMITTED_BY = "committed-by:"
 
@@ -84,40 +69,60 @@ class Condition(NamedTuple):
         return f"{self.name} {_format(self.threshold)} {'met' if self.met else 'not met'} by {value}"
 
 
-class Verdict(NamedTuple):
-    """The result of comparing a report with thresholds.
+class Judgement(NamedTuple):
+    """A report compared with thresholds.
 
     :param met: whether to act; None if it cannot be known, because partitions have errors
+    :param text: the report and the conditions, for the log
+    :param payload: what an event or XCom carries; None unless the thresholds are met
     """
 
     met: bool | None
-    conditions: tuple[Condition, ...]
-
-    def __str__(self) -> str:
-        return "; ".join(map(str, self.conditions))
+    text: str
+    payload: dict[str, Any] | None
 
 
 # Not frozen: a trigger is a subclass, and Airflow sets attributes of triggers.
 @dataclass(kw_only=True, eq=False, repr=False)
-class Thresholds:
-    """Thresholds of a lag, all inclusive, which `KafkaLagSensor` describes.
+class LagWatch:
+    """A group whose lag is watched, and thresholds, all inclusive. Connections are named, and read by the process that
+    polls.
 
-    :raises ConfigurationError: no threshold is given, one is negative or always met, or they contradict each other
+    As for `KafkaLagSensor`: `group_id`, `topics`, `conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`,
+    `require`, `per_partition`, `allow_incomplete`, `start`, `isolation_level`, `state_tables`,
+    `kafka_conn_id`.
+
+    :param poll_interval: from one poll to the next
+    :raises ConfigurationError: no threshold is given, one is negative or always met, they contradict each other, or
+        another option cannot work
     """
 
-    min_lag: int | None = None
-    max_lag: int | None = None
-    max_delay: timedelta | None = None
-    min_headroom: timedelta | int | None = None
-    require: Require = "any"
-    per_partition: bool = False
-    allow_incomplete: bool = False
+    templated: ClassVar[Sequence[str]]
+    """The options that Airflow renders."""
+
+    group_id: str = field(metadata=ruled(NAME, templated=True))
+    topics: str | Sequence[str] = field(default=(), metadata=ruled(_TOPICS, templated=True))
+    conn_id: str = field(metadata=ruled(NAME, templated=True))
+    min_lag: int | None = field(default=None, metadata=ruled(or_none(_MIN_LAG), templated=True))
+    max_lag: int | None = field(default=None, metadata=ruled(or_none(_MAX_LAG), templated=True))
+    max_delay: timedelta | None = field(default=None, metadata=ruled(or_none(DURATION)))
+    min_headroom: timedelta | int | None = field(default=None, metadata=ruled(or_none(_HEADROOM), templated=True))
+    require: Require = field(default="any", metadata=ruled(one_of("any", "all")))
+    per_partition: bool = field(default=False, metadata=ruled(FLAG))
+    allow_incomplete: bool = field(default=False, metadata=ruled(FLAG))
+    poll_interval: timedelta = field(default=timedelta(seconds=60), metadata=ruled(DURATION))
+    start: Start = field(default="earliest", metadata=ruled(_START, templated=True))
+    isolation_level: IsolationLevel = field(default="read_committed", metadata=ruled(ISOLATION_LEVEL))
+    state_tables: StateTables = field(default=StateTables(), metadata=ruled(group_of(StateTables), templated=True))
+    kafka_conn_id: str = field(default="kafka_default", metadata=ruled(NAME, templated=True))
 
     def __post_init__(self) -> None:
+        if isinstance(self.state_tables, dict):  # as `as_kwargs` has it
+            self.state_tables = StateTables(**self.state_tables)
+        check_parsed({name: getattr(self, name) for name in self.rules()}, self.rules(), self.templated)
         if (self.min_lag, self.max_lag, self.max_delay, self.min_headroom) == (None,) * 4:
             raise ConfigurationError("Give at least one of min_lag, max_lag, max_delay and min_headroom; got none")
-        check(vars(self), THRESHOLD_RULES)
-        if self.min_lag is None or self.max_lag is None:
+        if self.min_lag is None or self.max_lag is None or is_rendered_later([self.min_lag, self.max_lag]):
             return
         both = f"min_lag={self.min_lag!r} and max_lag={self.max_lag!r}"
         if self.require == "all" and self.min_lag > self.max_lag:
@@ -125,12 +130,33 @@ class Thresholds:
         if self.require == "any" and self.min_lag <= self.max_lag + 1:
             raise ConfigurationError(f"Of {both} one is met by every lag; with require='all' both have to be met")
 
-    @property
-    def needs_times(self) -> bool:
-        """Return whether the report must have times, which take further requests."""
-        return self.max_delay is not None or isinstance(self.min_headroom, timedelta)
+    @classmethod
+    def rules(cls) -> dict[str, Rule]:
+        """Return what the options must be."""
+        return {each.name: each.metadata["rule"] for each in fields(cls) if "rule" in each.metadata}
 
-    def compare(self, report: LagReport) -> Verdict:
+    def as_kwargs(self) -> dict[str, Any]:
+        """Return the options as values that Airflow can store."""
+        start = self.start
+        return {each.name: getattr(self, each.name) for each in fields(self)} | {
+            "topics": [self.topics] if isinstance(self.topics, str) else list(self.topics),
+            "state_tables": asdict(self.state_tables),
+            "start": start if isinstance(start, (str, datetime, timedelta)) else _COMMITTED_BY + start.group_id,
+        }
+
+    def question(self) -> LagQuestion:
+        """Return what a poll measures. Times take further requests.
+
+        :raises ConfigurationError: the start or a topic cannot be parsed
+        """
+        start = self.start
+        if isinstance(start, str) and start.startswith(_COMMITTED_BY):
+            start = CommittedBy(start.removeprefix(_COMMITTED_BY))
+        check_start(start)
+        times = self.max_delay is not None or isinstance(self.min_headroom, timedelta)
+        return LagQuestion(self.group_id, parse_scope(self.topics), start, times)
+
+    def judge(self, report: LagReport) -> Judgement:
         """Compare a report with the thresholds.
 
         Partitions with errors leave it open whether they are met, unless `allow_incomplete` is set and some partition
@@ -144,14 +170,17 @@ class Thresholds:
                 f"min_headroom={self.min_headroom!r} can never be met, because the headroom in time is unknown: "
                 f"{report.unknown_headroom}"
             )
-        conditions = tuple(self._conditions(report))
+        conditions = self._conditions(report)
+        text = f"Group {self.group_id!r}: {report}; {'; '.join(map(str, conditions))}"
         if report.errors and not (self.allow_incomplete and _lags(report)):
             if report.denied is not None:
                 raise ConfigurationError(report.denied)
-            return Verdict(None, conditions)
+            return Judgement(None, text, None)
+        met = [condition.name for condition in conditions if condition.met]
         # Without partitions, a lag of 0 would mean nothing.
-        met = (any if self.require == "any" else all)(condition.met for condition in conditions)
-        return Verdict(bool(report.partitions) and met, conditions)
+        if not report.partitions or len(met) < (1 if self.require == "any" else len(conditions)):
+            return Judgement(False, text, None)
+        return Judgement(True, text, {"group_id": self.group_id, "met": met, "report": report.summary()})
 
     def _conditions(self, report: LagReport) -> list[Condition]:
         lags = _lags(report)
@@ -178,86 +207,7 @@ class Thresholds:
         ]
 
 
-class Judgement(NamedTuple):
-    """A report compared with thresholds.
-
-    :param met: whether the thresholds are met; None if it cannot be known
-    :param text: the report and the conditions, for the log
-    :param payload: what an event or XCom carries; None unless the thresholds are met
-    """
-
-    met: bool | None
-    text: str
-    payload: dict[str, Any] | None
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class LagWatch(Thresholds):
-    """A group whose lag is watched. Connections are named, and read by the process that polls.
-
-    As for `KafkaLagSensor`: `group_id`, `topics`, `conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`,
-    `require`, `per_partition`, `allow_incomplete`, `start`, `isolation_level`, `state_tables`,
-    `kafka_conn_id`.
-
-    :param poll_interval: from one poll to the next
-    :raises ConfigurationError: a threshold or another option cannot work
-    """
-
-    templated: ClassVar[Sequence[str]] = (
-        "group_id",
-        "topics",
-        "conn_id",
-        "min_lag",
-        "max_lag",
-        "min_headroom",
-        "start",
-        "state_tables",
-        "kafka_conn_id",
-    )
-
-    group_id: str
-    topics: str | Sequence[str] = ()
-    conn_id: str
-    poll_interval: timedelta = timedelta(seconds=60)
-    start: Start = "earliest"
-    isolation_level: IsolationLevel = "read_committed"
-    state_tables: StateTables = StateTables()
-    kafka_conn_id: str = "kafka_default"
-
-    def __post_init__(self) -> None:
-        if isinstance(self.state_tables, dict):  # as `as_kwargs` has it
-            self.state_tables = StateTables(**self.state_tables)
-        check_parsed({field.name: getattr(self, field.name) for field in fields(self)}, LAG_RULES, self.templated)
-        super().__post_init__()
-
-    def as_kwargs(self) -> dict[str, Any]:
-        """Return the options as values that Airflow can store."""
-        start = self.start
-        return {field.name: getattr(self, field.name) for field in fields(self)} | {
-            "topics": [self.topics] if isinstance(self.topics, str) else list(self.topics),
-            "state_tables": asdict(self.state_tables),
-            "start": start if isinstance(start, (str, datetime, timedelta)) else _COMMITTED_BY + start.group_id,
-        }
-
-    def question(self) -> LagQuestion:
-        """Return what a poll measures.
-
-        :raises ConfigurationError: the start or a topic cannot be parsed
-        """
-        start = self.start
-        if isinstance(start, str) and start.startswith(_COMMITTED_BY):
-            start = CommittedBy(start.removeprefix(_COMMITTED_BY))
-        check_start(start)
-        return LagQuestion(self.group_id, parse_scope(self.topics), start, self.needs_times)
-
-    def judge(self, report: LagReport) -> Judgement:
-        """Compare a report with the thresholds, for the log and an event; raises what `Thresholds.compare` raises."""
-        verdict = self.compare(report)
-        text = f"Group {self.group_id!r}: {report}; {verdict}"
-        if not verdict.met:
-            return Judgement(verdict.met, text, None)
-        met = [condition.name for condition in verdict.conditions if condition.met]
-        return Judgement(True, text, {"group_id": self.group_id, "met": met, "report": report.summary()})
+LagWatch.templated = tuple(each.name for each in fields(LagWatch) if each.metadata["templated"])
 
 
 class Edge:

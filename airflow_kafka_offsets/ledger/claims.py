@@ -38,6 +38,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# How often a short transaction of a claim waits for a lock. MySQL waits 50 s by default, SQLite half a minute: the
+# commit of a replay that has the group may take most of an hour.
+_LOCK_WAITS = 60
+
 
 @dataclass(frozen=True, slots=True)
 class Claim(ABC):
@@ -121,7 +125,8 @@ class Claim(ABC):
                 raise self.fenced(conn)
 
     def transact(self, work: Callable[[Connection], T]) -> T:
-        """Run a transaction that begins by locking the row.
+        """Run a transaction that begins by locking the row. Where another one has it locked for longer than the
+        database waits, wait again: hours of staging may be lost with this attempt.
 
         :param work: may be called several times, see `database.transactions.transact`
         :raises FencedError: a later attempt took over; nothing was written
@@ -133,6 +138,14 @@ class Claim(ABC):
             return work(conn)
 
         with translated_errors(f"The state of group {self.group_id!r} could not be written"):
+            for wait in range(1, _LOCK_WAITS):
+                try:
+                    return transact(self.ledger.engine, claimed)
+                except (DBAPIError, DatabaseBusyError) as error:
+                    if isinstance(error, DBAPIError) and not is_lock_timeout(error):
+                        raise
+                    reason = database_message(error) if isinstance(error, DBAPIError) else error
+                log.warning("Wait %d for the state of group %r was in vain: %s", wait, self.group_id, reason)
             return transact(self.ledger.engine, claimed)
 
 
@@ -260,10 +273,10 @@ def claim_group(ledger: Ledger, group_id: str, owner: TaskRun, *, cluster_id: st
 
     def work(conn: Connection) -> GroupClaim:
         insert_if_missing(conn, tables, group_id, cluster_id)
-        row = _lock_at_once(conn, tables, group_id)
+        row = _lock_at_once(conn, tables, group_id, owner)
         check_cluster(group_id, row.cluster_id, cluster_id, OTHER_CLUSTER)
         now = database_now(conn)
-        if row.lease_owner not in (None, str(owner)) and row.lease_expires_at > now:
+        if row.lease_owner is not None and not row.is_own and row.lease_expires_at > now:
             raise GroupBusyError(
                 f"Group {group_id!r} is being loaded by {row.lease_owner}; its lease, unless renewed, ends at "
                 f"{row.lease_expires_at:%Y-%m-%d %H:%M:%S} UTC"
@@ -291,13 +304,14 @@ def claim_group(ledger: Ledger, group_id: str, owner: TaskRun, *, cluster_id: st
         raise
 
 
-def _lock_at_once(conn: Connection, tables: Tables, group_id: str) -> sa.Row[tuple[object, ...]]:
-    """Lock the group's row and return it, without waiting for a commit that has it locked.
+def _lock_at_once(conn: Connection, tables: Tables, group_id: str, owner: TaskRun) -> sa.Row[tuple[object, ...]]:
+    """Lock the group's row without waiting for a commit that has it locked. Return it, and whether its lease `is_own`.
 
     :raises GroupBusyError: it is locked, or this transaction's snapshot is older than the row
     """
     groups = tables.consumer_groups
-    select = sa.select(groups).where(groups.c.group_id == group_id).with_for_update(nowait=True)
+    is_own = (groups.c.lease_owner == str(owner)).label("is_own")
+    select = sa.select(groups, is_own).where(groups.c.group_id == group_id).with_for_update(nowait=True)
     try:
         row = conn.execute(select).one_or_none()
     except OperationalError as error:

@@ -29,7 +29,7 @@ from airflow_kafka_offsets.ledger.batch_notes import note_added_columns, note_ou
 from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe, TaskRun, as_batch, insert_batch, update_open
 from airflow_kafka_offsets.ledger.claims import BatchClaim
 from airflow_kafka_offsets.ledger.commit_transaction import Written, commit_batch
-from airflow_kafka_offsets.ledger.dead_letters import DROPPED, execute_with_errors, may_be_published
+from airflow_kafka_offsets.ledger.dead_letters import DROPPED, may_be_published
 from airflow_kafka_offsets.ledger.groups import lock, stored_generation
 from airflow_kafka_offsets.ledger.positions import Reads, without_dead_letters
 from airflow_kafka_offsets.ledger.publications import Publication, published_reads, run_pending_cleanups
@@ -153,7 +153,7 @@ class DeadLetterClaim(BatchClaim):
             for error in errors
         ]
         if rows:
-            execute_with_errors(conn, dead_letters.update().where(self.is_own(), is_kept, *bound), rows)
+            conn.execute(dead_letters.update().where(self.is_own(), is_kept, *bound), rows)
         records = [Record(*(error[name] for name in names)) for error in errors]
         left_out = dead_letters.update().where(self.is_own()).values(replayed_by=None)
         return sum(conn.execute(left_out.where(_are_of(dead_letters, some))).rowcount for some in _parts(records))

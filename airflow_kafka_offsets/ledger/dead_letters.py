@@ -1,16 +1,13 @@
-"""Dead letters as rows: written, with what is wrong with them, in any encoding; sent to a topic; dropped when they are
-old.
-"""
+"""Dead letters as rows: written, with what is wrong with them; sent to a topic; dropped when they are old."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DataError
 
 from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.instants import format_instant
@@ -58,24 +55,7 @@ def insert_dead_letters(conn: Connection, tables: Tables, batch: Batch, dead_let
             of_batch | {_RENAMED.get(name, name): value for name, value in dead_letter.items()}
             for dead_letter in chunk.to_pylist()
         ]
-        execute_with_errors(conn, tables.dead_letters.insert(), rows)
-
-
-def execute_with_errors(conn: Connection, statement: sa.Insert | sa.Update, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Run a statement with rows of which `error` is what is wrong with a record.
-
-    Where the encoding of the database lacks a character of it, it is written in ASCII: a batch does not fail for that.
-    """
-    if all(row["error"].isascii() for row in rows):
-        conn.execute(statement, rows)
-        return
-    try:
-        with conn.begin_nested():
-            conn.execute(statement, rows)
-    except DataError:
-        # All else is bytes or ASCII.
-        plain = ({"error": row["error"].encode("ascii", "backslashreplace").decode()} for row in rows)
-        conn.execute(statement, [{**row, **error} for row, error in zip(rows, plain, strict=True)])
+        conn.execute(tables.dead_letters.insert(), rows)
 
 
 def unsent_batches(conn: Connection, tables: Tables, group_id: str) -> list[tuple[int, str]]:

@@ -7,17 +7,22 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Dialect
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from airflow_kafka_offsets.database.errors import database_message, is_outage, sqlstate, translated_errors
 from airflow_kafka_offsets.database.mysql import check_transactional, is_mysql
 from airflow_kafka_offsets.database.tables import without_placeholders
 from airflow_kafka_offsets.database.transactions import transact
-from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
+from airflow_kafka_offsets.exceptions import (
+    ConfigurationError,
+    DatabaseBusyError,
+    DatabaseUnavailableError,
+    LedgerError,
+)
 from airflow_kafka_offsets.ledger.migrations import OLDEST_VERSION, upgrade_statements
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Ledger, Tables, sql_text
 
@@ -53,6 +58,7 @@ def create_missing(ledger: Ledger) -> bool:
 
     :return: whether they were created
     :raises LedgerError: the tables cannot be created, are of another version, or have no transactions
+    :raises DatabaseBusyError: another process changes them
     :raises DatabaseUnavailableError: the database is unavailable, or out of space for example
     """
     tables = ledger.tables
@@ -137,11 +143,20 @@ def _named_lock(conn: Connection, tables: Tables) -> Iterator[None]:
         f"{tables.metadata.schema or conn.engine.url.database}.{tables.prefix}".encode()
     ).hexdigest()[:32]
     name = f"airflow_kafka_offsets.{digest}"
-    conn.execute(sa.select(sa.func.get_lock(name, _LOCK_SECONDS))).all()
+    if conn.scalar(sa.select(sa.func.get_lock(name, _LOCK_SECONDS))) != 1:
+        raise DatabaseBusyError(
+            f"Another process has been changing the state tables of database {conn.engine.url.database!r} for longer "
+            f"than {_LOCK_SECONDS} s. Nothing was changed; run the task again, or look for lock {name!r} on the server"
+        )
+    release = sa.select(sa.func.release_lock(name))
     try:
         yield
-    finally:
-        conn.execute(sa.select(sa.func.release_lock(name))).all()
+    except BaseException:
+        # Where the connection broke, the server has released it, and this fails: the first error says why.
+        with suppress(SQLAlchemyError):
+            conn.scalar(release)
+        raise
+    conn.scalar(release)
 
 
 def _missing_schema(tables: Tables, dialect: Dialect) -> str:

@@ -229,7 +229,7 @@ def group_summaries(
     between = between_commits(conn, tables)
     summaries = []
     for row in found:
-        held = row.lease_owner is not None and row.lease_expires_at > now
+        held = row.lease_owner is not None and (row.lease_expires_at or now) > now
         summaries.append(
             GroupSummary(
                 row.group_id,

@@ -42,7 +42,7 @@ from airflow_kafka_offsets.ledger.install import installation_id
 from airflow_kafka_offsets.ledger.positions import RangeRead, Reads, store_reads
 from airflow_kafka_offsets.ledger.replaced_output import recorded_offsets, refuse_published
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.sinks.table import Output, Published, Superseded, Table, Target
+from airflow_kafka_offsets.sinks.table import Output, Table, Target
 from airflow_kafka_offsets.sinks.target_names import TargetNames
 from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 
@@ -125,14 +125,14 @@ class Publication:
 
         :raises OlderLedgerError: it has a later batch of the series
         """
-        state = self.table.state(self.output)
-        if isinstance(state, Superseded):
+        number = self.table.last_number(self.output)
+        if number > self.output.batch_id:
             raise OlderLedgerError(
-                f"The target has batch {state.number} of group {self.output.group_id!r}, and batch "
+                f"The target has batch {number} of group {self.output.group_id!r}, and batch "
                 f"{self.output.batch_id} is to be committed: the state tables were restored from an older backup than "
                 "the target. Nothing was written: restore both to the same moment"
             )
-        return isinstance(state, Published)
+        return number == self.output.batch_id
 
     def remove_replaced(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
         """Remove rows for a rewind, within the transaction that moves the positions.

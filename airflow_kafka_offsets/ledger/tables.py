@@ -17,7 +17,8 @@ from sqlalchemy.engine import Connection, Dialect, Engine
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import Constraint, CreateIndex, CreateTable
 from sqlalchemy.sql import ClauseElement
-from sqlalchemy.sql.compiler import DDLCompiler
+from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from airflow_kafka_offsets.core.history import OPEN_STATES, PREFETCHED
@@ -25,6 +26,7 @@ from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.database.tables import (
     AnyBytes,
+    Description,
     ExactString,
     ExactText,
     Moment,
@@ -43,8 +45,35 @@ NAME_LENGTH = 250
 PARTIAL_INDEX_DIALECTS = ("postgresql", "sqlite")
 
 
+# Python's datetime has no other instants in every time zone; databases have.
+_FIRST, _LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+
+
+class _Readable(FunctionElement[datetime]):
+    """An instant that Python can read, as near as there is: drivers fail at one of another kind, such as `infinity`,
+    and at all rows with it.
+    """
+
+    inherit_cache = True
+
+
+@compiles(_Readable)
+def _as_it_is(element: _Readable, compiler: SQLCompiler, **options: Any) -> str:
+    return compiler.process(element.clauses, **options)
+
+
+@compiles(_Readable, "postgresql")
+def _within_bounds(element: _Readable, compiler: SQLCompiler, **options: Any) -> str:
+    instant = compiler.process(element.clauses, **options)
+    # The bounds alone would be the result for null.
+    bounded = f"least(greatest({instant}, '{_FIRST.isoformat()}'), '{_LAST.isoformat()}')"
+    return f"CASE WHEN {instant} IS NOT NULL THEN {bounded} END"
+
+
 class UtcDateTime(TypeDecorator[datetime]):
-    """An instant: with a time zone on PostgreSQL, in other databases as UTC without a time zone."""
+    """An instant: with a time zone on PostgreSQL, in other databases as UTC without a time zone. What is written may be
+    any, also by other programs; what is read is one that Python has.
+    """
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
@@ -57,7 +86,12 @@ class UtcDateTime(TypeDecorator[datetime]):
             return value
         return value.astimezone(UTC).replace(tzinfo=None)
 
+    def column_expression(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        return sa.type_coerce(_Readable(column), self)
+
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if isinstance(value, str):  # of MySQL, such as 0000-00-00
+            return _FIRST
         if value is None or value.tzinfo is not None:
             return value
         return value.replace(tzinfo=UTC)
@@ -132,7 +166,7 @@ class Tables:
             *_keys(group_id=_NAME),
             *_optional(cluster_id=_NAME),
             *_required(generation=sa.BigInteger, epoch=sa.BigInteger),
-            *_optional(lease_owner=ExactText, lease_expires_at=UtcDateTime),
+            *_optional(lease_owner=Description, lease_expires_at=UtcDateTime),
         )
         self.consumed_offsets = self._table(
             "consumed_offsets",
@@ -151,13 +185,16 @@ class Tables:
             *_required(consumer_group=_NAME, generation=sa.BigInteger),
             *_required(kind=ExactString(20), state=ExactString(20), attempt=sa.Integer),
             *_optional(epoch=sa.BigInteger),
-            *_optional(dag_id=_NAME, task_id=_NAME, run_id=_NAME, map_index=sa.Integer, try_number=sa.Integer),
-            *_optional(target_table=ExactText, staging_uri=ExactText, transform=ExactText, fingerprint=ExactString(64)),
+            *_columns(dict.fromkeys(("dag_id", "task_id", "run_id"), Description(NAME_LENGTH))),
+            *_optional(map_index=sa.Integer, try_number=sa.Integer),
+            *_optional(
+                target_table=ExactText, staging_uri=ExactText, transform=Description, fingerprint=ExactString(64)
+            ),
             *_optional(records=sa.BigInteger, row_count=sa.BigInteger, dead_letters=sa.BigInteger),
-            *_optional(scenario=ExactText, reason=ExactText, who=ExactText),
+            *_optional(scenario=Description, reason=Description, who=Description),
             *_required(planned_at=UtcDateTime),
             *_optional(staged_at=UtcDateTime, committed_at=UtcDateTime),
-            *_optional(triggered_by=ExactText, os_user=ExactText, database_user=ExactText),
+            *_optional(triggered_by=Description, os_user=Description, database_user=Description),
             *_optional(records_since_ms=sa.BigInteger, records_until_ms=sa.BigInteger),
             *_optional(added_columns=ExactText, dead_letter_topic=_TOPIC, dead_letters_sent_at=UtcDateTime),
             *_optional(publish_started_at=UtcDateTime, has_files_since=UtcDateTime, outputs=ExactText),
@@ -191,7 +228,7 @@ class Tables:
         self.offset_gaps = self._table(
             "offset_gaps",
             *_keys(batch_id=sa.BigInteger, topic=_TOPIC, partition=sa.Integer, start_offset=sa.BigInteger),
-            *_required(end_offset=sa.BigInteger, cause=ExactText, decision=ExactText),
+            *_required(end_offset=sa.BigInteger, cause=Description, decision=Description),
         )
         self.replaced_output = self._table(
             "replaced_output",
@@ -205,7 +242,7 @@ class Tables:
             *_keys(batch_id=sa.BigInteger, topic=_TOPIC, partition=sa.Integer, offset_value=sa.BigInteger),
             *_required(consumer_group=_NAME),
             *_optional(key=AnyBytes, value=AnyBytes, headers=ExactText, record_timestamp=UtcDateTime),
-            *_required(error=ExactText),
+            *_required(error=Description),
             *_optional(error_class=ExactString(20), schema_id=sa.BigInteger, replayed_by=sa.BigInteger),
         )
         dead_letters = self.dead_letters.c

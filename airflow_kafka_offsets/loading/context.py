@@ -284,7 +284,7 @@ class LoadContext(BatchContext):
 
     def check_logs(self, batch: Batch) -> None:
         """Check that no topic of a batch is another one by now, and that no log was truncated before its ranges."""
-        log_identity.check_ranges(batch.ranges, self.cluster.logs(sorted({range_.topic for range_ in batch.ranges})))
+        log_identity.check_ranges(batch.ranges, self.cluster.logs_of_ranges(batch.ranges))
 
     def refused_dead_letters(self, batch: Batch, rows: StagedRows) -> Iterator[pa.RecordBatch]:
         """Yield dead letters of the refused records, as Kafka holds them; of one that is gone, with its row for a
@@ -310,9 +310,10 @@ class LoadContext(BatchContext):
         idle_timeout = reading.idle_timeout.total_seconds()
         topics = {record.topic for record in wanted}
         with suppress(*_GONE):
-            logs = self.cluster.logs(sorted(topics))
+            ranges = [range_ for range_ in batch.ranges if range_.topic in topics]
+            logs = self.cluster.logs_of_ranges(ranges)
             # Another topic of the same name holds other records.
-            log_identity.check_ranges([range_ for range_ in batch.ranges if range_.topic in topics], logs)
+            log_identity.check_ranges(ranges, logs)
             for slice_ in _slices(wanted):
                 beginning = logs[TopicPartition(slice_.topic, slice_.partition)].beginning
                 if slice_.end > beginning:

@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from airflow_kafka_offsets.core.text import MAX_INT64
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.exceptions import CommitUnknownError, DataLossError, FencedError, GroupBusyError, LedgerError
 from airflow_kafka_offsets.formats.record_format import Connections
@@ -29,7 +30,13 @@ from airflow_kafka_offsets.loading.after_commit import mirror_after_commit, send
 from airflow_kafka_offsets.loading.commit import stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
 from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
-from airflow_kafka_offsets.loading.plan import abandon_if_expired, decide_for_claim, plan
+from airflow_kafka_offsets.loading.plan import (
+    MOST_EXPIRED,
+    abandon_if_expired,
+    decide_for_claim,
+    expired_too_often,
+    plan,
+)
 from airflow_kafka_offsets.loading.prefetch import Prefetcher
 from airflow_kafka_offsets.loading.staging_area import clean_up
 from airflow_kafka_offsets.spark.job import Launcher
@@ -39,6 +46,9 @@ log = logging.getLogger(__name__)
 _BUSY_POLL_SECONDS = 1.0
 
 _BUSY_LOG_SECONDS = 60.0
+
+# A batch whose records expired before they were read is followed by one of a fourth of its offsets.
+_SMALLER = 4
 
 
 def load(
@@ -100,13 +110,15 @@ def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> L
     result = LoadResult()
     # An earlier run may have ended after its commit.
     send_dead_letters(context)
+    expired = 0
+    most: int | None = None
     with Prefetcher(context, claim, options, has_time) as prefetcher:
         while True:
             batch_started = time.monotonic()
             staging = prefetcher.next
             if staging is not None:
                 batch, staged, batch_started = staging.batch, None, staging.began
-            elif (planned := plan(context, claim, options)) is not None:
+            elif (planned := plan(context, claim, prefetcher.options)) is not None:
                 batch, staged = planned
             else:
                 if not result.batches:
@@ -117,18 +129,31 @@ def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> L
                 if staging is not None:
                     staged = prefetcher.finish()
                 result += stage_and_commit(context, claim, batch, staged, batch_started, prefetcher.prefetch)
-            except DataLossError:
+            except DataLossError as error:
                 if not abandon_if_expired(context, claim, options, batch):
                     raise
-                continue
-            send_dead_letters(context)
-            mirror()
+                expired += 1
+                if expired == MOST_EXPIRED:
+                    raise expired_too_often(batch, error) from error
+                # The first records of a smaller batch are read sooner after they were planned.
+                most = max(batch.offsets // _SMALLER, 1)
+            else:
+                expired, most = 0, most * _SMALLER if most is not None and most < MAX_INT64 else None
+                send_dead_letters(context)
+                mirror()
+            prefetcher.options = options if most is None else _at_most(options, most)
             # What is prefetched is loaded, too: no run ends with an open batch for lack of time.
             if not has_time() and open_batch(context.ledger, claim.group_id) is None:
                 complete = not decide_for_claim(context, claim, options).ranges
                 if not complete:
                     log.info("The time budget of %s is used up; the next run loads the remaining records", budget)
                 return replace(result, complete=complete)
+
+
+def _at_most(options: LoadOptions, offsets: int) -> LoadOptions:
+    """Return the options for batches of no more than a number of offsets."""
+    most = min(offsets, options.limits.max_records or offsets)
+    return replace(options, limits=replace(options.limits, max_records=most))
 
 
 @contextmanager

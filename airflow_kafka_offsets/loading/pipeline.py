@@ -25,7 +25,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.columns import row_columns, spark_ddl
 from airflow_kafka_offsets.formats.extra_columns import ExtraColumns, whole_record
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema, with_stored
-from airflow_kafka_offsets.formats.record_format import FORMATS, Connections, RecordFormat
+from airflow_kafka_offsets.formats.record_format import Connections, RecordFormat
 from airflow_kafka_offsets.formats.registry_format import RegistryFormat
 from airflow_kafka_offsets.ledger.tables import NAME_LENGTH, Tables
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES, OnBadRecord
@@ -198,12 +198,6 @@ class Pipeline:
                 "DeadLetters.topic must not be one of the topics that are loaded, since each dead letter would become "
                 f"another one; got topic={self.dead_letters.topic!r}"
             )
-        for record_format in self._formats:
-            if record_format.kind not in FORMATS:
-                raise ConfigurationError(
-                    f"The format {record_format.kind!r} is not in the table of formats ({', '.join(FORMATS)}): Spark's "
-                    "driver could not find its class; add a line to formats.record_format.FORMATS"
-                )
         columns = row_columns(self.record_format)
         spark_ddl(columns)  # refuses a type that Spark does not have
         return columns

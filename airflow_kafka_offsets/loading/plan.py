@@ -20,7 +20,7 @@ from airflow_kafka_offsets.core.planning import OnDataLoss, can_still_be_read
 from airflow_kafka_offsets.core.slices import split
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.database.transactions import now
-from airflow_kafka_offsets.exceptions import ForeignBatchError, PositionsMovedError
+from airflow_kafka_offsets.exceptions import DataLossError, ForeignBatchError, PositionsMovedError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.start_offsets import TimeSearch, extend_to_positions, first_offsets, targets_until
 from airflow_kafka_offsets.ledger.batch_rows import Batch
@@ -40,10 +40,9 @@ from airflow_kafka_offsets.ledger.publications import published_reads, run_pendi
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
-from airflow_kafka_offsets.loading.stage import StagedBatch, find_staged
-from airflow_kafka_offsets.loading.staging_area import remove_attempt
+from airflow_kafka_offsets.loading.stage import StagedBatch, resume_staged
+from airflow_kafka_offsets.loading.staging_area import directory_of_attempt, remove_attempt, staging_root
 from airflow_kafka_offsets.sinks.target_names import TargetNames
-from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -54,14 +53,25 @@ def is_published(context: LoadContext, kind: str, batch: Batch) -> bool:
     return batch.is_publishing and context.publication(batch, kind).is_published()
 
 
-def find_published(context: LoadContext, batch: Batch, on_data_loss: OnDataLoss) -> StagedBatch | None:
+def find_files(context: LoadContext, claim: Claim, batch: Batch, on_data_loss: OnDataLoss) -> StagedBatch | None:
+    """Return the files of an open batch that an earlier attempt completed; without them, the batch as the target has
+    it. None where it has to be staged.
+
+    :raises PlanningError: a log is not the one that the batch was planned from
+    """
+    published = is_published(context, claim.kind, batch)
+    staged = resume_staged(context, claim, batch, is_published=published)
+    return _find_published(context, batch, on_data_loss) if staged is None and published else staged
+
+
+def _find_published(context: LoadContext, batch: Batch, on_data_loss: OnDataLoss) -> StagedBatch | None:
     """Return a batch that the target has, where neither its files nor its records are there any more: these rows are
     the only copy, and the positions follow them. What its dead letters held is lost.
 
     :return: None where the batch can be staged again, or `on_data_loss` is "fail" and it had dead letters
     :raises PlanningError: a log is not the one that the batch was planned from
     """
-    if can_still_be_read(batch.ranges, context.cluster.logs(sorted({each.topic for each in batch.ranges})), "skip"):
+    if can_still_be_read(batch.ranges, context.cluster.logs_of_ranges(batch.ranges), "skip"):
         return None
     reads = published_reads(context.ledger, batch.batch_id)
     lost = sum(read.dead_letters for read in reads.values())
@@ -74,12 +84,26 @@ def find_published(context: LoadContext, batch: Batch, on_data_loss: OnDataLoss)
         context.pipeline.sink.name,
         f"; its {count(lost, 'dead letter')} cannot be had any more" if lost else "",
     )
-    directory = StagingDirectory(batch.staging_uri or "/")
+    staging_dir = context.pipeline.staging.dir
+    directory = directory_of_attempt(batch.batch_id, batch.staging_uri or "", staging_dir) or staging_root(staging_dir)
     return StagedBatch(directory, Manifest(batch.batch_id, "", (), ()), without_dead_letters(reads), is_lost=True)
 
 
 EXPIRED = "its records expired before they were read (on_data_loss='skip'); planned again without them"
 """Why a batch is abandoned whose records were there when it was planned."""
+
+
+MOST_EXPIRED = 8
+"""How many batches in a row may be planned again without their expired records."""
+
+
+def expired_too_often(batch: Batch, cause: DataLossError) -> DataLossError:
+    """Return the error for a group whose records expire faster than they are read."""
+    return DataLossError(
+        f"{MOST_EXPIRED} batches of group {batch.group_id!r} in a row could not be read before their first records "
+        f"expired, the last of {count(batch.offsets, 'offset')}: {cause} Lengthen the retention of the topic, or give "
+        "Spark more executors, and run the task again"
+    )
 
 
 Planned = tuple[Batch, StagedBatch | None]
@@ -253,10 +277,7 @@ def _resume(context: LoadContext, claim: Claim, options: LoadOptions, batch: Bat
             "made with those of this attempt",
             batch.batch_id,
         )
-    published = is_published(context, claim.kind, batch)
-    staged = find_staged(batch, context.recipe.fingerprint, is_published=published)
-    if staged is None and published:
-        staged = find_published(context, batch, options.on_data_loss)
+    staged = find_files(context, claim, batch, options.on_data_loss)
     if staged is None and abandon_if_expired(context, claim, options, batch):
         return None
     action = "staging it" if staged is None else "committing its files"
@@ -273,7 +294,7 @@ def abandon_if_expired(context: LoadContext, claim: Claim, options: LoadOptions,
     :raises PlanningError: records are gone and `on_data_loss` is `fail`, or a topic was recreated
     """
     pipeline = context.pipeline
-    if planning.can_still_be_read(batch.ranges, context.cluster.logs(pipeline.topics), options.on_data_loss):
+    if can_still_be_read(batch.ranges, context.cluster.logs_of_ranges(batch.ranges), options.on_data_loss):
         return False
     # It may have been published since it was read.
     current = open_batch(context.ledger, claim.group_id)
@@ -345,9 +366,7 @@ def next_batch(
     # A staged batch is committed without reading Kafka again. A batch whose records expired is abandoned.
     if batch is not None and (
         batch.state == "staged"
-        or planning.can_still_be_read(
-            batch.ranges, cluster.logs(sorted({range_.topic for range_ in batch.ranges})), options.on_data_loss
-        )
+        or can_still_be_read(batch.ranges, cluster.logs_of_ranges(batch.ranges), options.on_data_loss)
     ):
         return PlanPreview(of_partitions(batch.ranges, batch.gaps), open_batch=batch)
     decided = decide_now(ledger, cluster, group_id, topics, options, abandoned=batch)

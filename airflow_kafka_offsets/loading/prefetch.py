@@ -58,6 +58,7 @@ class Prefetcher:
     """Stages a batch of a load in another thread, while the one before it is committed. A context manager: nothing runs
     after it.
 
+    :ivar options: of the batches that are planned next
     :ivar next: the batch that is staged, which is open once the one before it is committed; None where the next one has
         to be planned
     """
@@ -66,7 +67,7 @@ class Prefetcher:
         """
         :param has_time: whether the time budget allows for another batch
         """
-        self._context, self._claim, self._options, self._has_time = context, claim, options, has_time
+        self._context, self._claim, self.options, self._has_time = context, claim, options, has_time
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch")
         self.next: PrefetchedBatch | None = None
 
@@ -135,7 +136,7 @@ class Prefetcher:
 
     def _plan(self, batch: Batch) -> Batch | None:
         try:
-            return plan_after(self._context, self._claim, self._options, batch)
+            return plan_after(self._context, self._claim, self.options, batch)
         except KafkaOffsetsError as error:
             # The batch before is committed first, unless that fails, too. Then planning meets the error again, or does
             # not.

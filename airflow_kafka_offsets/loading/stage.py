@@ -10,32 +10,33 @@ import logging
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from airflow_kafka_offsets import exceptions
 from airflow_kafka_offsets.core.instants import from_milliseconds
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.parameters import from_attributes
 from airflow_kafka_offsets.core.slices import assign
-from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.core.text import first_few, shortened
 from airflow_kafka_offsets.exceptions import (
     KafkaOffsetsError,
-    RecordError,
     StagedFileError,
     StagingError,
     TransformError,
+    WorkerCrashError,
 )
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.batches import begin_staging, mark_staged
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.loading.context import BatchContext
-from airflow_kafka_offsets.loading.staging_area import create_directory, remove_attempt
+from airflow_kafka_offsets.loading.staging_area import create_directory, directory_of_attempt, remove_attempt
 from airflow_kafka_offsets.spark.driver import failure
+from airflow_kafka_offsets.spark.failures import reported_failures
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
+from airflow_kafka_offsets.spark.progress import SliceNotes
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead
 from airflow_kafka_offsets.transforms.transform import as_transform
@@ -158,6 +159,9 @@ def make_job(context: BatchContext, kind: str, batch: Batch, directory: StagingD
         python_path=tuple(filter(None, sys.path)) if pipeline.needs_path else (),
         span_ms=batch.span.milliseconds if batch.span is not None else None,
         idle_timeout=pipeline.reading.idle_timeout.total_seconds(),
+        decode_timeout=pipeline.reading.decode_timeout.total_seconds(),
+        run=StageJob.run,
+        isolated=StageJob.isolated,
         # There are no more records than offsets; the commit knows how many there are.
         max_dead_letters=pipeline.most_dead_letters(batch.offsets),
         has_dead_letters=pipeline.dead_letters is not None,
@@ -187,44 +191,95 @@ def launch_application(launcher: Launcher, job: StageJob, batch: Batch, director
 
 
 def launch(launcher: Launcher, job: StageJob, directory: StagingDirectory) -> None:
-    """Run the Spark application.
+    """Run the Spark application. Where a Python process of Spark ends, run it once more, and have the slices that were
+    being read decoded in child processes, which records may end.
 
     :raises KafkaOffsetsError: what it reports; a StagingError where it failed without a report
     :raises ConfigurationError: Spark's Python lacks a module
+    :raises WorkerCrashError: a process ended again, and not for a record
     """
+    while True:
+        try:
+            return _launch(launcher, job)
+        except WorkerCrashError as crash:
+            found = SliceNotes(directory).find()
+            suspects = [slice_ for slice_ in job.slices if slice_.index in found.started - found.finished.keys()]
+            places = first_few(
+                f"{slice_.topic}[{slice_.partition}] {slice_.start}..{slice_.end}" for slice_ in suspects
+            )
+            if {slice_.index for slice_ in suspects} <= set(job.isolated):
+                raise WorkerCrashError(
+                    f"{crash}. It was reading {places or 'nothing'}, and no record ends the process that decodes it: a "
+                    "transform of DataFrames did, the writer of the sink, or the machine for lack of memory"
+                ) from crash
+            log.warning("%s. The batch is staged again, and %s decoded in child processes", crash, places)
+            # Where another slice ended the second run, all are decoded so.
+            isolated = tuple(slice_.index for slice_ in (job.slices if job.isolated else suspects))
+            job = replace(job, run=job.run + 1, isolated=isolated)
+
+
+def _launch(launcher: Launcher, job: StageJob) -> None:
+    """Run the Spark application once."""
     try:
         launcher(job)
     except KafkaOffsetsError:
         raise
     except Exception as error:
         # Several tasks may have failed. An error that no retry can mend comes first.
-        reported = sorted(map(_error_of, directory.notes("failure-")), key=lambda error: (error.retriable, str(error)))
+        reported = sorted(reported_failures(job), key=lambda error: (error.retriable, str(error)))
         cause = reported[0] if reported else failure(job.batch_id, error, job.dataframe_transform)
         # The message has what of the traceback is the user's.
         raise cause from None if isinstance(cause, TransformError) else error
 
 
-def find_staged(batch: Batch, fingerprint: str, *, is_published: bool = False) -> StagedBatch | None:
+def resume_staged(
+    context: BatchContext, claim: Claim, batch: Batch, *, is_published: bool = False
+) -> StagedBatch | None:
+    """Return the files that an earlier attempt staged, or None where the batch has to be staged.
+
+    Where that attempt ended before it could write down that they are complete, this one does.
+
+    :param is_published: see `find_staged`
+    :raises TopicRecreatedError: a topic was created again since the batch was planned
+    """
+    is_marked = batch.state == "staged"
+    if is_published and not is_marked:
+        return None
+    fingerprint, staging_dir = context.recipe.fingerprint, context.pipeline.staging.dir
+    staged = find_staged(batch, fingerprint, staging_dir, is_published=is_published)
+    return staged if staged is None or is_marked else finish_attempt(context, claim, batch, staged)
+
+
+def find_staged(
+    batch: Batch, fingerprint: str, staging_dir: str | None, *, is_published: bool = False
+) -> StagedBatch | None:
     """Return the files that an earlier attempt staged, or None where the batch has to be staged.
 
     :param fingerprint: of the pipeline as it is now
+    :param staging_dir: where it stages batches now
     :param is_published: whether the target has the rows, which are committed as they are, whatever the pipeline would
         make of them now
     """
     number, uri = batch.batch_id, batch.staging_uri
-    if batch.state != "staged" or uri is None:
+    if uri is None:
         return None
+    # Of a planned batch, the attempt probably ended before its files were complete.
+    level = logging.WARNING if batch.state == "staged" else logging.INFO
     try:
-        staged = _read_staged(StagingDirectory(uri), batch)
+        if (directory := directory_of_attempt(number, uri, staging_dir)) is None:
+            return None
+        staged = _read_staged(directory, batch)
         if staged.manifest.fingerprint != fingerprint and not is_published:
-            log.warning("Batch %d was staged with other columns or another transform, and is staged again", number)
+            log.log(level, "Batch %d was staged with other columns or another transform, and is staged again", number)
         elif (name := staged.incomplete_file()) is not None:
-            log.warning("File %s of batch %d is missing or incomplete in %s, and it is staged again", name, number, uri)
+            log.log(
+                level, "File %s of batch %d is missing or incomplete in %s, and it is staged again", name, number, uri
+            )
         else:
             return staged
     except _UNREADABLE as error:
         reason = str(error) if isinstance(error, StagingError) else f"{type(error).__name__}: {shortened(str(error))}"
-        log.warning("The files of batch %d in %s cannot be read, and it is staged again: %s", number, uri, reason)
+        log.log(level, "The files of batch %d in %s cannot be read, and it is staged again: %s", number, uri, reason)
     return None
 
 
@@ -277,15 +332,3 @@ def _sum(reads: Sequence[SliceRead]) -> RangeRead:
         bytes=sum(read.bytes for read in reads),
         dead_letters=sum(read.dead_letters for read in reads),
     )
-
-
-def _error_of(note: Mapping[str, Any]) -> KafkaOffsetsError:
-    """Return the error that a note describes, or a StagingError where it names no error that a message alone makes."""
-    kind: Any = vars(exceptions).get(note["error"])
-    if kind is RecordError:
-        return RecordError(note["reason"], topic=note["topic"], partition=note["partition"], offset=note["offset"])
-    is_known = isinstance(kind, type) and issubclass(kind, KafkaOffsetsError) and kind is not KafkaOffsetsError
-    if not is_known or kind.__init__ is not Exception.__init__:
-        return StagingError(f"{note['error']}: {note['message']}")
-    error: KafkaOffsetsError = kind(note["message"])
-    return error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import re
 import tempfile
 from datetime import UTC, datetime
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 
 # The names that `create_directory` gives. A directory of any other name is not an attempt's.
 _ATTEMPT = re.compile(r"batch-([0-9]+)-[0-9a-f]{32}")
+
+# So many directories one load looks at, each of which takes requests to the store.
+_MOST_DIRECTORIES = 500
 
 
 def staging_root(staging_dir: str | None) -> StagingDirectory:
@@ -54,25 +58,32 @@ def create_directory(batch_id: int, staging_dir: str | None) -> StagingDirectory
     return directory
 
 
-def remove_attempt(batch_id: int, uri: str, staging_dir: str | None) -> None:
-    """Remove the directory of an attempt to stage a batch.
+def directory_of_attempt(batch_id: int, uri: str, staging_dir: str | None) -> StagingDirectory | None:
+    """Return the directory of an attempt to stage a batch, which may be read and removed.
 
-    The URI may come from the state tables, which other users may be able to change. Only a directory of this batch
-    below the root of this load is removed.
+    The URI may come from the state tables, which other users may be able to change.
 
     :param staging_dir: where the load stages batches now
+    :return: None, with a warning, for what is not a directory of this batch below the root of this load: it is not
+        opened
     """
     root = staging_root(staging_dir)
-    if _batch_of(root, uri) != batch_id:
-        log.warning(
-            "The staging directory %s of batch %d is left as it is: it is not a directory of this batch in %s, where "
-            "this load stages. A load with its staging directory removes it after Staging.retention",
-            uri,
-            batch_id,
-            root.uri,
-        )
-        return
-    _remove(StagingDirectory(uri))
+    if _batch_of(root, uri) == batch_id:
+        return StagingDirectory(uri)
+    log.warning(
+        "The staging directory %s of batch %d is left as it is: it is not a directory of this batch in %s, where "
+        "this load stages. A load with its staging directory removes it after Staging.retention",
+        uri,
+        batch_id,
+        root.uri,
+    )
+    return None
+
+
+def remove_attempt(batch_id: int, uri: str, staging_dir: str | None) -> None:
+    """Remove the directory of an attempt to stage a batch, see `directory_of_attempt`."""
+    if (directory := directory_of_attempt(batch_id, uri, staging_dir)) is not None:
+        _remove(directory)
 
 
 def clean_up(ledger: Ledger, pipeline: Pipeline) -> None:
@@ -80,13 +91,16 @@ def clean_up(ledger: Ledger, pipeline: Pipeline) -> None:
 
     A directory that an open batch of these state tables names, or a prefetched one, always stays. A directory
     that no batch names here belongs to an attempt that a later one followed, or to a batch in another database that
-    shares the location. Only its age tells which.
+    shares the location. Only its age tells which. If there are many directories, or one cannot be removed, others are
+    left to later loads.
 
     :param pipeline: says where batches are staged, and from which age of its newest file on a directory is old
     """
     directories = _directories(staging_root(pipeline.staging.dir))
     if not directories:
         return
+    # Any of them: those that cannot be removed do not keep a load from the others.
+    directories = random.sample(directories, min(len(directories), _MOST_DIRECTORIES))
     batches = ledger.tables.offset_batches.c
     query = sa.select(batches.staging_uri, batches.state).where(
         batches.batch_id.in_({batch_id for batch_id, _ in directories}), batches.staging_uri.is_not(None)
@@ -102,7 +116,8 @@ def clean_up(ledger: Ledger, pipeline: Pipeline) -> None:
             log.info(
                 "Removing the staging directory %s: %s", directory.uri, state or "no batch names it, and it is old"
             )
-            _remove(directory)
+            if not _remove(directory):
+                return
 
 
 def _directories(root: StagingDirectory) -> list[tuple[int, StagingDirectory]]:
@@ -141,9 +156,11 @@ def _last_written(directory: StagingDirectory, unknown: datetime) -> datetime:
     return max((info.mtime for info in infos if info.mtime is not None), default=unknown)
 
 
-def _remove(directory: StagingDirectory) -> None:
-    """Remove a directory, or log a warning where it cannot be removed now."""
+def _remove(directory: StagingDirectory) -> bool:
+    """Remove a directory; return False, with a warning, where it cannot be removed now."""
     try:
         directory.remove()
     except OSError as error:
         log.warning("The staging directory %s could not be removed: %s", directory.uri, error)
+        return False
+    return True

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
     from airflow_kafka_offsets.ledger.batch_rows import TaskRun
-    from airflow_kafka_offsets.ledger.tables import Tables
+    from airflow_kafka_offsets.ledger.tables import Ledger
     from airflow_kafka_offsets.loading.context import LoadResult
     from airflow_kafka_offsets.loading.pipeline import Pipeline
     from airflow_kafka_offsets.spark.job import Launcher
@@ -107,12 +107,7 @@ class GroupOperator(BaseOperator):
         return given | {"topics": topics_of(given["topics"])} if isinstance(given.get("topics"), str) else given
 
     def _do_render_template_fields(
-        self,
-        parent: Any,
-        template_fields: Iterable[str],
-        context: Context,
-        jinja_env: Environment,
-        seen_oids: set[int],
+        self, parent: Any, template_fields: Iterable[str], context: Context, jinja_env: Environment, seen_oids: set[int]
     ) -> None:
         # Airflow calls this method, and no public one, for mapped tasks too.
         try:
@@ -147,20 +142,13 @@ class GroupOperator(BaseOperator):
             }
         )
 
-    @property
-    def tables(self) -> Tables:
-        """Return the state tables."""
+    def ledger(self, conn_id: str | None) -> AbstractContextManager[Ledger]:
+        """Open the state tables in the database of a connection, and close it after the block."""
         # Imported here, as in the other methods, because DAG files are parsed every few seconds.
-        from airflow_kafka_offsets.ledger.tables import Tables
-
-        return Tables.of(self.state_tables.schema, self.state_tables.prefix)
-
-    def database(self, conn_id: str | None) -> AbstractContextManager[Engine]:
-        """Open the database of a connection, and close it after the block."""
-        from airflow_kafka_offsets.hooks.connections import open_database
+        from airflow_kafka_offsets.hooks.connections import open_ledger
 
         assert conn_id is not None  # see `take`
-        return open_database(conn_id)
+        return open_ledger(conn_id, self.state_tables.schema, self.state_tables.prefix)
 
 
 def topics_of(topics: Any) -> tuple[str, ...]:
@@ -252,39 +240,33 @@ class PipelineOperator(GroupOperator):
         from airflow.sdk.observability import stats
 
         from airflow_kafka_offsets.exceptions import StagingError
-        from airflow_kafka_offsets.hooks.connections import (
-            kafka_config,
-            make_launcher,
-            registry_config,
-            sink_connections,
-        )
+        from airflow_kafka_offsets.hooks.connections import kafka_config, make_launcher, pipeline_connections
         from airflow_kafka_offsets.hooks.metrics import emit_commit
 
         run = task_run(context)
         self._launcher = make_launcher(self.spark.conn_id, conf=self.spark.conf, name=f"{run.dag_id}.{run.task_id}")
         config = kafka_config(self.kafka_conn_id)
         pipeline = self.pipeline()
-        connections = {conn_id: registry_config(conn_id) for conn_id in pipeline.conn_ids} | sink_connections(self.sink)
-        with self.database(self.sink.conn_id) as engine:
+        with self.ledger(self.sink.conn_id) as ledger:
             try:
                 result = work(
                     pipeline,
                     *arguments,
                     kafka_config=config,
-                    engine=engine,
+                    engine=ledger.engine,
                     launcher=self._launcher,
                     run=run,
                     on_commit=partial(emit_commit, stats),
-                    connections=connections,
+                    connections=pipeline_connections(pipeline),
                     **options,
                 )
             except StagingError:
                 if not self._stopped:
                     raise
                 raise SystemExit(_STOPPED) from None
-            self._done = done = outcome(engine, pipeline, result, run, kind=self._kind)
+            self._done = done = outcome(ledger, pipeline, result, run, kind=self._kind)
             if self.assets:
-                self._announce(context, topic_uris(config["bootstrap.servers"], pipeline.topics), engine, done)
+                self._announce(context, topic_uris(config["bootstrap.servers"], pipeline.topics), ledger.engine, done)
         return done
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
@@ -298,9 +280,9 @@ class PipelineOperator(GroupOperator):
 
         run = from_attributes(TaskRun, task_instance, triggered_by=None)
         nothing = LoadResult(complete=False)
-        return self._lineage(lambda engine: outcome(engine, self.pipeline(), nothing, run, kind=self._kind))
+        return self._lineage(lambda ledger: outcome(ledger, self.pipeline(), nothing, run, kind=self._kind))
 
-    def _lineage(self, read_done: Callable[[Engine], dict[str, Any] | None]) -> OperatorLineage[Any, Any]:
+    def _lineage(self, read_done: Callable[[Ledger], dict[str, Any] | None]) -> OperatorLineage[Any, Any]:
         from airflow_kafka_offsets.operators.lineage import load_lineage
 
         return load_lineage(self.pipeline(), kind=self._kind, kafka_conn_id=self.kafka_conn_id, read_done=read_done)

@@ -297,9 +297,8 @@ class KafkaReplayPlanOperator(GroupOperator):
 
     def _batch(self, batch_id: int) -> Batch:
         from airflow_kafka_offsets.database.errors import translated_errors
-        from airflow_kafka_offsets.ledger.tables import Ledger
         from airflow_kafka_offsets.replaying.replay_batches import batch_of
 
         what = f"The history of group {self.group_id!r} could not be read"
-        with self.database(self.conn_id) as engine, translated_errors(what, "Run the task again."):
-            return batch_of(Ledger(engine, self.tables), self.group_id, batch_id)
+        with self.ledger(self.conn_id) as ledger, translated_errors(what, "Run the task again."):
+            return batch_of(ledger, self.group_id, batch_id)

@@ -18,8 +18,6 @@ from attrs import define
 from openlineage.client.event_v2 import InputDataset, OutputDataset
 from openlineage.client.facet_v2 import (
     DatasetFacet,
-    InputDatasetFacet,
-    OutputDatasetFacet,
     RunFacet,
     input_statistics_input_dataset,
     output_statistics_output_dataset,
@@ -27,7 +25,8 @@ from openlineage.client.facet_v2 import (
     symlinks_dataset,
 )
 
-from airflow_kafka_offsets.hooks.connections import kafka_config, open_database, sink_connections
+from airflow_kafka_offsets.hooks.connections import kafka_config, open_database, open_ledger, sink_connections
+from airflow_kafka_offsets.ledger.overview import TopicTotals, read_topic_totals
 from airflow_kafka_offsets.operators.results import topic_uris
 from airflow_kafka_offsets.sinks.lake.sink import fields_of
 from airflow_kafka_offsets.sinks.sink import Sink
@@ -36,7 +35,7 @@ from airflow_kafka_offsets.sinks.table import Dataset
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
-    from airflow_kafka_offsets.ledger.overview import TopicTotals
+    from airflow_kafka_offsets.ledger.tables import Ledger
     from airflow_kafka_offsets.loading.pipeline import Pipeline
     from airflow_kafka_offsets.operators.positions import KafkaRewindOperator
 
@@ -74,23 +73,19 @@ class KafkaOffsetsRunFacet(RunFacet):
 
 
 def load_lineage(
-    pipeline: Pipeline, *, kind: str, kafka_conn_id: str, read_done: Callable[[Engine], Mapping[str, Any] | None]
+    pipeline: Pipeline, *, kind: str, kafka_conn_id: str, read_done: Callable[[Ledger], Mapping[str, Any] | None]
 ) -> OperatorLineage[Any, Any]:
     """Return what a load, or a replay, reads and writes.
 
     :param read_done: returns what is done so far, as `outcome` does
     """
-    from airflow_kafka_offsets.ledger.overview import read_topic_totals
-    from airflow_kafka_offsets.ledger.tables import Ledger
-
     columns = _known("columns of records", lambda: fields_of(pipeline.record_format.columns()), logging.DEBUG)
     totals: Mapping[str, TopicTotals] = {}
     assert pipeline.sink.conn_id is not None
-    with open_database(pipeline.sink.conn_id) as engine:
-        tables = _known("the target", lambda: datasets_of(pipeline.sink, engine)) or []
-        done = _known("what is loaded", lambda: read_done(engine))
-        if done is not None and done["batches"]:
-            ledger, batches = Ledger(engine, pipeline.tables), done["batches"]
+    with open_ledger(pipeline.sink.conn_id, pipeline.state_tables.schema, pipeline.state_tables.prefix) as ledger:
+        tables = _known("the target", lambda: datasets_of(pipeline.sink, ledger.engine)) or []
+        done = _known("what is loaded", lambda: read_done(ledger))
+        if done is not None and (batches := done["batches"]):
             totals = _known("what is loaded of topics", lambda: read_topic_totals(ledger, batches)) or {}
     rows = done["rows"] if done is not None and len(tables) == 1 else None
     return OperatorLineage(
@@ -166,21 +161,21 @@ def _topics(
 def _topic(uri: str, columns: Sequence[tuple[str, str]] | None, totals: Mapping[str, TopicTotals]) -> InputDataset:
     namespace, _, topic = uri.rpartition("/")
     name = unquote(topic)
-    statistics: dict[str, InputDatasetFacet] = {}
+    dataset = InputDataset(namespace, name, facets=_facets(Dataset(namespace, name, columns)))
     if (read := totals.get(name)) is not None:
-        statistics["inputStatistics"] = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
+        statistics = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
             rowCount=read.records, size=read.bytes
         )
-    return InputDataset(namespace, name, facets=_facets(Dataset(namespace, name, columns)), inputFacets=statistics)
+        dataset.inputFacets = {"inputStatistics": statistics}
+    return dataset
 
 
 def _output(table: Dataset, rows: int | None = None) -> OutputDataset:
-    statistics: dict[str, OutputDatasetFacet] = {}
+    dataset = OutputDataset(table.namespace, table.name, facets=_facets(table))
     if rows is not None:
-        statistics["outputStatistics"] = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
-            rowCount=rows
-        )
-    return OutputDataset(table.namespace, table.name, facets=_facets(table), outputFacets=statistics)
+        statistics = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=rows)
+        dataset.outputFacets = {"outputStatistics": statistics}
+    return dataset
 
 
 def _facets(table: Dataset) -> dict[str, DatasetFacet]:

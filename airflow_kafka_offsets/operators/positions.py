@@ -24,9 +24,9 @@ from airflow_kafka_offsets.sinks.fan_out import as_sink
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
-    from sqlalchemy.engine import Engine
 
     from airflow_kafka_offsets.core.offsets import Scope
+    from airflow_kafka_offsets.ledger.tables import Ledger
     from airflow_kafka_offsets.rewinding.preview import RewindPreview
     from airflow_kafka_offsets.rewinding.scenarios import Scenario
     from airflow_kafka_offsets.sinks.fan_out import Sinks
@@ -125,7 +125,6 @@ class KafkaRewindOperator(GroupOperator):
         from airflow_kafka_offsets.core.offsets import parse_scope
         from airflow_kafka_offsets.database.errors import translated_errors
         from airflow_kafka_offsets.hooks.connections import sink_connections
-        from airflow_kafka_offsets.ledger.tables import Ledger
         from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind, executed_by
         from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
@@ -136,22 +135,21 @@ class KafkaRewindOperator(GroupOperator):
         scope = parse_scope([text for text in scopes if text != ""])
         run = task_run(context)
         with (
-            self.database(self.conn_id) as engine,
+            self.ledger(self.conn_id) as ledger,
             translated_errors(f"Group {self.group_id!r} was not rewound", "Run the task again."),
         ):
-            ledger = Ledger(engine, self.tables)
             result: RewindResult | None = None
             done = executed_by(ledger, run, self.group_id, scenario, scope=scope, replace=self.replace)
             if done is not None:
                 preview, result = done
                 self.log.info("This task instance has rewound group %r already: %s", self.group_id, result)
             else:
-                preview = self._preview(engine, scenario, scope)
+                preview = self._preview(ledger, scenario, scope)
             if result is None and not self.preview_only:
                 result = execute_rewind(
                     preview,
-                    engine=engine,
-                    tables=self.tables,
+                    engine=ledger.engine,
+                    tables=ledger.tables,
                     run=run,
                     who=str(run),
                     reason=self.reason or None,
@@ -163,16 +161,16 @@ class KafkaRewindOperator(GroupOperator):
         self._done = preview.as_dict() | {"executed": result is not None} | moved
         return self._done
 
-    def _preview(self, engine: Engine, scenario: Scenario, scope: Scope) -> RewindPreview:
+    def _preview(self, ledger: Ledger, scenario: Scenario, scope: Scope) -> RewindPreview:
         from airflow_kafka_offsets.hooks.connections import kafka_config
         from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 
         preview = preview_rewind(
             self.group_id,
             scenario,
-            engine=engine,
+            engine=ledger.engine,
             kafka_config=kafka_config(self.kafka_conn_id),
-            tables=self.tables,
+            tables=ledger.tables,
             scope=scope,
             isolation_level=self.isolation_level,
             new_group=self.new_group,
@@ -250,13 +248,13 @@ class KafkaVerifyOperator(GroupOperator):
         from airflow_kafka_offsets.verification.verify import verify
 
         config = kafka_config(self.kafka_conn_id) if self.kafka_conn_id is not None else None
-        with self.database(self.sink.conn_id) as engine:
+        with self.ledger(self.sink.conn_id) as ledger:
             coverage = verify(
                 self.group_id,
                 sink=self.sink,
                 connections=sink_connections(self.sink),
-                engine=engine,
-                tables=self.tables,
+                engine=ledger.engine,
+                tables=ledger.tables,
                 kafka_config=config,
                 isolation_level=self.isolation_level,
             )

@@ -18,9 +18,9 @@ from airflow_kafka_offsets.core.templates import holds_template
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-    from sqlalchemy.engine import Engine
 
     from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+    from airflow_kafka_offsets.ledger.tables import Ledger
     from airflow_kafka_offsets.loading.context import LoadResult
     from airflow_kafka_offsets.loading.pipeline import Pipeline
 
@@ -76,10 +76,10 @@ def _add(accessor: Any, asset: Asset, extra: dict[str, Any]) -> None:
         accessor.add(asset, extra)
 
 
-def outcome(engine: Engine, pipeline: Pipeline, result: LoadResult, run: TaskRun, *, kind: str) -> dict[str, Any]:
+def outcome(ledger: Ledger, pipeline: Pipeline, result: LoadResult, run: TaskRun, *, kind: str) -> dict[str, Any]:
     """Return what a task instance did in all its tries, as values that JSON can hold.
 
-    :param engine: the database of the history
+    :param ledger: has the history
     :param result: of this try
     :param kind: `load` or `replay`
     :return: `group_id`, `target`, `ranges`, `batches` (ids), `records`, `rows`, `dead_letters` and `complete`. `ranges`
@@ -90,12 +90,11 @@ def outcome(engine: Engine, pipeline: Pipeline, result: LoadResult, run: TaskRun
     # Imported here because DAG files are parsed every few seconds.
     from airflow_kafka_offsets.database.errors import translated_errors
     from airflow_kafka_offsets.ledger.overview import read_task_result
-    from airflow_kafka_offsets.ledger.tables import Ledger
 
     what = f"The history of group {pipeline.group_id!r} could not be read"
     first = next(iter(result.batches), None)
     with translated_errors(what, "Run the task again: what is committed is not loaded again."):
-        done = read_task_result(Ledger(engine, pipeline.tables), pipeline.group_id, run, kind, first)
+        done = read_task_result(ledger, pipeline.group_id, run, kind, first)
     ranges: dict[str, dict[str, list[int]]] | None = None
     if done.ranges is not None:
         ranges = {}

@@ -23,12 +23,11 @@ def positions(conn_id: str, group_id: str, schema: str | None = None, prefix: st
     :param prefix: prefix of the names of the state tables
     :return: the next offset to read, by topic and partition; empty for an unknown group
     """
-    from airflow_kafka_offsets.hooks.connections import open_database
+    from airflow_kafka_offsets.hooks.connections import open_ledger
     from airflow_kafka_offsets.ledger.positions import read_positions
-    from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
-    with open_database(conn_id) as engine:
-        stored = read_positions(Ledger(engine, Tables.of(schema, prefix)), group_id)
+    with open_ledger(conn_id, schema, prefix) as ledger:
+        stored = read_positions(ledger, group_id)
     offsets: dict[str, dict[int, int]] = {}
     for tp, position in sorted(stored.items()):
         offsets.setdefault(tp.topic, {})[tp.partition] = position.offset

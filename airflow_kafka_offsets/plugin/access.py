@@ -11,7 +11,7 @@ there is no app.
 from __future__ import annotations
 
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import (
@@ -31,9 +31,6 @@ from airflow_kafka_offsets.ledger.overview import GroupSummary
 from airflow_kafka_offsets.plugin.problems import Problem
 from airflow_kafka_offsets.plugin.sources import Discovery, Source
 
-if TYPE_CHECKING:
-    from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
-
 Method = Literal["GET", "PUT"]
 
 LOGIN = Depends(requires_access_view(AccessView.PLUGINS))
@@ -46,7 +43,7 @@ READS_DAG = Depends(requires_access_dag(method="GET"))
 class Caller:
     """The user of a request, with answers that are asked for once."""
 
-    def __init__(self, user: BaseUser) -> None:
+    def __init__(self, user: GetUserDep) -> None:
         self.user = user
         self.reads_connection = cache(self._reads_connection)
         self.shares_team = cache(self._shares_team)
@@ -80,21 +77,20 @@ class Caller:
         """Return whether the user may know of state tables: the configuration names them, or a DAG that the user may
         read.
         """
-        named = discovery.is_configured or not self.readable_dags.isdisjoint(discovery.dag_ids)
-        return self.shares_team(source.conn_id) and (named or self.reads_connection(source.conn_id))
+        return self._sees(source, discovery.is_configured or not self.readable_dags.isdisjoint(discovery.dag_ids))
 
     def sees_group(self, source: Source, group: GroupSummary) -> bool:
         """Return whether the user may see a group."""
-        return self.shares_team(source.conn_id) and (
-            bool(self._readable(group)) or self.reads_connection(source.conn_id)
-        )
+        return self._sees(source, bool(self._readable(group)))
 
     def sees_records(self, source: Source, group: GroupSummary) -> bool:
         """Return whether the user may see what dead letters of a group hold."""
-        if not self.shares_team(source.conn_id):
-            return False
-        reads_xcoms = any(self.may_dag("GET", dag_id, DagAccessEntity.XCOM) for dag_id in self._readable(group))
-        return reads_xcoms or self.reads_connection(source.conn_id)
+        readable = self._readable(group)
+        return self._sees(source, any(self.may_dag("GET", dag_id, DagAccessEntity.XCOM) for dag_id in readable))
+
+    def _sees(self, source: Source, through_dags: bool) -> bool:
+        """Return whether the user may see something of a source: in its team, through a DAG or the connection."""
+        return self.shares_team(source.conn_id) and (through_dags or self.reads_connection(source.conn_id))
 
     def edits_group(self, source: Source, group: GroupSummary) -> bool:
         """Return whether the user may edit a DAG that loads a group: what its state may be changed by needs that."""
@@ -114,11 +110,7 @@ def _team_of(conn_id: str) -> Any:
     return Connection.get_team_name(conn_id) if conf.getboolean("core", "multi_team") else None
 
 
-def _caller(user: GetUserDep) -> Caller:
-    return Caller(user)
-
-
-CallerDep = Annotated[Caller, Depends(_caller)]
+CallerDep = Annotated[Caller, Depends()]
 
 
 def not_found(what: str) -> HTTPException:

@@ -17,10 +17,10 @@ from airflow.sdk import conf
 from airflow.utils.session import create_session  # noqa: TID251
 from fastapi import FastAPI, HTTPException, Request, Response
 
-from airflow_kafka_offsets.hooks.connections import kafka_cluster, kafka_config, open_database
+from airflow_kafka_offsets.hooks.connections import kafka_cluster, kafka_config, open_ledger
 from airflow_kafka_offsets.plugin import group_pages, pages, rewinds, verifications
 from airflow_kafka_offsets.plugin.access import LOGIN
-from airflow_kafka_offsets.plugin.readings import Connections, Readings
+from airflow_kafka_offsets.plugin.readings import Readings
 from airflow_kafka_offsets.plugin.rendering import HEADERS
 from airflow_kafka_offsets.plugin.sources import Discovery, RegisteredTask, Source, configured, of_serialized_dag
 
@@ -58,7 +58,7 @@ def create_app(readings: Readings | None = None) -> FastAPI:
 
 def _readings() -> Readings:
     cluster = partial(kafka_cluster, timeout=_KAFKA_TIMEOUT_SECONDS)
-    return Readings(Connections(open_database, cluster, kafka_config), configured_sources, SerializedDags().registered)
+    return Readings(open_ledger, cluster, kafka_config, configured_sources, SerializedDags().registered)
 
 
 def configured_sources() -> dict[Source, Discovery]:

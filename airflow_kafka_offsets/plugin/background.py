@@ -26,13 +26,11 @@ class CachedReading(NamedTuple, Generic[T]):
     :param value: as it was read last; None before that
     :param age: seconds since then
     :param error: why the latest reading failed
-    :param waiting: seconds since the reading began that is still running; None while none is
     """
 
     value: T | None
     age: float | None
     error: Exception | None
-    waiting: float | None
 
 
 class BackgroundCache(Generic[T]):
@@ -76,11 +74,8 @@ class BackgroundCache(Generic[T]):
             if self._began_at is not None:
                 until = min(deadline, self._began_at + PATIENCE_SECONDS)
                 self._changed.wait_for(lambda: self._began_at is None, max(0.0, until - time.monotonic()))
-            now = time.monotonic()
-            age = now - self._read_at if self._read_at is not None else None
-            return CachedReading(
-                self._value, age, self._error, now - self._began_at if self._began_at is not None else None
-            )
+            age = time.monotonic() - self._read_at if self._read_at is not None else None
+            return CachedReading(self._value, age, self._error)
 
     def _refresh(self) -> None:
         value, error = self._value, None

@@ -12,13 +12,14 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.history import REWIND_KINDS
 from airflow_kafka_offsets.core.text import MAX_INT64, count
 from airflow_kafka_offsets.dead_letters.selection import dead_letters_page
+from airflow_kafka_offsets.hooks.links import rewinds_are_on
 from airflow_kafka_offsets.lag.measure import group_states
 from airflow_kafka_offsets.lag.report import LagReport, PartitionLag
 from airflow_kafka_offsets.ledger import overview
 from airflow_kafka_offsets.ledger.overview import HistoryPoint, history_points
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.plugin.access import not_found
-from airflow_kafka_offsets.plugin.group_request import GroupRequest, GroupRequestDep, rewinds_are_on
+from airflow_kafka_offsets.plugin.group_request import GroupRequestDep
 from airflow_kafka_offsets.plugin.group_rows import partition_share
 from airflow_kafka_offsets.plugin.group_targets import GroupTarget
 
@@ -31,20 +32,38 @@ _BATCHES, _PARTS, _DEAD_LETTERS, _POINTS = 50, 500, 20, 200
 
 @router.get("/group")
 def group_page(request: GroupRequestDep) -> HTMLResponse:
-    """Return the page of a group."""
-    return request.page("group.html", **_group(request))
+    """Return the page of a group, with which it also refreshes itself."""
 
+    def read(conn: Connection, tables: Tables) -> tuple[list[PartitionLag], list[overview.Row], GroupTarget]:
+        committed = group_states(conn, tables, [request.group_id])[request.group_id].committed()
+        stored = [PartitionLag(*tp, position=each.position.offset) for tp, each in sorted(committed.items())]
+        return stored, overview.batches(conn, tables, request.group_id, _BATCHES + 1), request.target(conn, tables)
 
-@router.get("/group/now")
-def group_now(request: GroupRequestDep) -> HTMLResponse:
-    """Return what of the page changes, with which it refreshes itself."""
-    return request.page("group_now.html", **_group(request))
+    stored, batches, target = request.find(read)
+    discovery = request.readings.sources(time.monotonic())[request.source]
+    (look,) = request.readings.look({request.source: discovery}, _LAG_SECONDS)
+    row = look.row(request.summary)
+    partitions = worst_first(row.report) if row.report is not None else stored
+    return request.page(
+        "group.html",
+        row=row,
+        lag_note=request.caller.text(row.lag_problem) if row.lag_problem is not None else None,
+        lag_age=look.lags.age,
+        partitions=[(partition, partition_share(partition)) for partition in partitions[:_PARTS]],
+        all_partitions=len(partitions),
+        batches=batches[:_BATCHES],
+        has_more_batches=len(batches) > _BATCHES,
+        sees_records=request.sees_records,
+        can_rewind=request.edits and rewinds_are_on(),
+        can_verify=target.can_verify,
+        ticket=request.issue("verify") if request.edits and target.can_verify else None,
+    )
 
 
 @router.get("/group/history")
 def group_history(request: GroupRequestDep) -> JSONResponse:
     """Return the points of the plots: loads in the order of their batches, and the instants of gaps and rewinds."""
-    points = request.find(lambda conn, tables: history_points(conn, tables, request.group_id, _POINTS)).more
+    points = request.find(lambda conn, tables: history_points(conn, tables, request.group_id, _POINTS))
     loads = [point for point in points if point.kind not in REWIND_KINDS]
     # The plots write the texts from left to right, where there is room.
     marks = sorted(filter(None, map(_mark, points)), key=lambda mark: mark["at"])
@@ -85,8 +104,7 @@ def batch_page(request: GroupRequestDep, batch: Annotated[int, Query(ge=1, le=MA
         found = overview.batch(conn, tables, request.group_id, batch)
         return found, overview.batch_parts(conn, tables, request.group_id, batch) if found is not None else []
 
-    found = request.find(read)
-    row, parts = found.more
+    row, parts = request.find(read)
     if row is None:
         raise not_found(f"Group {request.group_id!r} has no batch {batch}")
     by_part = {
@@ -94,11 +112,10 @@ def batch_page(request: GroupRequestDep, batch: Annotated[int, Query(ge=1, le=MA
     }
     return request.page(
         "batch.html",
-        now=found.now,
         batch=row,
-        parts={name: some[:_PARTS] for name, some in by_part.items()},
-        left_out={name: max(0, len(some) - _PARTS) for name, some in by_part.items()},
-        can_rewind=request.edits(found) and rewinds_are_on(),
+        parts=by_part,
+        most=_PARTS,
+        can_rewind=request.edits and rewinds_are_on(),
         rewind_kinds=REWIND_KINDS,
     )
 
@@ -116,7 +133,7 @@ def dead_letters(
         return dead_letters_page(conn, tables, request.group_id, batch_id=batch, offset=first, limit=_DEAD_LETTERS + 1)
 
     found = request.find(read)
-    if not request.caller.sees_records(request.source, found.summary):
+    if not request.sees_records:
         raise HTTPException(
             status.HTTP_403_FORBIDDEN,
             "Dead letters hold records: they need read access to the XComs of the group's DAG",
@@ -124,42 +141,11 @@ def dead_letters(
     return request.page(
         "dead_letters.html",
         batch=batch,
-        dead_letters=found.more[:_DEAD_LETTERS],
+        dead_letters=found[:_DEAD_LETTERS],
         first=first + 1,
         number=page_number,
-        is_last=len(found.more) <= _DEAD_LETTERS,
+        is_last=len(found) <= _DEAD_LETTERS,
     )
-
-
-def _group(request: GroupRequest) -> dict[str, Any]:
-    """Return the values of the templates of a group."""
-
-    def read(conn: Connection, tables: Tables) -> tuple[list[PartitionLag], list[overview.Row], GroupTarget]:
-        committed = group_states(conn, tables, [request.group_id])[request.group_id].committed()
-        stored = [PartitionLag(*tp, position=each.position.offset) for tp, each in sorted(committed.items())]
-        return stored, overview.batches(conn, tables, request.group_id, _BATCHES + 1), request.target(conn, tables)
-
-    found = request.find(read)
-    stored, batches, target = found.more
-    discovery = request.readings.sources(time.monotonic())[request.source]
-    (look,) = request.readings.look({request.source: discovery}, _LAG_SECONDS)
-    row = look.row(found.summary)
-    partitions = worst_first(row.report) if row.report is not None else stored
-    edits = request.edits(found)
-    return {
-        "now": found.now,
-        "row": row,
-        "lag_note": request.caller.text(row.lag_problem) if row.lag_problem is not None else None,
-        "lag_age": look.lags.age,
-        "partitions": [(partition, partition_share(partition)) for partition in partitions[:_PARTS]],
-        "partitions_left_out": max(0, len(partitions) - _PARTS),
-        "batches": batches[:_BATCHES],
-        "has_more_batches": len(batches) > _BATCHES,
-        "sees_records": request.caller.sees_records(request.source, found.summary),
-        "can_rewind": edits and rewinds_are_on(),
-        "can_verify": target.can_verify,
-        "ticket": request.issue("verify") if edits and target.can_verify else None,
-    }
 
 
 def worst_first(report: LagReport) -> list[PartitionLag]:

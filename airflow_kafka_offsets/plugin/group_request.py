@@ -7,27 +7,24 @@ none, and the browser says where a form is from.
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import hmac
 import json
 import secrets
 import time
-import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 from airflow.configuration import conf
 from fastapi import Depends, HTTPException, Query, Request, Response, status
 from fastapi.responses import HTMLResponse, RedirectResponse
+from itsdangerous import BadData, URLSafeTimedSerializer
 from sqlalchemy.engine import Connection
 from starlette.datastructures import FormData
 
 from airflow_kafka_offsets.ledger.overview import GroupSummary, group_summaries
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.plugin.access import CallerDep, not_found
 from airflow_kafka_offsets.plugin.group_targets import GroupTarget, group_target
 from airflow_kafka_offsets.plugin.pages import ReadingsDep
@@ -48,21 +45,15 @@ TICKET_SECONDS = 3600
 _MOST_BYTES = 4_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Found(Generic[T]):
-    """A group that the user may see.
+class GroupRequest:
+    """A request, with the user who asks and the group that the URL names.
 
-    :param now: the database's time
-    :param more: what was read with it
+    :ivar now: the database's time, once `find` has read the group
+    :ivar summary: the group, once `find` has read it
     """
 
     now: datetime
     summary: GroupSummary
-    more: T
-
-
-class GroupRequest:
-    """A request, with the user who asks and the group that the URL names."""
 
     def __init__(
         self,
@@ -78,10 +69,10 @@ class GroupRequest:
         self.source, self.group_id = Source(conn_id, schema or None, prefix), group
         self.http = http
 
-    def find(self, read: Callable[[Connection, Tables], T]) -> Found[T]:
-        """Read the group, and return it if the user may see it.
+    def find(self, read: Callable[[Connection, Tables], T]) -> T:
+        """Read the group, if the user may see it, and return what else is read of it.
 
-        :param read: reads more in the same connection
+        :param read: reads in the same connection
         :raises HTTPException: 404 for a group that does not exist or that the user may not see, 503 without an answer
             of the database
         """
@@ -91,33 +82,41 @@ class GroupRequest:
         if discovery is None or not self.caller.sees_source(self.source, discovery):
             raise missing
 
-        def work(conn: Connection, tables: Tables) -> Found[T]:
-            now, summaries = group_summaries(conn, tables, [self.group_id])
-            # The user is asked about before anything else is read.
-            if not summaries or not self.caller.sees_group(self.source, summaries[0]):
-                raise missing
-            return Found(now, summaries[0], read(conn, tables))
+        def work(ledger: Ledger) -> tuple[datetime, GroupSummary, T]:
+            with ledger.connect() as conn:
+                now, summaries = group_summaries(conn, ledger.tables, [self.group_id])
+                # The user is asked about before anything else is read.
+                if not summaries or not self.caller.sees_group(self.source, summaries[0]):
+                    raise missing
+                return now, summaries[0], read(conn, ledger.tables)
 
         try:
-            return self.readings.run(self.source, work, _SECONDS)
+            self.now, self.summary, found = self.readings.run(self.source, work, _SECONDS)
         except HTTPException:
             raise
         except Exception as error:
             what = self.caller.text(problem(error, self.source.conn_id))
             raise HTTPException(status.HTTP_503_SERVICE_UNAVAILABLE, what) from error
+        return found
 
-    def check_edits(self, found: Found[Any], who: str) -> None:
+    def check_edits(self, who: str) -> None:
         """Check that the user may edit a DAG that loads the group.
 
         :param who: the subject of the message
         :raises HTTPException: 403
         """
-        if not self.edits(found):
+        if not self.edits:
             raise HTTPException(status.HTTP_403_FORBIDDEN, f"{who} needs the right to edit a DAG that loads the group")
 
-    def edits(self, found: Found[Any]) -> bool:
+    @property
+    def edits(self) -> bool:
         """Return whether the user may edit a DAG that loads the group."""
-        return self.caller.edits_group(self.source, found.summary)
+        return self.caller.edits_group(self.source, self.summary)
+
+    @property
+    def sees_records(self) -> bool:
+        """Return whether the user may see what dead letters of the group hold."""
+        return self.caller.sees_records(self.source, self.summary)
 
     def target(self, conn: Connection, tables: Tables) -> GroupTarget:
         """Return what the group loads into."""
@@ -128,35 +127,30 @@ class GroupRequest:
 
         :param content: what JSON can hold; nobody can change it, and the user can read it
         """
-        written = json.dumps([int(time.time()), secrets.token_hex(8), content], separators=(",", ":")).encode()
-        text = base64.urlsafe_b64encode(zlib.compress(written)).decode()
-        return f"{text}.{self._signature(purpose, text)}"
+        return str(self._tickets(purpose).dumps([secrets.token_hex(8), content]))
 
     def redeem(self, form: FormData, purpose: str) -> tuple[str, Any]:
         """Return the number of a form's ticket, which no other form has, and what it holds.
 
         :raises HTTPException: 403 if it is not of this user, group and purpose, or too old
         """
-        text, _, signature = field(form, "ticket").rpartition(".")
-        if hmac.compare_digest(signature.encode(), self._signature(purpose, text).encode()):
-            issued, number, content = json.loads(zlib.decompress(base64.urlsafe_b64decode(text)))
-            if time.time() - issued <= TICKET_SECONDS:
-                return number, content
-        raise HTTPException(
-            status.HTTP_403_FORBIDDEN,
-            "This form is not yours, or was shown more than an hour ago: open it again. Nothing was done",
-        )
+        try:
+            number, content = self._tickets(purpose).loads(field(form, "ticket"), max_age=TICKET_SECONDS)
+        except BadData:
+            raise HTTPException(
+                status.HTTP_403_FORBIDDEN,
+                "This form is not yours, or was shown more than an hour ago: open it again. Nothing was done",
+            ) from None
+        return number, content
 
-    def _signature(self, purpose: str, text: str) -> str:
-        key = hmac.digest(
-            conf.get_mandatory_value("api", "secret_key").encode(), b"airflow-kafka-offsets forms", hashlib.sha256
-        )
-        of = [purpose, str(self.caller.user.get_id()), [*self.source], self.group_id, text]
-        return hmac.new(key, json.dumps(of).encode(), hashlib.sha256).hexdigest()
+    def _tickets(self, purpose: str) -> URLSafeTimedSerializer:
+        of = ["airflow-kafka-offsets forms", purpose, str(self.caller.user.get_id()), [*self.source], self.group_id]
+        key = conf.get_mandatory_value("api", "secret_key")
+        return URLSafeTimedSerializer(key, json.dumps(of), signer_kwargs={"digest_method": hashlib.sha256})
 
     def page(self, template: str, status_code: int = 200, **values: Any) -> HTMLResponse:
-        """Return a rendered template; the group is `named` in it."""
-        return page(self.http, template, status_code, named=self, **values)
+        """Return a rendered template; the group is `named` in it, and `now` the time at which it was read."""
+        return page(self.http, template, status_code, named=self, now=self.now, **values)
 
     def redirect(self, path: str, **more: Any) -> Response:
         """Lead to another page of the group."""
@@ -165,11 +159,6 @@ class GroupRequest:
 
 
 GroupRequestDep = Annotated[GroupRequest, Depends()]
-
-
-def rewinds_are_on() -> bool:
-    """Return whether the deployment wants rewinds in the web interface."""
-    return bool(conf.getboolean("kafka_offsets", "rewind_in_web_interface", fallback=True))
 
 
 def _from_this_site(request: Request) -> None:

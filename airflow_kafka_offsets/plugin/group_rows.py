@@ -49,10 +49,6 @@ class GroupRow:
     reasons: tuple[str, ...]
 
     @property
-    def key(self) -> tuple[Source, str]:
-        return self.source, self.group.group_id
-
-    @property
     def order(self) -> tuple[object, ...]:
         """Return what rows are sorted by: the level, the headroom, the delay, the lag, the name."""
         delay = self.report.delay if self.report is not None else None
@@ -66,8 +62,13 @@ class GroupRow:
         )
 
 
-def group_row(source: Source, group: GroupSummary, report: LagReport | None, lag_problem: Problem | None) -> GroupRow:
-    """Return the row of a group."""
+def group_row(source: Source, group: GroupSummary, lag: LagReport | Problem | None) -> GroupRow:
+    """Return the row of a group.
+
+    :param lag: None while it is not known
+    """
+    report = lag if isinstance(lag, LagReport) else None
+    lag_problem = lag if isinstance(lag, Problem) else None
     share = headroom_share(report.partitions) if report is not None else None
     found = sorted(_attention(group, report, share), key=lambda reason: reason[0])
     if lag_problem is not None:
@@ -124,8 +125,3 @@ def _attention(group: GroupSummary, report: LagReport | None, share: float | Non
         yield Level.WARNING, "the target may differ from the state tables until the next run"
     if group.last is not None and group.last.dead_letters:
         yield Level.NOTICE, f"{count(group.last.dead_letters, 'dead letter')} in the last batch"
-
-
-def in_order(rows: Iterable[GroupRow]) -> list[GroupRow]:
-    """Return rows with those first that need attention."""
-    return sorted(rows, key=lambda row: row.order)

@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.plugin.access import READS_DAG, Caller, CallerDep, not_found
-from airflow_kafka_offsets.plugin.group_rows import GroupRow, Level, in_order
+from airflow_kafka_offsets.plugin.group_rows import GroupRow, Level
 from airflow_kafka_offsets.plugin.readings import Readings, SourceLook
 from airflow_kafka_offsets.plugin.rendering import STATIC, page, static_file
 from airflow_kafka_offsets.plugin.sources import RegisteredTask, Source
@@ -22,9 +22,6 @@ router = APIRouter()
 
 # How long an answer waits in all: for the names of state tables, and then for what is in them.
 _SOURCES_SECONDS, _GROUPS_SECONDS = 0.2, 0.3
-
-_REFRESH_SECONDS, _SOON_SECONDS = 10, 2
-"""After how long a page asks again; the second where something is being read for the first time."""
 
 
 def readings_of(request: Request) -> Readings:
@@ -55,23 +52,16 @@ class SourceCard(NamedTuple):
 class Overview:
     """What the table of groups shows.
 
-    :param notes: why the lag of groups is not known, by state tables and group
     :param now: the time of each database
     :param problem: why it is empty
-    :param refresh: seconds after which the page asks again
+    :param is_first: whether something is being read for the first time
     """
 
     rows: Sequence[GroupRow] = ()
     cards: Sequence[SourceCard] = ()
-    notes: dict[tuple[Source, str], str] = field(default_factory=dict)
     now: dict[Source, datetime | None] = field(default_factory=dict)
     problem: str | None = None
-    refresh: int = _REFRESH_SECONDS
-
-    @property
-    def is_first(self) -> bool:
-        """Return whether something is being read for the first time."""
-        return self.refresh == _SOON_SECONDS
+    is_first: bool = False
 
     @property
     def lag(self) -> int:
@@ -85,25 +75,13 @@ class Overview:
 @router.get("/")
 def groups_page(request: Request, caller: CallerDep, readings: ReadingsDep) -> HTMLResponse:
     """Return the page of all groups."""
-    return page(request, "groups.html", overview=overview(readings, caller), dag_id=None)
-
-
-@router.get("/groups")
-def groups(request: Request, caller: CallerDep, readings: ReadingsDep) -> HTMLResponse:
-    """Return the table alone, with which the page refreshes itself."""
-    return page(request, "groups_table.html", overview=overview(readings, caller), dag_id=None)
+    return page(request, "groups.html", overview=overview(readings, caller), caller=caller, dag_id=None)
 
 
 @router.get("/dags/{dag_id}", dependencies=[READS_DAG])
 def dag_page(request: Request, dag_id: str, caller: CallerDep, readings: ReadingsDep) -> HTMLResponse:
     """Return the page of the groups of a DAG."""
-    return page(request, "groups.html", overview=overview(readings, caller, dag_id), dag_id=dag_id)
-
-
-@router.get("/dags/{dag_id}/groups", dependencies=[READS_DAG])
-def dag_groups(request: Request, dag_id: str, caller: CallerDep, readings: ReadingsDep) -> HTMLResponse:
-    """Return the table of the groups of a DAG alone."""
-    return page(request, "groups_table.html", overview=overview(readings, caller, dag_id), dag_id=dag_id)
+    return page(request, "groups.html", overview=overview(readings, caller, dag_id), caller=caller, dag_id=dag_id)
 
 
 @router.get("/static/{name}")
@@ -136,10 +114,9 @@ def overview(readings: Readings, caller: Caller, dag_id: str | None = None) -> O
         card = _card(look, mine, caller)
         if mine or look.discovery.is_configured or card.problems:
             cards.append(card)
-    notes = {row.key: caller.text(row.lag_problem) for row in rows if row.lag_problem is not None}
     now = {look.source: look.stored.value.now for look in looks if look.stored.value is not None}
     is_first = not readings.has_dags or any(look.is_first for look in looks)
-    return Overview(in_order(rows), cards, notes, now, refresh=_SOON_SECONDS if is_first else _REFRESH_SECONDS)
+    return Overview(sorted(rows, key=lambda row: row.order), cards, now, is_first=is_first)
 
 
 def _is_of_dag(row: GroupRow, dag_id: str, tasks: Sequence[RegisteredTask]) -> bool:
@@ -154,7 +131,7 @@ def _card(look: SourceLook, rows: Sequence[GroupRow], caller: Caller) -> SourceC
     problems = []
     if look.problem is not None:
         problems.append(caller.text(look.problem))
-    elif look.stored.value is None and look.stored.waiting is not None:
+    elif look.stored.value is None:
         problems.append(f"The database of connection {look.source.conn_id!r} has not answered yet")
     problems += dict.fromkeys(caller.text(row.lag_problem) for row in rows if row.lag_problem is not None)
     is_empty = look.stored.value is not None and look.stored.value.groups is None

@@ -5,13 +5,12 @@ asked for.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
-
-from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError
 from airflow_kafka_offsets.kafka.cluster import Cluster
@@ -19,7 +18,7 @@ from airflow_kafka_offsets.lag.measure import GroupState, LagPolls, group_states
 from airflow_kafka_offsets.lag.report import LagQuestion, LagReport
 from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.ledger.overview import GroupSummary, group_summaries
-from airflow_kafka_offsets.ledger.tables import Ledger, Tables
+from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.plugin.background import BackgroundCache, BoundedExecutor, CachedReading
 from airflow_kafka_offsets.plugin.group_rows import GroupRow, group_row
 from airflow_kafka_offsets.plugin.problems import Problem, problem
@@ -45,30 +44,8 @@ class Stored:
     groups: tuple[GroupSummary, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Lags:
-    """The lag of the groups of state tables, and why that of others is not known."""
-
-    reports: dict[str, LagReport] = field(default_factory=dict)
-    problems: dict[str, Problem] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Connections:
-    """How connections are opened.
-
-    :param kafka_config: returns the librdkafka configuration of a connection, for a rewind
-    """
-
-    database: Callable[[str], AbstractContextManager[Engine]]
-    cluster: Callable[[str], Cluster]
-    kafka_config: Callable[[str], Mapping[str, Any]]
-
-    @contextmanager
-    def ledger(self, source: Source) -> Iterator[Ledger]:
-        """Open state tables, and close their database after the block."""
-        with self.database(source.conn_id) as engine:
-            yield Ledger(engine, source.tables)
+Lags = dict[str, LagReport | Problem]
+"""The lag of each group of state tables, or why it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,24 +74,27 @@ class SourceLook:
 
     def row(self, group: GroupSummary) -> GroupRow:
         """Return the row of a group, with its lag if it is known."""
-        lags = self.lags.value or Lags()
-        return group_row(self.source, group, lags.reports.get(group.group_id), lags.problems.get(group.group_id))
+        return group_row(self.source, group, (self.lags.value or {}).get(group.group_id))
 
 
 @dataclass(eq=False)
 class Readings:
     """All that is read for the pages; each is read while somebody looks at it.
 
+    :param ledger: opens the state tables of a connection, a schema and a prefix
+    :param cluster: returns the Kafka cluster of a connection
+    :param kafka_config: returns the librdkafka configuration of a connection, for a rewind
     :param configured: returns the state tables that the configuration names
     :param registered: returns what the tasks of each DAG name
     """
 
-    connections: Connections
+    ledger: Callable[[str, str | None, str], AbstractContextManager[Ledger]]
+    cluster: Callable[[str], Cluster]
+    kafka_config: Callable[[str], Mapping[str, Any]]
     configured: Callable[[], dict[Source, Discovery]]
     registered: Callable[[], Registered]
     _dags: BackgroundCache[Registered] = field(init=False)
-    _short: dict[str, BoundedExecutor] = field(default_factory=dict, init=False)
-    _long: dict[str, BoundedExecutor] = field(default_factory=dict, init=False)
+    _executors: dict[tuple[str, bool], BoundedExecutor] = field(default_factory=dict, init=False)
     _stored: dict[Source, BackgroundCache[Stored]] = field(default_factory=dict, init=False)
     _lags: dict[tuple[Source, frozenset[str]], BackgroundCache[Lags]] = field(default_factory=dict, init=False)
 
@@ -137,101 +117,80 @@ class Readings:
     def look(self, sources: Mapping[Source, Discovery], seconds: float) -> list[SourceLook]:
         """Return what is known of state tables, after so many seconds at most, however many there are."""
         deadline = time.monotonic() + seconds
-        caches = []
-        for source, known in sources.items():
-            stored, lags = self._caches(source, known.kafka_conn_ids)
+        caches = {source: self._caches(source, known.kafka_conn_ids) for source, known in sources.items()}
+        # All are being read before the first is waited for.
+        for stored, lags in caches.values():
             stored.start()
             lags.start()
-            caches.append((source, known, stored, lags))
         return [
-            SourceLook(source, known, stored.look(deadline), lags.look(deadline))
-            for source, known, stored, lags in caches
+            SourceLook(source, sources[source], stored.look(deadline), lags.look(deadline))
+            for source, (stored, lags) in caches.items()
         ]
 
-    def run(self, source: Source, work: Callable[[Connection, Tables], T], seconds: float) -> T:
+    def run(self, source: Source, work: Callable[[Ledger], T], seconds: float, *, is_long: bool = False) -> T:
         """Return what work with state tables returns.
 
-        :raises TooSlowError: the database does not answer in time
-        :raises ConfigurationError: there are no state tables
+        :param is_long: longer work, such as a rewind, takes nothing from the pages that read
+        :raises TooSlowError: it takes longer, because the database does not answer in time; it goes on
         """
 
-        def connected(ledger: Ledger) -> T:
-            with ledger.connect() as conn:
-                return work(conn, ledger.tables)
-
-        return self._run(self._short, source, connected, seconds)
-
-    def run_long(self, source: Source, work: Callable[[Ledger], T], seconds: float) -> T:
-        """Return what longer work with state tables returns, such as a rewind; it takes nothing from the pages that
-        read.
-
-        :raises TooSlowError: it takes longer; it goes on
-        """
-
-        return self._run(self._long, source, work, seconds)
-
-    def _run(
-        self, executors: dict[str, BoundedExecutor], source: Source, work: Callable[[Ledger], T], seconds: float
-    ) -> T:
         def connected() -> T:
-            with self.connections.ledger(source) as ledger:
+            with self.ledger(*source) as ledger:
                 return work(ledger)
 
-        return executors.setdefault(source.conn_id, BoundedExecutor(_AT_ONCE)).run(connected, seconds)
+        executor = self._executors.setdefault((source.conn_id, is_long), BoundedExecutor(_AT_ONCE))
+        return executor.run(connected, seconds)
 
     def _caches(self, source: Source, kafka: frozenset[str]) -> tuple[BackgroundCache[Stored], BackgroundCache[Lags]]:
-        stored = BackgroundCache(lambda: read_stored(self.connections, source), STORED_SECONDS)
-        lags = BackgroundCache(lambda: measure(self.connections, source, sorted(kafka)), LAG_SECONDS)
+        stored = BackgroundCache(partial(self._read_stored, source), STORED_SECONDS)
+        lags = BackgroundCache(partial(self._measure, source, sorted(kafka)), LAG_SECONDS)
         return self._stored.setdefault(source, stored), self._lags.setdefault((source, kafka), lags)
 
+    def _read_stored(self, source: Source) -> Stored:
+        """Read the groups of state tables."""
+        with self.ledger(*source) as ledger, ledger.connect() as conn:
+            if installed_version(conn, ledger.tables) is None:
+                return Stored(None, None)
+            now, groups = group_summaries(conn, ledger.tables)
+        return Stored(now, tuple(groups))
 
-def read_stored(connections: Connections, source: Source) -> Stored:
-    """Read the groups of state tables."""
-    with connections.ledger(source) as ledger, ledger.connect() as conn:
-        if installed_version(conn, ledger.tables) is None:
-            return Stored(None, None)
-        now, groups = group_summaries(conn, ledger.tables)
-    return Stored(now, tuple(groups))
-
-
-def measure(connections: Connections, source: Source, kafka_conn_ids: list[str]) -> Lags:
-    """Measure the lag of every group, each at the cluster that its positions belong to."""
-    with connections.ledger(source) as ledger, ledger.connect() as conn:
-        if installed_version(conn, ledger.tables) is None:
-            return Lags()
-        group_ids = [group.group_id for group in group_summaries(conn, ledger.tables)[1]]
-        states = group_states(conn, ledger.tables, group_ids)
-    # A group without positions has no lag yet.
-    left = {group_id: state for group_id, state in states.items() if state.stored}
-    found = Lags()
-    failed: list[Problem] = []
-    for conn_id in kafka_conn_ids:
-        try:
-            cluster = connections.cluster(conn_id)
-            cluster_id = cluster.cluster_id()
-        except Exception as error:
-            failed.append(problem(error, conn_id))
-            continue
-        mine = {group_id: state for group_id, state in left.items() if state.cluster_id in (cluster_id, None)}
-        left = {group_id: state for group_id, state in left.items() if group_id not in mine}
-        _measure(cluster, conn_id, mine, found)
-    unknown = Problem(
-        f"No connection leads to the Kafka cluster of this group: {', '.join(kafka_conn_ids)} lead to others. Name it "
-        "in [kafka_offsets] conn_ids"
-    )
-    found.problems.update(dict.fromkeys(left, failed[0] if failed else unknown))
-    return found
+    def _measure(self, source: Source, kafka_conn_ids: list[str]) -> Lags:
+        """Measure the lag of every group, each at the cluster that its positions belong to."""
+        with self.ledger(*source) as ledger, ledger.connect() as conn:
+            if installed_version(conn, ledger.tables) is None:
+                return {}
+            group_ids = [group.group_id for group in group_summaries(conn, ledger.tables)[1]]
+            states = group_states(conn, ledger.tables, group_ids)
+        # A group without positions has no lag yet.
+        left = {group_id: state for group_id, state in states.items() if state.stored}
+        found: Lags = {}
+        failed: list[Problem] = []
+        for conn_id in kafka_conn_ids:
+            try:
+                cluster = self.cluster(conn_id)
+                cluster_id = cluster.cluster_id()
+            except Exception as error:
+                failed.append(problem(error, conn_id))
+                continue
+            mine = {
+                group_id: left.pop(group_id) for group_id in [*left] if left[group_id].cluster_id in (cluster_id, None)
+            }
+            found |= _lags_at(cluster, conn_id, mine)
+        unknown = Problem(
+            f"No connection leads to the Kafka cluster of this group: {', '.join(kafka_conn_ids)} lead to others. Name "
+            "it in [kafka_offsets] conn_ids"
+        )
+        return found | dict.fromkeys(left, failed[0] if failed else unknown)
 
 
-def _measure(cluster: Cluster, conn_id: str, states: Mapping[str, GroupState], found: Lags) -> None:
-    """Add the lag of the groups of a cluster to what is found."""
+def _lags_at(cluster: Cluster, conn_id: str, states: Mapping[str, GroupState]) -> Lags:
+    """Measure the lag of the groups of a cluster."""
     questions = [(LagQuestion(group_id, times=True), state) for group_id, state in states.items()]
     try:
         answers: list[LagReport | Exception] = list(LagPolls(cluster).reports(questions))
     except KafkaOffsetsError as error:
         answers = [error] * len(states)
-    for group_id, answer in zip(states, answers, strict=True):
-        if isinstance(answer, LagReport):
-            found.reports[group_id] = answer
-        else:
-            found.problems[group_id] = problem(answer, conn_id)
+    return {
+        group_id: answer if isinstance(answer, LagReport) else problem(answer, conn_id)
+        for group_id, answer in zip(states, answers, strict=True)
+    }

@@ -21,20 +21,13 @@ from airflow_kafka_offsets.core.offsets import Scope, parse_scope
 from airflow_kafka_offsets.core.options import IsolationLevel
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
+from airflow_kafka_offsets.hooks.links import rewinds_are_on
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
-from airflow_kafka_offsets.ledger.overview import GroupSummary, group_summaries
+from airflow_kafka_offsets.ledger.overview import group_summaries
 from airflow_kafka_offsets.ledger.replaced_output import count_output
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.plugin.background import TooSlowError
-from airflow_kafka_offsets.plugin.group_request import (
-    FROM_THIS_SITE,
-    FormDep,
-    Found,
-    GroupRequest,
-    GroupRequestDep,
-    field,
-    rewinds_are_on,
-)
+from airflow_kafka_offsets.plugin.group_request import FROM_THIS_SITE, FormDep, GroupRequest, GroupRequestDep, field
 from airflow_kafka_offsets.plugin.group_targets import GroupTarget, replace_command
 from airflow_kafka_offsets.plugin.problems import Problem, problem
 from airflow_kafka_offsets.plugin.sources import tables_of
@@ -161,17 +154,18 @@ def rewind_form(
     value: Annotated[str, Query(max_length=250)] = "",
 ) -> Response:
     """Return the form of a rewind."""
-    return _form_page(request, _found(request), RewindForm(scenario, value))
+    return _form_page(request, *_find(request), RewindForm(scenario, value))
 
 
 @router.post("/rewind/preview", dependencies=[FROM_THIS_SITE])
 def preview_page(request: GroupRequestDep, sent: FormDep) -> Response:
     """Return what a rewind would do, or the form again with what is wrong. Nothing is changed."""
-    found, form = _found(request), _form(sent)
+    target, undo = _find(request)
+    form = _form(sent)
     request.redeem(sent, "preview")
-    estimate = _attempt(request, lambda ledger: _estimate(ledger, request, found.summary, form), _PREVIEW_SECONDS)
+    estimate = _attempt(request, lambda ledger: _estimate(ledger, request, form), _PREVIEW_SECONDS)
     if isinstance(estimate, _Refused):
-        return _form_page(request, found, form, *estimate)
+        return _form_page(request, target, undo, form, *estimate)
     preview = estimate.preview
     partitions = [each for each in preview.partitions if each.changes or each.note or each.offsets_reread]
     content = {
@@ -196,7 +190,7 @@ def preview_page(request: GroupRequestDep, sent: FormDep) -> Response:
 @router.post("/rewind/execute", dependencies=[FROM_THIS_SITE])
 def execute(request: GroupRequestDep, sent: FormDep) -> Response:
     """Execute a preview, as it was shown or not at all, and lead to its row in the history."""
-    _found(request)
+    _find(request)
     number, content = request.redeem(sent, "execute")
     reason, who = field(sent, "reason"), str(request.caller.user.get_name())
     if not reason:
@@ -210,8 +204,8 @@ def execute(request: GroupRequestDep, sent: FormDep) -> Response:
     return request.redirect("batch", batch=result.batch_id)
 
 
-def _found(request: GroupRequest) -> Found[tuple[GroupTarget, str | None]]:
-    """Return the group, if the user may edit it, with its target, and the reason why its last rewind cannot be undone.
+def _find(request: GroupRequest) -> tuple[GroupTarget, str | None]:
+    """Read the group, which the user may edit, and return its target, and why its last rewind cannot be undone.
 
     :raises HTTPException: 404 where the user may not see it, 403 where they may not edit it
     """
@@ -225,7 +219,7 @@ def _found(request: GroupRequest) -> Found[tuple[GroupTarget, str | None]]:
         return target, None
 
     found = request.find(read)
-    request.check_edits(found, "Who moves the positions of a group")
+    request.check_edits("Who moves the positions of a group")
     return found
 
 
@@ -245,16 +239,16 @@ def _form(sent: FormData) -> RewindForm:
 
 def _form_page(
     request: GroupRequest,
-    found: Found[tuple[GroupTarget, str | None]],
+    target: GroupTarget,
+    undo: str | None,
     form: RewindForm,
     status_code: int = status.HTTP_200_OK,
     refused: str = "",
 ) -> Response:
-    target, undo = found.more
     return request.page(
         "rewind.html",
         status_code,
-        group=found.summary,
+        group=request.summary,
         target=target,
         undo=undo,
         offered=_OFFERED,
@@ -269,7 +263,7 @@ def _form_page(
 def _attempt(request: GroupRequest, do: Callable[[Ledger], T], seconds: float) -> T | _Refused:
     """Return what longer work with the state tables returns, or why it was refused."""
     try:
-        return request.readings.run_long(request.source, do, seconds)
+        return request.readings.run(request.source, do, seconds, is_long=True)
     except (TooSlowError, KafkaOffsetsError, SQLAlchemyError) as error:
         return _refusal(error, request)
 
@@ -302,20 +296,20 @@ def _refusal(error: Exception, request: GroupRequest) -> _Refused:
     return _Refused(status.HTTP_503_SERVICE_UNAVAILABLE, request.caller.text(known))
 
 
-def _estimate(ledger: Ledger, request: GroupRequest, group: GroupSummary, form: RewindForm) -> RewindEstimate:
+def _estimate(ledger: Ledger, request: GroupRequest, form: RewindForm) -> RewindEstimate:
     """Return the preview of what a form asks for. Nothing is written.
 
     :raises KafkaOffsetsError: see `preview_rewind`
     """
-    scenario, scope = form.parsed(group.group_id)
+    scenario, scope = form.parsed(request.group_id)
     if scenario.name == "to-group":
         _check_other_group(ledger, request, str(scenario.value))
-    kafka_conn_id = _kafka_conn_id(request, group, form)
+    kafka_conn_id = _kafka_conn_id(request, form)
     preview = preview_rewind(
-        group.group_id,
+        request.group_id,
         scenario,
         engine=ledger.engine,
-        kafka_config=request.readings.connections.kafka_config(kafka_conn_id),
+        kafka_config=request.readings.kafka_config(kafka_conn_id),
         tables=ledger.tables,
         scope=scope,
         isolation_level=form.isolation_level,
@@ -338,7 +332,7 @@ def _estimate(ledger: Ledger, request: GroupRequest, group: GroupSummary, form: 
         reread = {move.topic_partition: move.reread for move in preview.replacing if move.reread is not None}
         topic_ids = {move.topic_partition: move.new.topic_id for move in preview.replacing if move.new is not None}
         name = of_tables(target.tables).name
-        rows, dead_letters = count_output(conn, ledger.tables, group.group_id, name, reread, topic_ids, count_rows)
+        rows, dead_letters = count_output(conn, ledger.tables, request.group_id, name, reread, topic_ids, count_rows)
     return RewindEstimate(preview, target, kafka_conn_id, rows, dead_letters, target.tables)
 
 
@@ -377,7 +371,7 @@ def _kafka_conn_ids(request: GroupRequest) -> list[str]:
     return sorted(conn_id for conn_id in known if request.caller.shares_team(conn_id))
 
 
-def _kafka_conn_id(request: GroupRequest, group: GroupSummary, form: RewindForm) -> str:
+def _kafka_conn_id(request: GroupRequest, form: RewindForm) -> str:
     """Return the connection that the form names, or the one that leads to the group's cluster."""
     allowed = _kafka_conn_ids(request)
     if form.kafka_conn_id:
@@ -388,7 +382,7 @@ def _kafka_conn_id(request: GroupRequest, group: GroupSummary, form: RewindForm)
         return allowed[0]
     for conn_id in allowed:
         try:
-            if request.readings.connections.cluster(conn_id).cluster_id() == group.cluster_id:
+            if request.readings.cluster(conn_id).cluster_id() == request.summary.cluster_id:
                 return conn_id
         except KafkaOffsetsError:
             # Another one may lead there; the message below names those that do not.

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 
 DEFAULT_KAFKA = "kafka_default"
@@ -32,10 +31,6 @@ class Source(NamedTuple):
     def order(self) -> tuple[str, ...]:
         """Return what sources are sorted by."""
         return self.conn_id, self.schema or "", self.prefix
-
-    @property
-    def tables(self) -> Tables:
-        return Tables.of(self.schema, self.prefix)
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,11 +140,11 @@ class Verifications:
 
     def _verify(self, source: Source, group_id: str, sink: Sink) -> dict[str, Any]:
         try:
-            with self._readings.connections.ledger(source) as ledger:
+            with self._readings.ledger(*source) as ledger:
                 coverage = verify(group_id, sink=sink, engine=ledger.engine, tables=ledger.tables)
         except VerificationError as error:
             violations = [shortened(each.words, _CHARACTERS) for each in error.violations[:_VIOLATIONS]]
-            return {"outcome": "wrong", "text": f"{len(error.violations):,} found", "violations": violations}
+            return {"outcome": "wrong", "text": f"{error.count:,} found", "violations": violations}
         except (ConfigurationError, PlanningError) as error:
             return {"outcome": "failed", "text": shortened(str(error), _CHARACTERS)}
         except Exception as error:
@@ -171,25 +171,26 @@ def _write(event: str, source: Source, group_id: str, who: str, dag_id: str | No
 @router.get("/verification")
 def verification_page(request: GroupRequestDep) -> Response:
     """Return the results of a group, the newest first."""
-    return _answer(request, "verification.html")
-
-
-@router.get("/verification/now")
-def verification_now(request: GroupRequestDep) -> Response:
-    """Return what of the page changes, with which it refreshes itself."""
-    return _answer(request, "verification_now.html")
+    target = request.find(request.target)
+    return request.page(
+        "verification.html",
+        target=target,
+        results=_verifications(request).latest(request.source, request.group_id),
+        command=verify_command(request.source, request.group_id, target) if not target.can_verify else None,
+        verifiers=[task for task in target.verifiers if task[0] in request.caller.readable_dags],
+        ticket=request.issue("verify") if request.edits else None,
+    )
 
 
 @router.post("/verification", dependencies=[FROM_THIS_SITE])
 def start(request: GroupRequestDep, form: FormDep) -> Response:
     """Start a verification, and lead to its page."""
-    found = request.find(request.target)
-    request.check_edits(found, "Who starts a verification")
+    target = request.find(request.target)
+    request.check_edits("Who starts a verification")
     request.redeem(form, "verify")
-    target = found.more
     if not target.can_verify:
         raise HTTPException(status.HTTP_409_CONFLICT, f"{target.unknown}. Verify with KafkaVerifyOperator")
-    who, dag_id = str(request.caller.user.get_name()), min(found.summary.dag_ids, default=None)
+    who, dag_id = str(request.caller.user.get_name()), min(request.summary.dag_ids, default=None)
     sink = of_tables(target.tables)
     _verifications(request).start(request.source, request.group_id, sink, who=who, dag_id=dag_id)
     return request.redirect("verification")
@@ -198,17 +199,3 @@ def start(request: GroupRequestDep, form: FormDep) -> Response:
 def _verifications(request: GroupRequest) -> Verifications:
     verifications: Verifications = request.http.app.state.verifications
     return verifications
-
-
-def _answer(request: GroupRequest, template: str) -> Response:
-    found = request.find(request.target)
-    target = found.more
-    return request.page(
-        template,
-        now=found.now,
-        target=target,
-        results=_verifications(request).latest(request.source, request.group_id),
-        command=verify_command(request.source, request.group_id, target) if not target.can_verify else None,
-        verifiers=[task for task in target.verifiers if task[0] in request.caller.readable_dags],
-        ticket=request.issue("verify") if request.edits(found) else None,
-    )

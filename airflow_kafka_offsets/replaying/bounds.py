@@ -16,7 +16,7 @@ from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, S
 from airflow_kafka_offsets.core.options import Options, ruled
 from airflow_kafka_offsets.core.parameters import FLAG, Rule, is_name, or_none, read_count
 from airflow_kafka_offsets.core.planning import OnDataLoss, Plan
-from airflow_kafka_offsets.core.text import MAX_INT64, count, first_few
+from airflow_kafka_offsets.core.text import count, first_few, is_unsigned
 from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
 
 if TYPE_CHECKING:
@@ -32,11 +32,7 @@ _SHAPES = '{"orders": {0: [10, 20]}}, or a list of {"topic": â€¦, "partition": â
 
 _INSTANT = Rule("an instant", lambda value: isinstance(value, datetime) or is_name(value))
 
-_BATCH = Rule(
-    "the number of a batch",
-    lambda value: isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_INT64,
-    read_count,
-)
+_BATCH = Rule("the number of a batch", lambda value: is_unsigned(value) and value >= 1, read_count)
 
 _RANGES = Rule(f"like {_SHAPES}", lambda value: isinstance(value, str | Mapping | Sequence))
 
@@ -192,7 +188,10 @@ def resolve_bounds(
         ranges = bounds.read()
     ranges = tuple(range_ for range_ in ranges if len(range_))
     _check_topics(ranges, topics)
-    return ranges, cluster.logs(sorted({range_.topic for range_ in ranges})) if ranges else {}
+    # With a topic id, they were planned; others may be beyond the end.
+    planned = {range_.topic_partition: range_.end for range_ in ranges if range_.topic_id is not None}
+    logs = cluster.logs_of_partitions(range_.topic_partition for range_ in ranges)
+    return ranges, cluster.extended(logs, planned)
 
 
 def fit_to_logs(ranges: Iterable[OffsetRange], logs: Logs, on_data_loss: OnDataLoss) -> Plan:
@@ -251,10 +250,8 @@ def requested_ranges(batch: Batch) -> Ranges:
 def cut_into_parts(ranges: Sequence[OffsetRange], parts: int) -> list[Ranges]:
     """Cut ranges into parts of nearly equal numbers of offsets. The same input gives the same parts.
 
-    :param parts: the most parts; no part is empty, so that there are fewer where there are fewer offsets
+    :param parts: the most parts, at least 1; no part is empty, so that there are fewer where there are fewer offsets
     """
-    if parts < 1:
-        raise ConfigurationError(f"parts must be at least 1; got parts={parts}")
     total = sum(map(len, ranges))
     parts = min(parts, total)
     marks = [total * i // parts for i in range(parts + 1)] if parts else []

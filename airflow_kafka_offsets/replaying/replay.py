@@ -32,8 +32,15 @@ from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCom
 from airflow_kafka_offsets.loading.load import prefer_fenced_error
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.loading.plan import EXPIRED, find_published, is_published, log_gaps, log_planned
-from airflow_kafka_offsets.loading.stage import find_staged
+from airflow_kafka_offsets.loading.plan import (
+    EXPIRED,
+    MOST_EXPIRED,
+    expired_too_often,
+    find_files,
+    is_published,
+    log_gaps,
+    log_planned,
+)
 from airflow_kafka_offsets.loading.staging_area import clean_up
 from airflow_kafka_offsets.replaying.bounds import (
     Bounds,
@@ -46,16 +53,7 @@ from airflow_kafka_offsets.replaying.bounds import (
     resolve_bounds,
     taken_span,
 )
-from airflow_kafka_offsets.replaying.replay_batches import (
-    Replay,
-    ReplayBatch,
-    ReplayClaim,
-    ReplayedBatch,
-    batch_of,
-    plan_again,
-    record_replay,
-    refuse_double,
-)
+from airflow_kafka_offsets.replaying.replay_batches import Replay, ReplayBatch, ReplayClaim, ReplayedBatch, batch_of
 from airflow_kafka_offsets.spark.job import Launcher
 
 log = logging.getLogger(__name__)
@@ -144,7 +142,7 @@ def replay(
             reason=reason,
             who=who,
         )
-        batches = record_replay(ledger, request, cluster_id=context.cluster_id)
+        batches = request.record(ledger, cluster_id=context.cluster_id)
         if replace:
             settle_dead_letter_batches(ledger, context.table, pipeline.group_id)
         run_pending_cleanups(ledger, context.table, pipeline.group_id)
@@ -197,30 +195,34 @@ def _plan(
         log.info("Nothing to replay for group %r: no offsets within %s", pipeline.group_id, request.scenario)
         return []
     plans = plan_parts(ranges, logs, max_records, on_data_loss)
-    batches = record_replay(ledger, request, plans, cluster_id=context.cluster_id)
+    batches = request.record(ledger, plans, cluster_id=context.cluster_id)
     for planned in batches:
         log_gaps(planned.batch.gaps)
         log_planned(planned.batch, "replay")
     return batches
 
 
-def _stage_and_commit(context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLoss) -> LoadResult:
-    """Stage and commit an open batch of this or an earlier try."""
+def _stage_and_commit(
+    context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLoss, expired: int = 0
+) -> LoadResult:
+    """Stage and commit an open batch of this or an earlier try.
+
+    :param expired: how many batches of the same offsets were abandoned before
+    """
     began, batch = time.monotonic(), claim.batch
     with prefer_fenced_error(claim):
-        published = is_published(context, claim.kind, batch)
-        staged = find_staged(batch, context.recipe.fingerprint, is_published=published)
-        if staged is None and published:
-            staged = find_published(context, batch, on_data_loss)
+        staged = find_files(context, claim, batch, on_data_loss)
         again = _plan_again(context, claim, on_data_loss) if staged is None else None
         if again is None:
             try:
                 return stage_and_commit(context, claim, batch, staged, began)
-            except DataLossError:
+            except DataLossError as error:
                 again = _plan_again(context, claim, on_data_loss)
                 if again is None:
                     raise
-    return _stage_and_commit(context, again, on_data_loss)
+                if expired + 1 == MOST_EXPIRED:
+                    raise expired_too_often(batch, error) from error
+    return _stage_and_commit(context, again, on_data_loss, expired + 1)
 
 
 def _plan_again(context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLoss) -> ReplayClaim | None:
@@ -231,17 +233,17 @@ def _plan_again(context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLo
     :raises DoubleLoadError: records would be duplicated by now
     """
     batch = claim.batch
-    logs = context.cluster.logs(sorted({range_.topic for range_ in batch.ranges}))
+    logs = context.cluster.logs_of_ranges(batch.ranges)
     plan = fit_to_logs(batch.ranges, logs, on_data_loss)
     # The commit checks this again; here it saves a Spark application.
     with claim.ledger.connect() as conn:
-        refuse_double(conn, claim.ledger.tables, claim.replay, batch.ranges)
+        claim.refuse_double(conn)
     # It may have been published since it was read: then it is not abandoned.
     if not plan.gaps or is_published(context, claim.kind, batch_of(claim.ledger, claim.group_id, batch.batch_id)):
         return None
     plan = fit_to_logs(requested_ranges(batch), logs, on_data_loss)
     log.warning("Batch %d, a replay for group %r, is abandoned: %s", batch.batch_id, batch.group_id, EXPIRED)
-    again = plan_again(claim, plan, EXPIRED)
+    again = claim.plan_again(plan, EXPIRED)
     log_gaps(again.batch.gaps)
     return again
 

@@ -83,8 +83,8 @@ def refuse_double(conn: Connection, tables: Tables, replay: Replay, ranges: Sequ
 
 
 def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
+    known = group_table(conn, tables, replay.group_id)
     if replay.replace:
-        known = group_table(conn, tables, replay.group_id)
         if known is None:
             raise ConfigurationError(
                 f"replace=True removes what group {replay.group_id!r} loaded, and it has loaded nothing yet: there is "
@@ -97,7 +97,6 @@ def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges
         )
     if replay.upsert:
         return
-    known = group_table(conn, tables, replay.group_id)
     shared = TargetNames(conn).shared(known.name, replay.target) if known is not None else None
     if known is not None and shared is not None:
         raise DoubleLoadError(
@@ -125,11 +124,7 @@ def refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Seq
     earlier = conn.execute(
         sa.select(range_rows, batches.records_since_ms, batches.records_until_ms, batches.target_table)
         .join(tables.offset_batches, range_rows.c.batch_id == batches.batch_id)
-        .where(
-            of_task(tables, replay.group_id, replay.owner),
-            batches.kind == "replay",
-            batches.state != "abandoned",
-        )
+        .where(of_task(tables, replay.group_id, replay.owner), batches.kind == "replay", batches.state != "abandoned")
     ).all()
     names = TargetNames(conn)
     requested: dict[TopicPartition, list[Span]] = defaultdict(list)
@@ -182,6 +177,36 @@ class Replay:
     def target(self) -> str:
         return self.recipe.target_table
 
+    def record(self, ledger: Ledger, plans: Sequence[Plan] = (), *, cluster_id: str) -> list[ReplayBatch]:
+        """Take over the batches that an earlier try of the same task instance planned for the same replay, or else
+        write all of them ahead of its work.
+
+        Open batches of other replays of the task instance are abandoned. Parts of this replay that were abandoned
+        meanwhile are planned again. The group's row is locked, and not claimed: a running load goes on.
+
+        :param plans: of the batches; empty only takes over
+        :return: all batches of the replay; none where no try has planned it
+        :raises ClusterChangedError: the group belongs to another cluster
+        :raises DoubleLoadError: records would be duplicated
+        :raises ConfigurationError: there is nothing to replace
+        :raises OpenBatchError: another replay of the task instance may have replaced rows already
+        """
+        tables = ledger.tables
+
+        def work(conn: Connection) -> list[ReplayBatch]:
+            generation = lock_group(conn, tables, self.group_id, cluster_id)
+            # From here on the plan counts as written: no load is planned that would have the records again.
+            lock_plans(conn, tables)
+            taken = _take_over(conn, ledger, self, generation)
+            if taken or not plans:
+                return taken
+            ranges = [range_ for plan in plans for range_ in plan.ranges]
+            refuse_double(conn, tables, self, ranges)
+            refuse_overlap(conn, tables, self, ranges)
+            return [_insert(conn, ledger, self, plan, generation) for plan in plans]
+
+        return transact(ledger.engine, work)
+
 
 @dataclass(frozen=True, slots=True)
 class ReplayClaim(BatchClaim):
@@ -207,7 +232,30 @@ class ReplayClaim(BatchClaim):
         if self.replay.replace or loads_into(conn, tables, self.group_id, self.replay.target):
             lock(conn, tables, self.group_id)
         self.lock(conn)
-        refuse_double(conn, tables, self.replay, batch.ranges)
+        self.refuse_double(conn)
+
+    def refuse_double(self, conn: Connection) -> None:
+        """Check that no record of the batch will be duplicated.
+
+        :raises DoubleLoadError: a record would be
+        """
+        refuse_double(conn, self.ledger.tables, self.replay, self.batch.ranges)
+
+    def plan_again(self, plan: Plan, reason: str) -> ReplayClaim:
+        """Abandon the batch and plan another one for its offsets, in one transaction: a replay never lacks a part.
+
+        :param reason: for the history
+        :raises FencedError: a later attempt took the batch over
+        """
+        tables, batch_id = self.ledger.tables, self.batch.batch_id
+        batches = tables.offset_batches.c
+
+        def work(conn: Connection) -> ReplayClaim:
+            generation = conn.scalar(sa.select(batches.generation).where(batches.batch_id == batch_id))
+            update_open(conn, tables, batch_id, state="abandoned", reason=reason)
+            return _insert(conn, self.ledger, self.replay, plan, generation or 0)
+
+        return self.transact(work)
 
     def fenced(self, conn: Connection) -> FencedError:
         """Return the error that says which try has the batch now."""
@@ -272,61 +320,11 @@ def batch_of(ledger: Ledger, group_id: str, batch_id: int) -> Batch:
             sa.select(batches).where(batches.c.batch_id == batch_id, batches.c.consumer_group == group_id)
         ).one_or_none()
         if row is None or row.kind not in ("load", "replay"):
-            kind = (
-                f"batch {batch_id} is of kind {row.kind!r}"
-                if row is not None
-                else "the history knows none of that number"
-            )
-            raise ConfigurationError(f"Group {group_id!r} has no batch {batch_id} that loaded something: {kind}")
+            why = "the history knows none of that number"
+            if row is not None:
+                why = f"batch {batch_id} is of kind {row.kind!r}"
+            raise ConfigurationError(f"Group {group_id!r} has no batch {batch_id} that loaded something: {why}")
         return as_batch(conn, ledger.tables, row)
-
-
-def record_replay(ledger: Ledger, replay: Replay, plans: Sequence[Plan] = (), *, cluster_id: str) -> list[ReplayBatch]:
-    """Take over the batches that an earlier try of the same task instance planned for the same replay, or else write
-    all of them ahead of its work.
-
-    Open batches of other replays of the task instance are abandoned. Parts of this replay that were abandoned meanwhile
-    are planned again. The group's row is locked, and not claimed: a running load goes on.
-
-    :param plans: of the batches; empty only takes over
-    :return: all batches of the replay; none where no try has planned it
-    :raises ClusterChangedError: the group belongs to another cluster
-    :raises DoubleLoadError: records would be duplicated
-    :raises ConfigurationError: there is nothing to replace
-    :raises OpenBatchError: another replay of the task instance may have replaced rows already
-    """
-    tables = ledger.tables
-
-    def work(conn: Connection) -> list[ReplayBatch]:
-        generation = lock_group(conn, tables, replay.group_id, cluster_id)
-        # From here on the plan counts as written: no load is planned that would have the records again.
-        lock_plans(conn, tables)
-        taken = _take_over(conn, ledger, replay, generation)
-        if taken or not plans:
-            return taken
-        ranges = [range_ for plan in plans for range_ in plan.ranges]
-        refuse_double(conn, tables, replay, ranges)
-        refuse_overlap(conn, tables, replay, ranges)
-        return [_insert(conn, ledger, replay, plan, generation) for plan in plans]
-
-    return transact(ledger.engine, work)
-
-
-def plan_again(claim: ReplayClaim, plan: Plan, reason: str) -> ReplayClaim:
-    """Abandon an open batch and plan another one for its offsets, in one transaction: a replay never lacks a part.
-
-    :param reason: for the history
-    :raises FencedError: a later attempt took the batch over
-    """
-    tables = claim.ledger.tables
-    batches = tables.offset_batches
-
-    def work(conn: Connection) -> ReplayClaim:
-        generation = conn.scalar(sa.select(batches.c.generation).where(batches.c.batch_id == claim.batch.batch_id))
-        update_open(conn, tables, claim.batch.batch_id, state="abandoned", reason=reason)
-        return _insert(conn, claim.ledger, claim.replay, plan, generation or 0)
-
-    return claim.transact(work)
 
 
 def _take_over(conn: Connection, ledger: Ledger, replay: Replay, generation: int) -> list[ReplayBatch]:

@@ -26,14 +26,7 @@ from airflow_kafka_offsets.exceptions import (
     OpenBatchError,
     RewindConflictError,
 )
-from airflow_kafka_offsets.ledger.batch_rows import (
-    TaskRun,
-    current_user,
-    insert_batch,
-    of_task_instance,
-    open_batch_of,
-    update_batch,
-)
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun, current_user, insert_batch, of_task_instance, open_batch_of
 from airflow_kafka_offsets.ledger.batches import abandon_locked
 from airflow_kafka_offsets.ledger.dead_letter_batches import settle_dead_letter_batches
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock, lock_group, wait_for_group
@@ -190,19 +183,16 @@ class _Rewind:
         plan = Plan(tuple(move.as_range() for move in self.moves), tuple(gaps))
         values: dict[str, Any] = {"state": "committed", "planned_at": now, "committed_at": now}
         values |= {"scenario": preview.scenario, "reason": self.reason, "who": self.who}
-        replaced, name = {}, None
+        replaced = None
         if target is not None:
-            name = target.sink.name
             replaced = {move.topic_partition: move.reread for move in self.moves if move.reread}
-        batch = insert_batch(
-            conn, tables, group_id, self.run, preview.kind, generation, plan, replaced, target_table=name, **values
-        )
+            values["target_table"] = target.sink.name
+            values["publish_started_at"] = now if target.sink.commits_externally else None
+        batch = insert_batch(conn, tables, group_id, self.run, preview.kind, generation, plan, replaced, **values)
         if target is not None:
             publication = Publication.of(self.ledger, target, batch, preview.kind, conn=conn)
             remove = partial(publication.remove_replaced, conn)
             replace_output(conn, tables, group_id, batch.batch_id, target.sink.name, remove)
-            if publication.is_external:
-                update_batch(conn, tables, batch.batch_id, publish_started_at=now)
         offsets, groups = tables.consumed_offsets, tables.consumer_groups
         stored = [bound_partition(move.topic_partition) for move in self.moves if move.old is not None]
         if stored:
@@ -333,10 +323,10 @@ def _executed_by(
     """
     batches = tables.offset_batches.c
     last = conn.execute(
-        sa.select(batches.batch_id, batches.scenario, batches.target_table)
+        sa.select(batches.batch_id, batches.target_table, (batches.scenario == scenario).label("is_same"))
         .where(of_task_instance(tables, group_id, run), batches.kind.in_(REWIND_KINDS))
         .order_by(batches.batch_id.desc())
         .limit(1)
     ).one_or_none()
-    wanted = (scenario, target.name if target is not None else None)
-    return last.batch_id if last is not None and (last.scenario, last.target_table) == wanted else None
+    name = target.name if target is not None else None
+    return last.batch_id if last is not None and last.is_same and last.target_table == name else None

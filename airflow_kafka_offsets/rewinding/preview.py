@@ -377,15 +377,15 @@ def _checksum(content: Mapping[str, Any]) -> str:
 
 
 def _partition_as_dict(partition: PartitionRewind) -> dict[str, Any]:
-    return {
-        **{name: getattr(partition, name) for name in _PLAIN_OF_PARTITION},
+    plain = asdict(partition)
+    return plain | {
         "old": partition.old_offset,
         "new": partition.new_offset,
         "difference": partition.difference,
         "reread": partition.offsets_reread,
         "skipped": [list(span) for span in partition.skipped],
-        "old_position": asdict(partition.old) if partition.old is not None else None,
-        "new_position": asdict(partition.new) if partition.new is not None else None,
+        "old_position": plain["old"],
+        "new_position": plain["new"],
     }
 
 

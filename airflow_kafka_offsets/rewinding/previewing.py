@@ -23,12 +23,7 @@ from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.rewinding.history import (
-    state_before,
-    state_before_last_rewind,
-    with_loaded_ranges,
-    with_other_groups,
-)
+from airflow_kafka_offsets.rewinding import history
 from airflow_kafka_offsets.rewinding.preview import LookedUp, Positions, RewindPreview, decide
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
@@ -100,9 +95,9 @@ def preview_rewind(
         looked_up = request.look_up([tp for tp in partitions if tp in topic_ids], instant)
     decided = decide(scenario, partitions, state.positions, logs, looked_up)
     if state.generation:
-        decided = with_loaded_ranges(ledger, group_id, decided, logs)
+        decided = history.with_loaded_ranges(ledger, group_id, decided, logs)
     if state.generation is not None:
-        decided = with_other_groups(ledger, group_id, decided)
+        decided = history.with_other_groups(ledger, group_id, decided)
     preview = RewindPreview(
         group_id=group_id,
         cluster_id=cluster_id,
@@ -137,7 +132,7 @@ class _Request:
         if isinstance(self.scenario.value, Mapping):
             return _as_positions(self.scenario.value)
         if self.scenario.name == "undo":
-            return state_before_last_rewind(self.ledger, self.group_id, self.scope)
+            return history.state_before_last_rewind(self.ledger, self.group_id, self.scope)
         if self.scenario.name == "import" and not self.scope and not self.positions:
             return _as_positions(import_offsets(self.cluster, str(self.scenario.value)))
         return None
@@ -175,7 +170,7 @@ class _Request:
             case "import", str(consumer_group):
                 return _as_positions(import_offsets(self.cluster, consumer_group, partitions))
             case "to-batch", int(batch_id):
-                return state_before(self.ledger, self.group_id, batch_id)
+                return history.state_before(self.ledger, self.group_id, batch_id)
             case "to-group", str(other):
                 state = current_state(self.ledger, other)
                 way_out = "Its offsets mean nothing in this one; name an offset or a time."

@@ -5,7 +5,6 @@ trigger.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,10 +13,9 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_kafka_offsets.core.options import IsolationLevel, StateTables
-from airflow_kafka_offsets.core.parameters import assign, check_parsed, from_attributes, read_rendered
-from airflow_kafka_offsets.core.templates import is_rendered_later
+from airflow_kafka_offsets.core.parameters import assign, from_attributes, read_rendered
 from airflow_kafka_offsets.hooks.links import GroupLink, RewindLink
-from airflow_kafka_offsets.lag.thresholds import LAG_RULES, THRESHOLD_RULES, LagWatch
+from airflow_kafka_offsets.lag.thresholds import LagWatch
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -103,11 +101,8 @@ class KafkaLagSensor(BaseSensorOperator):
             locals()
             | {"deferrable": conf.getboolean("operators", "default_deferrable") if deferrable is None else deferrable},
         )
-        given = {field.name: getattr(self, field.name) for field in fields(LagWatch) if hasattr(self, field.name)}
-        check_parsed(given, LAG_RULES | THRESHOLD_RULES, self.template_fields)
-        if not any(is_rendered_later(given[name]) for name in THRESHOLD_RULES):
-            # Raises for thresholds that contradict each other, when the DAG is parsed.
-            self._options()
+        # Raises for what cannot work, when the DAG is parsed.
+        self._watch()
 
     def execute(self, context: Context) -> Any:
         """Wait, and return the report."""
@@ -124,9 +119,9 @@ class KafkaLagSensor(BaseSensorOperator):
             raise
         if poked.is_done:
             return poked.xcom_value
-        options = self._options()
+        watch = self._rendered_watch()
         return self.defer(
-            trigger=KafkaLagTrigger(**options.as_kwargs(), first_poll=datetime.now(UTC) + options.poll_interval),
+            trigger=KafkaLagTrigger(**watch.as_kwargs(), first_poll=datetime.now(UTC) + watch.poll_interval),
             method_name="execute_complete",
             timeout=timedelta(seconds=self.timeout),
         )
@@ -152,23 +147,21 @@ class KafkaLagSensor(BaseSensorOperator):
 
         from airflow_kafka_offsets.database.errors import translated_errors
         from airflow_kafka_offsets.exceptions import KafkaOffsetsError
-        from airflow_kafka_offsets.hooks.connections import kafka_cluster, open_database
+        from airflow_kafka_offsets.hooks.connections import kafka_cluster, open_ledger
         from airflow_kafka_offsets.hooks.metrics import emit_lag
         from airflow_kafka_offsets.lag.measure import measure_lag
-        from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
-        options = self._options()
+        watch = self._rendered_watch()
         try:
-            question = options.question()
+            question = watch.question()
             cluster = kafka_cluster(self.kafka_conn_id, self.isolation_level, timeout=_KAFKA_SECONDS)
             with (
-                open_database(self.conn_id) as engine,
+                open_ledger(self.conn_id, self.state_tables.schema, self.state_tables.prefix) as ledger,
                 translated_errors(f"The database of connection {self.conn_id!r} could not be read", ""),
             ):
-                ledger = Ledger(engine, Tables.of(self.state_tables.schema, self.state_tables.prefix))
                 report = measure_lag(ledger, cluster, question, new_group=True)
             emit_lag(stats, self.group_id, report)
-            judgement = options.judge(report)
+            judgement = watch.judge(report)
         except KafkaOffsetsError as error:
             if not error.retriable:
                 raise AirflowFailException(f"{type(error).__name__}: {error}") from error
@@ -177,7 +170,10 @@ class KafkaLagSensor(BaseSensorOperator):
         self.log.info("%s", judgement.text)
         return PokeReturnValue(is_done=bool(judgement.met), xcom_value=judgement.payload)
 
-    def _options(self) -> LagWatch:
-        thresholds = read_rendered({name: getattr(self, name) for name in THRESHOLD_RULES}, THRESHOLD_RULES)
+    def _rendered_watch(self) -> LagWatch:
+        rendered = {name: getattr(self, name) for name in self.template_fields}
+        return self._watch(**read_rendered(rendered, LagWatch.rules()))
+
+    def _watch(self, **rendered: Any) -> LagWatch:
         poll_interval = timedelta(seconds=max(self.poke_interval, _SHORTEST_SECONDS))
-        return from_attributes(LagWatch, self, poll_interval=poll_interval, **thresholds)
+        return from_attributes(LagWatch, self, poll_interval=poll_interval, **rendered)

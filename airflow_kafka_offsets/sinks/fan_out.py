@@ -123,7 +123,7 @@ class FanOut(Sink):
                 "With sink=[…], each branch has a transform of its own, as in Branch(SqlTable(…), transform=Sql(…)); "
                 f"got transform={given!r}"
             )
-        return FanOutTransform.of([branch.transform for branch in self.branches])
+        return FanOutTransform(tuple(branch.transform for branch in self.branches))
 
     @property
     def tables(self) -> tuple[DatabaseTable, ...]:

@@ -15,14 +15,7 @@ import pyarrow as pa
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.sinks.table import Dataset, Output, Table, Target
-from airflow_kafka_offsets.sinks.target_rows import (
-    BranchOutput,
-    Detail,
-    Removed,
-    ReplacedOffsets,
-    RowCount,
-    TargetRows,
-)
+from airflow_kafka_offsets.sinks.target_rows import BranchOutput, Detail, Removed, ReplacedOffsets, RowCount, TargetRows
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns, columns_of
 from airflow_kafka_offsets.writers.row_writer import ArrowWriter
 
@@ -52,11 +45,10 @@ class FanOutTable(Table):
             table.prepare(columns_of(columns, number), may_grow=may_grow) for number, table in enumerate(self.tables)
         ]
         # Of those that take rows as they are decoded: the columns of the records may be those of the target.
-        plain = [known for branch, known in zip(self.sink.branches, prepared, strict=True) if branch.transform is None]
-        names = [target.known for target in plain]
-        known = (
-            None if not names or None in names else tuple(dict.fromkeys(name for each in names for name in each or ()))
-        )
+        pairs = zip(self.sink.branches, prepared, strict=True)
+        plain = [target.known for branch, target in pairs if branch.transform is None]
+        names = dict.fromkeys(name for known in plain for name in known or ())
+        known = tuple(names) if plain and None not in plain else None
         return TargetColumns(self.sink.name, known, may_grow=may_grow)
 
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:

@@ -78,7 +78,8 @@ class FunctionSink(Sink):
         """Return the functions as they are called for a database."""
         from airflow_kafka_offsets.sinks.function_target import ConnectedFunction
 
-        return ConnectedFunction(self, engine)
+        proved = self.proved_table()
+        return ConnectedFunction(self, None if proved is None else proved.connect(engine))
 
     def uris(self, engine: Engine) -> list[str]:
         """Return the URI of the table that was named; nothing is known of what else a function writes."""

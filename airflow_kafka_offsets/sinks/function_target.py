@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection
 from sqlalchemy.engine.base import NestedTransaction
 from sqlalchemy.exc import DBAPIError, InvalidRequestError
 
@@ -22,11 +22,7 @@ from airflow_kafka_offsets.database.errors import is_outage, refusal, rolled_bac
 from airflow_kafka_offsets.database.tables import forget_reflected
 from airflow_kafka_offsets.exceptions import FunctionError, KafkaOffsetsError, RecordError
 from airflow_kafka_offsets.sinks.table import Dataset, Output, Table, Target
-from airflow_kafka_offsets.sinks.target_rows import (
-    Removed,
-    ReplacedOffsets,
-    TargetRows,
-)
+from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets, TargetRows
 from airflow_kafka_offsets.staging.rows import Record, StagedRows, TargetColumns
 from airflow_kafka_offsets.transforms.user_errors import described
 
@@ -108,19 +104,13 @@ def _refused_ends(conn: Connection, what: str, attempts: list[FunctionError]) ->
         )
         raise attempts[-1]
 
-    def on_commit(_: Connection) -> None:
-        refuse("COMMIT")
-
-    def on_rollback(_: Connection) -> None:
-        refuse("ROLLBACK, or close(),")
-
     def on_statement(_: Connection, __: Any, statement: str, *___: Any) -> None:
         if ends := _ENDS.match(statement):
             refuse(ends.group(1).upper())
 
     listeners: dict[str, Callable[..., None]] = {
-        "commit": on_commit,
-        "rollback": on_rollback,
+        "commit": lambda _: refuse("COMMIT"),
+        "rollback": lambda _: refuse("ROLLBACK, or close(),"),
         "before_cursor_execute": on_statement,
     }
     for name, listener in listeners.items():
@@ -236,10 +226,13 @@ class ReplacedRange(NamedTuple):
 
 @dataclass(frozen=True)
 class ConnectedFunction(Table):
-    """The functions for a database; see `Table`."""
+    """The functions for a database; see `Table`.
+
+    :param proved: the table that was named for `verify`; nothing is known of what else a function writes
+    """
 
     sink: FunctionSink
-    engine: Engine
+    proved: Table | None
 
     def prepare(self, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
         """Import the functions, before Spark starts.
@@ -257,21 +250,15 @@ class ConnectedFunction(Table):
 
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
         """Raise if the table that was named for `verify` holds rows of batches that the state tables do not know."""
-        if (table := self._proved_table()) is not None:
-            table.refuse_unknown_rows(conn, batches, output)
+        if self.proved is not None:
+            self.proved.refuse_unknown_rows(conn, batches, output)
 
     def rows(self, conn: Connection) -> TargetRows:
-        """Return the rows of the table that was named; nothing is known of what else a function writes."""
-        table = self._proved_table()
-        return UnknownRows(self.sink.write) if table is None else table.rows(conn)
+        """Return the rows of the table that was named."""
+        return UnknownRows(self.sink.write) if self.proved is None else self.proved.rows(conn)
 
     def datasets(self) -> Sequence[Dataset]:
-        table = self._proved_table()
-        return () if table is None else table.datasets()
-
-    def _proved_table(self) -> Table | None:
-        table = self.sink.proved_table()
-        return None if table is None else table.connect(self.engine)
+        return () if self.proved is None else self.proved.datasets()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ A target takes the rows of a batch in one of two ways.
 * It writes over the connection of the transaction that moves the positions: there is one commit.
 * It commits externally (`Sink.commits_externally`): `Table.publish` commits at the end of its block, within that
   transaction and before its COMMIT. Each publication has a number, and the target keeps the number of the last one of
-  its series with its rows. If the process dies between the two commits, `Table.state` tells the next attempt.
+  its series with its rows. If the process dies between the two commits, `Table.last_number` tells the next attempt.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -48,45 +47,6 @@ class Output(NamedTuple):
     ranges: tuple[OffsetRange, ...]
     series: str
     attempt: str = ""
-
-    def state(self, number: int | None, rows: int = 0) -> PublicationState:
-        """Return what a target knows of the batch.
-
-        :param number: of the last publication of the series in the target; None where there is none
-        :param rows: how many that publication wrote
-        """
-        if number is None or number < self.batch_id:
-            return NotPublished()
-        return Superseded(number) if number > self.batch_id else Published(rows)
-
-
-@dataclass(frozen=True, slots=True)
-class NotPublished:
-    """The target does not have the rows of a batch, and its last publication of the series is an earlier one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """The last publication of the series is that of the batch: the target has its rows.
-
-    :param rows: how many were written
-    """
-
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class Superseded:
-    """The last publication of the series is that of a later batch.
-
-    :param number: of that batch
-    """
-
-    number: int
-
-
-PublicationState = NotPublished | Published | Superseded
-"""What a target that commits externally knows of a batch."""
 
 
 class LastBatch(NamedTuple):
@@ -184,7 +144,7 @@ class Table(ABC):
     """A target with its connections: what `Sink.connect` returns.
 
     A target in the database of the positions implements `prepare`, `publish` and `rows`. One that commits externally
-    also implements `state` and `retire`.
+    also implements `last_number` and `retire`.
 
     :ivar sink: that was connected
     """
@@ -243,12 +203,11 @@ class Table(ABC):
     def last_batch(self, conn: Connection, output: Output) -> LastBatch | None:
         """Return the last batch whose rows the target has; None where it has none, or does not say.
 
-        By default, what `state` says, of a target that commits externally: the last publication of the series.
+        By default, the last publication of the series, of a target that commits externally, unless it is of an earlier
+        batch than that of the output.
         """
-        state = self.state(output) if self.sink.commits_externally else NotPublished()
-        if isinstance(state, NotPublished):
-            return None
-        return LastBatch(state.number if isinstance(state, Superseded) else output.batch_id, output.group_id)
+        number = self.last_number(output) if self.sink.commits_externally else -1
+        return LastBatch(number, output.group_id) if number >= output.batch_id else None
 
     def way_out(self, conn: Connection, batches: sa.Table, output: Output) -> str:
         """Return what to do where the target holds rows that the state tables do not know."""
@@ -290,12 +249,13 @@ class Table(ABC):
         :raises OlderLedgerError: the last publication of the series is that of a later batch
         """
 
-    def state(self, output: Output) -> PublicationState:
-        """Return whether the target has the rows of a batch. Called only where the target commits externally.
+    def last_number(self, output: Output) -> int:
+        """Return the number of the last publication of a series; -1 where there is none. The target has the rows of a
+        batch where that is its number. Called only where the target commits externally.
 
         :raises TargetError: the target does not answer
         """
-        return NotPublished()
+        return -1
 
     def retire(self, output: Output) -> list[Removed]:
         """Remove the rows of an abandoned batch if it was published, and see to it that it never will be.

@@ -22,13 +22,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_offsets.core.text import count, shortened
-from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, StagingError, TransformError
+from airflow_kafka_offsets.exceptions import (
+    ConfigurationError,
+    KafkaOffsetsError,
+    StagingError,
+    TransformError,
+    WorkerCrashError,
+)
 from airflow_kafka_offsets.formats.columns import spark_ddl
 from airflow_kafka_offsets.formats.read_schemas import with_texts
 from airflow_kafka_offsets.spark.daemon import prefer_installed_pyspark
+from airflow_kafka_offsets.spark.failures import report_failure, reported_failures
 from airflow_kafka_offsets.spark.job import Answer, Jobs, SentJob, StageJob, split_job
 from airflow_kafka_offsets.spark.progress import Display, MarkedLines, Progress, SliceNotes
-from airflow_kafka_offsets.spark.tasks import RESULT_DDL, read_arrow, report_failure, stage_slices, write_arrow
+from airflow_kafka_offsets.spark.tasks import RESULT_DDL, job_of_attempt, read_arrow, stage_slices, write_arrow
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead, StagedFile
 from airflow_kafka_offsets.transforms.columns import check_columns
@@ -54,6 +61,10 @@ _OTHER = re.compile(
 _CLOCK = re.compile(r"\bcurrent_(?:date|timestamp|time)\b|\bnow\(", re.IGNORECASE)
 
 
+# The Python process of a task ended, or the executor with it.
+_CRASH = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure")
+
+
 def main(path: str) -> int:
     """Stage the jobs that a launcher sends.
 
@@ -65,7 +76,7 @@ def main(path: str) -> int:
     lines = jobs.lines()
     # Where there is no line, the launcher is gone, and there are no jobs either.
     application = Application(json.loads(next(lines, "{}")))
-    for job in map(StageJob.from_json, lines):
+    for job in map(StageJob.from_text, lines):
         if application.is_stopped():
             jobs.answer(Answer.STOPPED)
             return 1
@@ -86,7 +97,7 @@ def _stage(application: Application, job: StageJob, display: Display) -> Answer:
     try:
         application.stage(job, display)
     except KafkaOffsetsError as error:
-        report_failure(StagingDirectory(job.staging_uri), error)
+        report_failure(job, error)
         if isinstance(error, TransformError):
             # It has the frames that are the user's.
             sys.stderr.write(f"TransformError: {error}\n")
@@ -95,9 +106,8 @@ def _stage(application: Application, job: StageJob, display: Display) -> Answer:
         return Answer.FAILED
     except Exception as error:
         # The report of a task says more than Spark's exception.
-        staging = StagingDirectory(job.staging_uri)
-        if not staging.find("failure-"):
-            report_failure(staging, failure(job.batch_id, error, job.dataframe_transform))
+        if not reported_failures(job):
+            report_failure(job, failure(job.batch_id, error, job.dataframe_transform))
             raise
         traceback.print_exc()
         return Answer.FAILED
@@ -108,7 +118,7 @@ def failure(batch_id: int, error: Exception, transform: DataFrameTransform | Non
     """Return the error for an exception that Spark raised, with the line of its text that names the cause.
 
     :return: a ConfigurationError where Spark's Python lacks a module that a task needs, a TransformError where the code
-        of a UDF of the transform raised, else a StagingError
+        of a UDF of the transform raised, a WorkerCrashError where a process of a task ended, else a StagingError
     """
     text = str(error)
     missing = re.search(r"No module named '([\w.]+)'", text)
@@ -119,6 +129,8 @@ def failure(batch_id: int, error: Exception, transform: DataFrameTransform | Non
         )
     if transform is not None and (users := from_text(f"Transform {transform.name!r}", text)) is not None:
         return users
+    if _CRASH.search(text):
+        return WorkerCrashError(f"A Python process of Spark, or its executor, ended while it staged batch {batch_id}")
     # After that line come Java's stack frames, indented, and the same again as causes.
     lines = [line for line in text.splitlines() if re.match(r"(?!Caused by|Driver stacktrace)\S", line)]
     cause = shortened(lines[-1]) if lines else type(error).__name__
@@ -177,7 +189,7 @@ class Application:
             self._context = SparkContext.getOrCreate(SparkConf().setAll(list(self._properties.items())))
         number = len(sent.job.tasks)
         files = self._context.parallelize(range(number), number).mapPartitions(
-            lambda numbers: stage_slices(sent.whole(), numbers)
+            lambda numbers: stage_slices(job_of_attempt(sent), numbers)
         )
         stage_files(sent.job, files.collect, display)
 
@@ -195,10 +207,10 @@ def run(spark: SparkSession, job: StageJob, display: Display) -> Manifest:
     tasks = spark.range(0, len(job.tasks), 1, len(job.tasks))
     if (transform := job.dataframe_transform) is None:
         staged = tasks.mapInArrow(
-            lambda numbers: write_arrow(sent.whole(), read_arrow(sent.whole(), numbers)), RESULT_DDL
+            lambda numbers: write_arrow(sent.whole(), read_arrow(job_of_attempt(sent), numbers)), RESULT_DDL
         )
     else:
-        decoded = tasks.mapInArrow(lambda numbers: read_arrow(sent.whole(), numbers), spark_ddl(job.columns))
+        decoded = tasks.mapInArrow(lambda numbers: read_arrow(job_of_attempt(sent), numbers), spark_ddl(job.columns))
         rows = transform.apply(decoded)
         check_columns(rows.columns, job.target, transform.name)
         staged = rows.mapInArrow(lambda batches: write_arrow(sent.whole(), batches), RESULT_DDL)

@@ -2,7 +2,7 @@
 is in `staging.directory`.
 
 A submitted application gets its jobs over a Unix socket, with what is secret: no file, argument or variable holds it.
-The launcher listens, in a directory that only its owner can enter, and sends lines of JSON: Spark properties, then
+The launcher listens, in a directory that only its owner can enter, and sends lines: Spark properties as JSON, then
 jobs. The application answers each job when it begins, and when it ends. It ends when the launcher closes the socket,
 and at once where that happens while a job runs: the launcher was killed, and nobody would commit what is staged.
 
@@ -13,15 +13,17 @@ Spark neither authenticates nor encrypts by default: who reads that has no secre
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
+import pickle
 import secrets
 import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache
 from itertools import chain
@@ -33,12 +35,10 @@ import pyarrow as pa
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES
 from airflow_kafka_offsets.exceptions import StagingError
-from airflow_kafka_offsets.formats.record_format import Connections, RecordFormat, from_plain, to_plain
+from airflow_kafka_offsets.formats.record_format import Connections, RecordFormat
 from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.rows import TargetColumns, schema_of, schema_text
-from airflow_kafka_offsets.transforms import transform as transforms
+from airflow_kafka_offsets.staging.rows import TargetColumns
 from airflow_kafka_offsets.transforms.transform import BatchTransform, DataFrameTransform, Transform
-from airflow_kafka_offsets.writers import row_writer as writers
 from airflow_kafka_offsets.writers.row_writer import ArrowWriter, RowWriter
 
 
@@ -63,6 +63,9 @@ class StageJob:
     :param max_record_bytes: of a record's key, value and headers; a larger record is a bad one
     :param records_are_staged: whether the records are in the staging directory, and not in Kafka
     :param idle_timeout: seconds after which a read fails that yields no record and does not reach the end of the log
+    :param decode_timeout: seconds that decoding and transforming a batch of records of a slice may take
+    :param run: how many times Spark is asked to stage it, from 1
+    :param isolated: the indexes of slices that are decoded in child processes
     :param progress_interval: seconds between two lines of progress, and between two notes of a slice
     """
 
@@ -85,6 +88,9 @@ class StageJob:
     max_dead_letters: int | None = None
     max_record_bytes: int = MAX_RECORD_BYTES
     records_are_staged: bool = False
+    decode_timeout: float = 300.0
+    run: int = 1
+    isolated: tuple[int, ...] = ()
     progress_interval: float = 5.0
     connections: Connections = field(default_factory=dict, repr=False)
 
@@ -108,30 +114,16 @@ class StageJob:
         """The transform, if Spark SQL runs it."""
         return self.transform if isinstance(self.transform, DataFrameTransform) else None
 
-    def to_json(self) -> str:
-        plain = {
-            "tasks": [[asdict(slice_) for slice_ in task] for task in self.tasks],
-            "record_format": to_plain(self.record_format),
-            "transform": transforms.to_plain(self.transform),
-            "writer": writers.to_plain(self.writer),
-            "kafka_config": dict(self.kafka_config),
-            "columns": schema_text(self.columns),
-        }
-        return json.dumps(vars(self) | plain)
+    def to_text(self) -> str:
+        """Return the job as a line, for the application, which has the same version of this package."""
+        return base64.b64encode(pickle.dumps(self)).decode()
 
     @classmethod
-    def from_json(cls, text: str) -> StageJob:
-        plain = json.loads(text)
-        table, known, required, may_grow = plain["target"]
-        plain["tasks"] = tuple(tuple(Slice(**fields) for fields in task) for task in plain["tasks"])
-        plain["target"] = TargetColumns(table, None if known is None else tuple(known), tuple(required), may_grow)
-        plain["transform"] = transforms.from_plain(plain["transform"])
-        plain["writer"] = writers.from_plain(plain["writer"])
-        plain["record_format"] = from_plain(plain["record_format"])
-        plain["columns"] = schema_of(plain["columns"])
-        plain["python_path"] = tuple(plain["python_path"])
-        plain["span_ms"] = tuple(plain["span_ms"]) if plain["span_ms"] is not None else None
-        return cls(**plain)
+    def from_text(cls, text: str) -> StageJob:
+        """Return the job that `to_text` converted."""
+        # The launcher wrote it, into a socket that only its owner can reach.
+        job: StageJob = pickle.loads(base64.b64decode(text))  # noqa: S301
+        return job
 
 
 class Launcher(Protocol):
@@ -199,7 +191,8 @@ def split_job(job: StageJob) -> SentJob:
     plain = secrets.token_bytes(_SALT_BYTES) + json.dumps(values).encode()
     half = secrets.token_bytes(len(plain))
     text = _combined(plain, half).hex()
-    StagingDirectory(job.staging_uri).write_text(SECRETS_FILE, text)
+    # The job may be sent again, into another session.
+    StagingDirectory(job.staging_uri).write_again(SECRETS_FILE, text)
     return SentJob(replace(job, kafka_config={}, connections={}), half, _digest(text))
 
 

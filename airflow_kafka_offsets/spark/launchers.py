@@ -5,12 +5,11 @@ Spark.
 from __future__ import annotations
 
 import atexit
-import shutil
 import sys
-import tempfile
 import threading
 import uuid
-from contextlib import closing
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from weakref import WeakSet
 
 from airflow_kafka_offsets.spark.driver import run, stage_here
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.package import write_package
+from airflow_kafka_offsets.spark.package import temporary_directory, write_package
 from airflow_kafka_offsets.spark.progress import display_here
 
 if TYPE_CHECKING:
@@ -66,13 +65,15 @@ class SessionLauncher:
 
 
 class InProcessLauncher:
-    """Stages jobs in this process, without Spark: few records, and no transform of DataFrames."""
+    """Stages jobs in this process, without Spark: few records, and no transform of DataFrames. They are decoded in a
+    child process: this one is Airflow's.
+    """
 
     def check(self, staging_dir: str | None) -> None:
         """Do nothing: this process has all it needs."""
 
     def __call__(self, job: StageJob) -> None:
-        stage_here(job)
+        stage_here(replace(job, isolated=tuple(slice_.index for slice_ in job.slices)))
 
     def cancel(self) -> None:
         """Do nothing: no other process stages the job."""
@@ -159,9 +160,9 @@ def _archive() -> Path:
     """Return this process's archive. It is kept until the process ends: Spark fetches it whenever an executor
     starts.
     """
-    directory = tempfile.mkdtemp(prefix="kafka-offsets-")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    return write_package(Path(directory) / "airflow_kafka_offsets.zip")
+    until_exit = ExitStack()
+    atexit.register(until_exit.close)
+    return write_package(until_exit.enter_context(temporary_directory()) / "airflow_kafka_offsets.zip")
 
 
 def _owner(spark: SparkSession) -> SparkSession | SparkContext:

@@ -4,8 +4,20 @@ socket (`job`).
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
+import tempfile
+import time
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+DIRECTORY = "kafka-offsets-job-"
+"""How the names of temporary directories begin."""
+
+_ONE_DAY_SECONDS = 86_400
 
 _ARCHIVE = "airflow_kafka_offsets.zip"
 
@@ -16,6 +28,36 @@ from airflow_kafka_offsets.spark.driver import main
 
 sys.exit(main(sys.argv[1]))
 """
+
+
+@contextmanager
+def temporary_directory(parent: str | None = None) -> Iterator[Path]:
+    """Create a directory for the block, and remove those that processes of this user have left.
+
+    A process that is killed leaves its directory, and one that Airflow forked for a task ends without any clean-up. The
+    directory of a running process is locked.
+    """
+    parent = parent or tempfile.gettempdir()
+    for left in Path(parent).glob(f"{DIRECTORY}*"):
+        with suppress(OSError), _opened(left) as descriptor:  # another user's, or locked
+            status = os.fstat(descriptor)
+            if status.st_uid == os.getuid() and time.time() - status.st_mtime > _ONE_DAY_SECONDS:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=DIRECTORY, dir=parent) as name, _opened(Path(name)) as descriptor:
+        # Where the file system has no locks, nothing is removed either.
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield Path(name)
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def write_application(directory: Path) -> tuple[Path, Path]:

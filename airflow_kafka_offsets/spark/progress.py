@@ -76,10 +76,9 @@ class MarkedLines(Display):
         self._print("\n".join(f"[kafka-offsets] {line}" for line in text.splitlines()))
 
     def progress(self, lines: Sequence[str], records: int, planned: int) -> None:
-        first, *others = lines
-        self._print(
-            "\n".join([f"[kafka-offsets {records}/{planned}] {first}", *(f"[kafka-offsets] {o}" for o in others)])
-        )
+        self._print(f"[kafka-offsets {records}/{planned}] {lines[0]}")
+        for line in lines[1:]:
+            self.line(line)
 
 
 class MarkedLine(NamedTuple):

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import shortened
-from airflow_kafka_offsets.exceptions import KafkaOffsetsError, NewFieldError, RecordError, TransformError
-from airflow_kafka_offsets.formats.columns import add_origin, format_columns
-from airflow_kafka_offsets.formats.read_schemas import has_schema_ids, schemas_read
-from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder, decoder_of
-from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError
+from airflow_kafka_offsets.formats.read_schemas import has_schema_ids
+from airflow_kafka_offsets.formats.record_format import BadRecord
+from airflow_kafka_offsets.spark.failures import report_failure
+from airflow_kafka_offsets.spark.isolation import decoding_of
+from airflow_kafka_offsets.spark.job import SentJob, StageJob
 from airflow_kafka_offsets.spark.progress import SliceReport
 from airflow_kafka_offsets.staging.arrow_files import read_records
 from airflow_kafka_offsets.staging.dead_letters import DeadLetterFile
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
-from airflow_kafka_offsets.transforms.columns import check_columns
 from airflow_kafka_offsets.transforms.transform import BatchFunction
 from airflow_kafka_offsets.writers.row_writer import STORAGE
 from airflow_kafka_offsets.writers.table_rows import RefusedRows
@@ -34,6 +33,18 @@ _NO_DEAD_LETTER = (
     ". The record becomes no dead letter, as other rows that the transform of DataFrames made of it may be written: "
     "have the transform leave such rows out, or change the column"
 )
+
+
+def job_of_attempt(sent: SentJob) -> StageJob:
+    """Return the job of an attempt of a task. Where an earlier attempt failed, maybe because its process ended, its
+    slices are decoded in child processes.
+    """
+    from pyspark import TaskContext
+
+    job, context = sent.whole(), TaskContext.get()
+    if context is None or context.attemptNumber() == 0:
+        return job
+    return replace(job, isolated=tuple(slice_.index for slice_ in job.slices))
 
 
 def stage_slices(job: StageJob, numbers: Iterable[int]) -> Iterator[StagedFile]:
@@ -76,7 +87,7 @@ def read_rows(job: StageJob, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]
             for slice_ in tasks[number]:
                 yield from read_slice(job, slice_, staging, transform)
     except KafkaOffsetsError as error:
-        report_failure(staging, error)
+        report_failure(job, error)
         raise
 
 
@@ -87,11 +98,13 @@ def read_slice(
 
     :param transform: the function of the job's transform, if that runs here
     """
-    decode = decoder_of(job.record_format, format_columns(job.columns), job.connections)
     # Dead letters hold the headers.
     with_headers = job.record_format.reads_headers or job.has_dead_letters
     report = SliceReport(slice_, staging, job.progress_interval)
-    with DeadLetterFile(staging, slice_, job.max_dead_letters, has_schema_ids(job.record_format)) as dead_letters:
+    with (
+        decoding_of(job, slice_, transform, is_isolated=slice_.index in job.isolated) as decode,
+        DeadLetterFile(staging, slice_, job.max_dead_letters, has_schema_ids(job.record_format)) as dead_letters,
+    ):
         for records in _records(job, slice_, staging, with_headers):
             usual, large = separate_large(records, job.max_record_bytes)
             if large and not job.has_dead_letters:
@@ -100,15 +113,14 @@ def read_slice(
                 # What is too large to be decoded is too large to be kept: it stays in Kafka.
                 dead_letters.add(without_contents(records), large)
             if usual.num_rows:
-                rows, bad = decode_rows(usual, decode, slice_)
+                rows, bad = decode(usual)
                 if bad and not job.has_dead_letters:
                     raise record_error(usual, bad[0], slice_)
-                if transform is not None:
-                    rows, bad = transform_rows(job, usual, Decoded(rows, bad), transform, slice_)
                 dead_letters.add(usual, bad)
-                yield rows
+                if rows.num_rows:
+                    yield rows
             report.add(records, dead_letters.count)
-    report.finish(dead_letters.file, schemas_read(job.record_format, decode))
+    report.finish(dead_letters.file, decode.schemas_read())
 
 
 def _records(job: StageJob, slice_: Slice, staging: StagingDirectory, with_headers: bool) -> Iterator[pa.RecordBatch]:
@@ -157,56 +169,6 @@ def without_contents(records: pa.RecordBatch) -> pa.RecordBatch:
     return records
 
 
-def decode_rows(records: pa.RecordBatch, decode: Decoder, slice_: Slice) -> Decoded:
-    """Decode records to rows that say which record they came from.
-
-    :param records: what `kafka.reader.read` yields
-    :raises NewFieldError: records have fields that are no columns, and none may be left out
-    """
-    try:
-        rows, bad = decode(records)
-    except NewFieldError as error:
-        offsets = records.column("offset")
-        within = f"{slice_.topic}[{slice_.partition}], offsets {offsets[0].as_py()}..{offsets[-1].as_py()}"
-        raise type(error)(f"{within}: {error}") from None
-    good = records
-    if bad:
-        is_good = [True] * records.num_rows
-        for record in bad:
-            is_good[record.row] = False
-        good = records.filter(pa.array(is_good))
-    return Decoded(add_origin(rows, good, slice_.topic, slice_.partition), bad)
-
-
-def transform_rows(
-    job: StageJob, records: pa.RecordBatch, decoded: Decoded, transform: BatchFunction, slice_: Slice
-) -> Decoded:
-    """Transform decoded rows.
-
-    :param records: what they were decoded from, bad ones included
-    :return: the rows of the result, and the bad records of decoding and transforming, in the order of the records
-    :raises TransformError: the transform failed, or some records cannot be transformed and are no dead letters
-    :raises TargetError: the target lacks columns of the result, or needs others
-    """
-    rows, refused = transform(decoded.rows)
-    name = job.batch_transform.name if job.batch_transform else ""
-    check_columns(rows.schema.names, job.target, name)
-    if not refused:
-        return Decoded(rows, decoded.bad)
-    undecoded = {record.row for record in decoded.bad}
-    places = [row for row in range(records.num_rows) if row not in undecoded]
-    bad = [record._replace(row=places[record.row]) for record in refused]
-    if not job.has_dead_letters:
-        offsets = records.column("offset")
-        raise TransformError(
-            f"Record at topic {slice_.topic!r} partition {slice_.partition} offset {offsets[bad[0].row].as_py()}, of "
-            f"the batch of offsets {offsets[0].as_py()} to {offsets[-1].as_py()}, cannot be transformed: "
-            f"{bad[0].reason}. Nothing of this batch was written and no position moved; correct the transform, or let "
-            "on_bad_record=DeadLetters() keep such records as dead letters."
-        )
-    return Decoded(rows, sorted([*decoded.bad, *bad], key=lambda record: record.row))
-
-
 def record_error(records: pa.RecordBatch, bad: BadRecord, slice_: Slice) -> RecordError:
     """Return the error that names a bad record."""
     offset = records.column("offset")[bad.row].as_py()
@@ -229,13 +191,5 @@ def write_rows(job: StageJob, rows: Iterable[pa.RecordBatch]) -> Iterator[Staged
         if refused.file is not None:
             yield refused.file
     except KafkaOffsetsError as error:
-        report_failure(staging, error)
+        report_failure(job, error)
         raise
-
-
-def report_failure(staging: StagingDirectory, error: KafkaOffsetsError) -> None:
-    """Leave an error in the staging directory, where the worker finds it: Spark passes on a traceback as text."""
-    note: dict[str, object] = {"error": type(error).__name__, "message": str(error)}
-    if isinstance(error, RecordError):
-        note |= {name: getattr(error, name) for name in ("reason", "topic", "partition", "offset")}
-    staging.write_text(f"failure-{uuid.uuid4().hex}.json", json.dumps(note))

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import base64
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -29,6 +30,13 @@ from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile
 
 REASON = f"{RESERVED_PREFIX}refused"
 """The column of staged rows that Spark's tasks could not write into a file of the target: why."""
+
+
+# The digits of decimals that floating numbers tell apart.
+_EXACT_SINGLE, _EXACT_DOUBLE = 6, 15
+
+ValueCheck = Callable[[pa.Array], dict[int, str]]
+"""Returns why which values of a column are refused, by their rows."""
 
 
 class Record(NamedTuple):
@@ -148,6 +156,7 @@ class StagedRows:
 
     :param staging: the directory of the attempt that the ledger names
     :param refused: takes what the target refuses; the first such record is an error by default
+    :ivar checks: of values that fit the types of the target, by the names of columns
     :ivar left_out: how many rows `chunks` did not yield, or had refused, since it was called last
     """
 
@@ -157,6 +166,7 @@ class StagedRows:
         self._staging = staging
         self._manifest = manifest
         self.refused = refused or RefusedRecords()
+        self.checks: Mapping[str, ValueCheck] = {}
 
     @classmethod
     def none(cls, batch_id: int) -> StagedRows:
@@ -262,6 +272,8 @@ class StagedRows:
                     arrays.append(_repeated(self._manifest.batch_id, batch.num_rows).cast(column.type))
                     continue
                 array, unfit = _fitting(batch.column(column.name), column)
+                if not unfit and column.name in self.checks:
+                    unfit = self.checks[column.name](array)
                 if unfit:
                     break
                 arrays.append(array)
@@ -354,6 +366,13 @@ def _fitting(values: pa.Array, column: pa.Field) -> tuple[pa.Array, dict[int, st
         return values, {}
     # Arrow's messages quote values.
     misfit = f"a value of type {values.type} does not fit into {column.type}"
+    if pa.types.is_decimal(values.type) and pa.types.is_floating(column.type):
+        # By their digits: Arrow rounds many decimals to another number than the nearest.
+        cast = values.cast(pa.string()).cast(column.type)
+        if values.type.precision <= (_EXACT_SINGLE if pa.types.is_float32(column.type) else _EXACT_DOUBLE):
+            return cast, {}
+        pairs = enumerate(zip(values.to_pylist(), cast.cast(pa.string()).to_pylist(), strict=True))
+        return cast, {row: misfit for row, (value, text) in pairs if value is not None and Decimal(text) != value}
     try:
         cast = values.cast(column.type)
     except pa.ArrowInvalid:
@@ -362,10 +381,14 @@ def _fitting(values: pa.Array, column: pa.Field) -> tuple[pa.Array, dict[int, st
             raise TargetError(f"Column {column.name!r}: {misfit}") from None
         return values, dict.fromkeys(unfit, misfit)
     if pa.types.is_float32(column.type) and pa.types.is_float64(values.type):
-        # Arrow silently casts a number that is too large to infinity.
-        infinite = pc.indices_nonzero(pc.and_not(pc.is_inf(cast), pc.is_inf(values))).to_pylist()
-        return cast, dict.fromkeys(infinite, misfit)
+        # Arrow silently casts a number that is too large to infinity, and one that is too small to zero.
+        lost = pc.or_(pc.and_not(pc.is_inf(cast), pc.is_inf(values)), pc.and_not(_is_zero(cast), _is_zero(values)))
+        return cast, dict.fromkeys(pc.indices_nonzero(lost).to_pylist(), misfit)
     return cast, {}
+
+
+def _is_zero(numbers: pa.Array) -> pa.Array:
+    return pc.equal(numbers, 0)
 
 
 def _fits(value: pa.Array, column: pa.Field) -> bool:

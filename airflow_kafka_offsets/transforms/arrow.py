@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_kafka_offsets.core.templates import Templated
 from airflow_kafka_offsets.exceptions import ConfigurationError, TransformError
+from airflow_kafka_offsets.transforms.transform import Transformed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_kafka_offsets.transforms.transform import BatchFunction, Transformed
+    from airflow_kafka_offsets.transforms.transform import BatchFunction
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class ArrowTransform(Templated):
     path: str
     modules: Sequence[str] = ()
     code: str = field(default="", repr=False, kw_only=True)
-    columns: str | None = field(default=None, repr=False, kw_only=True)
+    columns: pa.Schema | None = field(default=None, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str) or not isinstance(self.modules, list | tuple):
@@ -44,7 +45,6 @@ class ArrowTransform(Templated):
                 "ArrowTransform needs the import path of a function, 'package.module.function', and modules as a list "
                 f"of names; got {self.path!r} and modules={self.modules!r}"
             )
-        object.__setattr__(self, "modules", tuple(self.modules))
 
     @property
     def name(self) -> str:
@@ -62,7 +62,6 @@ class ArrowTransform(Templated):
     def prepared(self, columns: pa.Schema) -> ArrowTransform:
         from airflow_kafka_offsets.transforms.code import import_function, to_text
         from airflow_kafka_offsets.transforms.columns import known_columns
-        from airflow_kafka_offsets.transforms.columns import to_text as columns_to_text
 
         function = import_function(self.path)
         prepared = replace(self, code=to_text(self._what, function, self.modules), columns=None)
@@ -76,17 +75,15 @@ class ArrowTransform(Templated):
                 type(error).__name__,
             )
             return prepared
-        return replace(prepared, columns=columns_to_text(known_columns(_batch(self._what, result).schema, self._what)))
+        return replace(prepared, columns=known_columns(_batch(self._what, result).schema, self._what))
 
     def result(self) -> pa.Schema | None:
-        from airflow_kafka_offsets.transforms.columns import from_text
-
-        return from_text(self.columns)
+        return self.columns
 
     def function(self, columns: pa.Schema) -> BatchFunction:
         from airflow_kafka_offsets.transforms.code import from_text
 
-        return _Function(self._what, from_text(self._what, self.code), self.result())
+        return _Function(self._what, from_text(self._what, self.code), self.columns)
 
 
 def _empty(columns: pa.Schema) -> pa.RecordBatch:
@@ -116,7 +113,6 @@ class _Function:
         import pyarrow as pa
 
         from airflow_kafka_offsets.transforms.columns import cast, check_origin, known_columns, places
-        from airflow_kafka_offsets.transforms.transform import Transformed
         from airflow_kafka_offsets.transforms.user_errors import user_error
 
         try:

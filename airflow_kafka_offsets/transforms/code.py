@@ -129,11 +129,10 @@ def import_function(
     module_name, _, name = path.rpartition(".")
     if not module_name:
         raise raised_as(f"{what} is no import path; write 'package.module.function'")
-    function = getattr(_import(module_name, what, raised_as), name, None)
+    function: Callable[..., Any] | None = getattr(_import(module_name, what, raised_as), name, None)
     if not callable(function):
         raise raised_as(f"{what}: module {module_name!r} has no function {name!r}")
-    found: Callable[..., Any] = function
-    return found
+    return function
 
 
 def _import(module_name: str, what: str, raised_as: type[KafkaOffsetsError] = TransformError) -> ModuleType:
@@ -152,7 +151,10 @@ def source_files(path: str) -> list[Path]:
 
     :param path: its import path
     """
-    return _files([path.rpartition(".")[0], code_of(import_function(path)).__module__])
+    modules = dict.fromkeys([path.rpartition(".")[0], code_of(import_function(path)).__module__])
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in modules]
+    # The file of an extension module is binary, and decides as much. A built-in module has no file.
+    return [Path(file) for file in files if file is not None]
 
 
 def package_files(modules: Iterable[str]) -> list[Path]:
@@ -162,14 +164,6 @@ def package_files(modules: Iterable[str]) -> list[Path]:
     """
     sources = read_sources(_import(name, f"modules={list(modules)!r}") for name in modules)
     return [Path(source.file) for source in sources.values()]
-
-
-def _files(modules: Iterable[str | None]) -> list[Path]:
-    """Return the files of imported modules."""
-    names = [name for name in dict.fromkeys(modules) if name is not None]
-    files = [getattr(sys.modules.get(name), "__file__", None) for name in names]
-    # The file of an extension module is binary, and decides as much. A built-in module has no file.
-    return [Path(file) for file in files if file is not None]
 
 
 def code_of(function: Callable[..., Any]) -> Any:
@@ -200,7 +194,7 @@ def to_text(what: str, function: Callable[..., Any], modules: Iterable[str]) -> 
     sources = read_sources(_import(name, f"{what}: modules={list(modules)!r}") for name in modules)
     own = sys.modules.get(code_of(function).__module__)
     try:
-        with by_value([own] if own is not None and own.__name__ not in sources else []):
+        with _by_value(None if own is None or own.__name__ in sources else own):
             pickled = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise TransformError(
@@ -212,23 +206,19 @@ def to_text(what: str, function: Callable[..., Any], modules: Iterable[str]) -> 
 
 
 @contextmanager
-def by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
-    """Send what is defined in modules as code, for the duration of the block."""
+def _by_value(module: ModuleType | None) -> Iterator[None]:
+    """Send what is defined in a module as code, for the duration of the block."""
     from pyspark import cloudpickle
 
     registered = cloudpickle.cloudpickle.list_registry_pickle_by_value()  # type: ignore[no-untyped-call]
-    added = [
-        module
-        for module in dict.fromkeys(modules)
-        if module.__name__ not in registered and module.__name__ != "__main__"
-    ]
-    for module in added:
-        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    if module is None or module.__name__ in registered or module.__name__ == "__main__":
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
-        for module in added:
-            cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
+        cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def from_text(what: str, text: str) -> Callable[..., Any]:

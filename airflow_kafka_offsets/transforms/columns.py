@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -125,16 +124,6 @@ def check_origin(before: pa.RecordBatch, after: pa.RecordBatch, what: str) -> No
             raise TransformError(
                 f"{what} returns rows whose {name!r} is none of the batch's: leave it as it is, or drop it"
             )
-
-
-def to_text(columns: pa.Schema | None) -> str | None:
-    """Return columns in a form that JSON can hold."""
-    return None if columns is None else base64.b64encode(columns.serialize().to_pybytes()).decode()
-
-
-def from_text(text: str | None) -> pa.Schema | None:
-    """Return the columns that `to_text` converted."""
-    return None if text is None else pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
 def places(rows: pa.RecordBatch) -> str:

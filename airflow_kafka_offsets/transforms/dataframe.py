@@ -74,13 +74,12 @@ def call(name: str, function: Callable[..., Any], rows: DataFrame, modules: Iter
     for module in [*modules, *([own] if own is not None else [])]:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     try:
-        result = function(rows)
+        result: DataFrame = function(rows)
     except Exception as error:
         raise user_error(f"Transform {name!r}", error) from None
     if not hasattr(result, "mapInArrow"):
         raise TransformError(f"Transform {name!r} returned {type(result).__name__}, not a DataFrame")
-    frame: DataFrame = result
-    return frame
+    return result
 
 
 @dataclass(frozen=True)
@@ -99,9 +98,6 @@ class TaskBody:
     code: str = field(repr=False)
     source: str = field(repr=False)
     modules: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "modules", tuple(self.modules))
 
     @classmethod
     def of(

@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, cast
 
-from airflow_kafka_offsets.transforms.transform import BatchTransform, from_plain, to_plain
+from airflow_kafka_offsets.transforms.transform import Transformed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_kafka_offsets.formats.record_format import BadRecord
-    from airflow_kafka_offsets.transforms.transform import BatchFunction, Transformed
+    from airflow_kafka_offsets.transforms.transform import BatchFunction, BatchTransform
 
 
 @dataclass(frozen=True)
 class FanOutTransform:
     """The transforms of branches. A record that one of them refuses has a row in no branch.
 
-    :param parts: of each branch what `to_plain` returned, or None for the rows as they are
+    :param transforms: one for each branch; None for the rows as they are
     """
 
     kind: ClassVar[str] = "fan_out"
-    parts: Sequence[Mapping[str, Any] | None] = field(repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "parts", tuple(self.parts))
-
-    @classmethod
-    def of(cls, transforms: Sequence[BatchTransform | None]) -> FanOutTransform:
-        """Return the transform that applies the transforms of branches."""
-        return cls([to_plain(each) for each in transforms])
-
-    @property
-    def transforms(self) -> list[BatchTransform | None]:
-        """The transform of each branch."""
-        return [cast("BatchTransform | None", from_plain(part)) for part in self.parts]
+    transforms: tuple[BatchTransform | None, ...]
 
     @property
     def name(self) -> str:
@@ -46,8 +33,8 @@ class FanOutTransform:
         return repr([None if each is None else [each.kind, each.fingerprint()] for each in self.transforms])
 
     def prepared(self, columns: pa.Schema) -> FanOutTransform:
-        transforms = [None if each is None else each.prepared(columns) for each in self.transforms]
-        return FanOutTransform([to_plain(each) for each in [*transforms]])
+        prepared = (None if each is None else each.prepared(columns) for each in self.transforms)
+        return FanOutTransform(tuple(cast("BatchTransform | None", each) for each in prepared))
 
     def result_of(self, columns: pa.Schema) -> pa.Schema:
         """Return the columns of all branches, as far as they are known.
@@ -78,7 +65,6 @@ class _Function:
         import pyarrow as pa
 
         from airflow_kafka_offsets.staging.rows import join
-        from airflow_kafka_offsets.transforms.transform import Transformed
 
         bad: list[BadRecord] = []
         places = list(range(rows.num_rows))

@@ -11,13 +11,13 @@ from airflow_kafka_offsets.core.bisection import Run, split_at_failures
 from airflow_kafka_offsets.core.templates import Templated, holds_template
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.transforms.sql_text import RECORDS, check, resolved, with_columns
+from airflow_kafka_offsets.transforms.transform import RECORDS, Transformed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_kafka_offsets.formats.record_format import BadRecord
-    from airflow_kafka_offsets.transforms.transform import BatchFunction, Transformed
+    from airflow_kafka_offsets.transforms.transform import BatchFunction
 
 _OPTIONS = {
     # Names are quoted where they are columns; what follows AS stays as it is written.
@@ -55,13 +55,15 @@ class Sql(Templated):
     template_fields: ClassVar[tuple[str, ...]] = ("query",)
     query: str
     planned: str = field(default="", repr=False, kw_only=True)
-    columns: str | None = field(default=None, repr=False, kw_only=True)
+    columns: pa.Schema | None = field(default=None, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.query, str) or not self.query.strip():
             raise ConfigurationError(f"Sql needs the text of a SELECT from records; got {self.query!r}")
-        # Spark's driver need not have sqlglot.
         if not self.planned and not holds_template(self.query):
+            # Spark's driver need not have sqlglot.
+            from airflow_kafka_offsets.transforms.sql_text import check
+
             check(self.query)
 
     @property
@@ -78,7 +80,8 @@ class Sql(Templated):
                 "where Spark's executors run"
             )
         from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
-        from airflow_kafka_offsets.transforms.columns import known_columns, to_text
+        from airflow_kafka_offsets.transforms.columns import known_columns
+        from airflow_kafka_offsets.transforms.sql_text import check, resolved, with_columns
 
         planned = resolved(self.query, check(self.query), columns.names)
         found = self._plan(planned, columns)
@@ -86,7 +89,7 @@ class Sql(Templated):
         if dropped:
             planned = with_columns(planned, dropped)
             found = self._plan(planned, columns)
-        return replace(self, planned=planned, columns=to_text(known_columns(found, self._what)))
+        return replace(self, planned=planned, columns=known_columns(found, self._what))
 
     def _plan(self, query: str, columns: pa.Schema) -> pa.Schema:
         """Return what a text selects, as datafusion plans it.
@@ -114,14 +117,11 @@ class Sql(Templated):
         return f"Sql({shortened(self.query, 200)!r})"
 
     def result(self) -> pa.Schema | None:
-        from airflow_kafka_offsets.transforms.columns import from_text
-
-        return from_text(self.columns)
+        return self.columns
 
     def function(self, columns: pa.Schema) -> BatchFunction:
-        result = self.result()
-        assert result is not None  # see `prepared`
-        return _Function(self._what, self.planned, result)
+        assert self.columns is not None  # see `prepared`
+        return _Function(self._what, self.planned, self.columns)
 
 
 class _FailedError(Exception):
@@ -137,7 +137,6 @@ class _Function:
 
     def __call__(self, rows: pa.RecordBatch) -> Transformed:
         from airflow_kafka_offsets.formats.record_format import BadRecord
-        from airflow_kafka_offsets.transforms.transform import Transformed
 
         good: list[pa.RecordBatch] = []
         bad: list[BadRecord] = []

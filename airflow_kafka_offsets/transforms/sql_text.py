@@ -7,17 +7,16 @@ sqlglot reads the text. datafusion, which runs it, gets it as it is, but for the
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.tokens import TokenType
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RESERVED_PREFIX
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError
-
-if TYPE_CHECKING:
-    from sqlglot import exp
-
-RECORDS = "records"
-"""The name of the decoded records."""
+from airflow_kafka_offsets.transforms.transform import RECORDS
 
 # Their names are values without parentheses, too.
 _CLOCKS = {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"}
@@ -52,9 +51,6 @@ def check(query: str) -> exp.Select:
     :raises ConfigurationError: it needs more than one batch, is no SELECT from `records`, or would make other rows in a
         retry
     """
-    import sqlglot
-    from sqlglot import exp
-
     try:
         statements = [statement for statement in sqlglot.parse(query) if statement is not None]
     except sqlglot.errors.SqlglotError as error:
@@ -81,8 +77,6 @@ def check(query: str) -> exp.Select:
 
 
 def _check_source(query: str, select: exp.Select) -> None:
-    from sqlglot import exp
-
     table = _table(select)
     if not isinstance(table, exp.Table) or table.name.lower() != RECORDS or table.args.get("db") is not None:
         raise _refusal(query, f"its FROM must be {RECORDS}, the name of the decoded records, and nothing else")
@@ -97,8 +91,6 @@ def _table(select: exp.Select) -> Any:
 
 
 def _check_node(query: str, node: exp.Expression) -> None:
-    from sqlglot import exp
-
     is_parameter = isinstance(node, exp.Identifier) and not node.quoted and node.name.startswith("$")
     if isinstance(node, exp.Query):
         raise _refusal(query, f"a subquery is refused: {_WHY_BATCHES}")
@@ -111,8 +103,6 @@ def _check_node(query: str, node: exp.Expression) -> None:
 
 
 def _check_function(query: str, function: exp.Func) -> None:
-    from sqlglot import exp
-
     own = [function.name] if isinstance(function, exp.Anonymous) else function.sql_names()
     names = {name.lower() for name in own}
     if volatile := names & VOLATILE:
@@ -122,19 +112,18 @@ def _check_function(query: str, function: exp.Func) -> None:
 
 
 def _check_names(query: str, select: exp.Select) -> None:
-    from sqlglot import exp
-
     for item in select.expressions:
-        if isinstance(item, exp.Column | exp.Star):
-            continue
-        if not isinstance(item, exp.Alias):
+        if not isinstance(item, exp.Column | exp.Star | exp.Alias):
             raise _refusal(query, f"{item.sql()} needs a name: {item.sql()} AS name")
-        name = item.alias.lower()
-        if name == BATCH_ID or name.startswith(RESERVED_PREFIX):
-            raise _refusal(
-                query,
-                f"{item.alias} is a reserved name: the columns that say where a row came from are kept as they are",
-            )
+        # Of a star, those of REPLACE.
+        for alias in [item] if isinstance(item, exp.Alias) else item.find_all(exp.Alias):
+            name = alias.alias.lower()
+            if name == BATCH_ID or name.startswith(RESERVED_PREFIX):
+                raise _refusal(
+                    query,
+                    f"{alias.alias} is a reserved name: the columns that say where a row came from are kept as they "
+                    "are",
+                )
 
 
 def resolved(query: str, select: exp.Select, columns: Iterable[str]) -> str:
@@ -142,8 +131,6 @@ def resolved(query: str, select: exp.Select, columns: Iterable[str]) -> str:
 
     :param select: what `check` returned
     """
-    from sqlglot import exp
-
     declared = {name.lower(): name for name in columns}
     table = _table(select)
     names: dict[int, tuple[int, str]] = {}
@@ -168,9 +155,6 @@ def resolved(query: str, select: exp.Select, columns: Iterable[str]) -> str:
 
 def with_columns(query: str, columns: Iterable[str]) -> str:
     """Return a checked text that also selects columns."""
-    import sqlglot
-    from sqlglot.tokens import TokenType
-
     depth, before = 0, None
     for token in sqlglot.tokenize(query):
         depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)

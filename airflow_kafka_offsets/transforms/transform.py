@@ -1,19 +1,16 @@
-"""The protocols of transforms, and the table of the kinds that exist.
+"""The protocols of transforms.
 
-A transform is plain data that a DAG author writes. `prepared` adds, on the worker and before Spark starts, what other
+A DAG author writes a transform as plain data. `prepared` adds, on the worker and before Spark starts, what other
 processes need: code, and the columns of the result. There are two ways to run: a `BatchTransform` in the pass that
 decodes the records, a `DataFrameTransform` in a Spark session.
 
-To add a kind, write a module next to this one with a frozen dataclass that is one of these, and add a line to
-`TRANSFORMS`.
+To add a kind, write a frozen dataclass that is one of these, in a module that Spark's driver and executors can import.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, cast, runtime_checkable
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,14 +18,9 @@ if TYPE_CHECKING:
 
     from airflow_kafka_offsets.formats.record_format import BadRecord
 
-TRANSFORMS = {
-    "arrow": "airflow_kafka_offsets.transforms.arrow:ArrowTransform",
-    "body": "airflow_kafka_offsets.transforms.dataframe:TaskBody",
-    "dataframe": "airflow_kafka_offsets.transforms.dataframe:DataFrameFunction",
-    "fan_out": "airflow_kafka_offsets.transforms.fan_out:FanOutTransform",
-    "sql": "airflow_kafka_offsets.transforms.sql:Sql",
-}
-"""The class of each kind of transform."""
+
+RECORDS = "records"
+"""The name of the decoded records in SQL."""
 
 
 class Transformed(NamedTuple):
@@ -53,10 +45,10 @@ class BatchFunction(Protocol):
 
 @runtime_checkable
 class Transform(Protocol):
-    """A transform: a frozen dataclass whose fields JSON can hold, and gives back as they were."""
+    """A transform: a frozen dataclass that is pickled on its way to Spark."""
 
     kind: ClassVar[str]
-    """Its name in `TRANSFORMS`."""
+    """The name of the class in fingerprints of batches."""
 
     @property
     def name(self) -> str:
@@ -108,18 +100,3 @@ def as_transform(given: str | Transform | None) -> Transform | None:
     from airflow_kafka_offsets.transforms.dataframe import DataFrameFunction
 
     return DataFrameFunction(given)
-
-
-def to_plain(transform: Transform | None) -> dict[str, Any] | None:
-    """Return a transform in a form that JSON can hold."""
-    return None if transform is None else {"kind": transform.kind, **asdict(cast("Any", transform))}
-
-
-def from_plain(plain: Mapping[str, Any] | None) -> Transform | None:
-    """Return the transform that `to_plain` converted."""
-    if plain is None:
-        return None
-    fields = dict(plain)
-    module, _, name = TRANSFORMS[fields.pop("kind")].partition(":")
-    transform: Transform = getattr(import_module(module), name)(**fields)
-    return transform

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,12 +19,13 @@ from weakref import WeakKeyDictionary
 from airflow.observability import stats
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
+from airflow_kafka_offsets.core.options import ruled
+from airflow_kafka_offsets.core.parameters import DURATION
 from airflow_kafka_offsets.hooks.metrics import emit_lag, emit_poll
-from airflow_kafka_offsets.lag.thresholds import Edge, Judgement, LagWatch
+from airflow_kafka_offsets.lag.thresholds import Edge, LagWatch
 
 if TYPE_CHECKING:
-    from airflow_kafka_offsets.lag.report import LagQuestion, LagReport
-    from airflow_kafka_offsets.lag.shared_poll import PollResult, SharedPoll, StateDatabase
+    from airflow_kafka_offsets.lag.shared_poll import PollResult, SharedPoll
 
 
 # A request to Kafka that takes longer is repeated by the next poll.
@@ -34,34 +35,27 @@ _KAFKA_SECONDS = 10.0
 _polls: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], SharedPoll]] = WeakKeyDictionary()
 
 
-def prepare(watched: LagWatch) -> tuple[StateDatabase, LagQuestion, Callable[[Callable[[], object]], SharedPoll]]:
-    """Read the options, and import what a poll needs, which takes long and would block all triggers.
+def prepare(watched: LagWatch) -> Callable[..., SharedPoll]:
+    """Import what a poll needs, which takes long and would block all triggers.
 
-    :return: the state tables, what is measured, and a function that makes a poll; it takes what is called when the poll
-        ends
+    :return: a function that makes a poll; its parameter `ended` is called when the poll ends
     """
     from airflow_kafka_offsets.hooks.connections import database_engine, kafka_cluster
-    from airflow_kafka_offsets.lag.shared_poll import SharedPoll, StateDatabase
+    from airflow_kafka_offsets.lag.shared_poll import SharedPoll
 
-    tables = StateDatabase(watched.conn_id, watched.state_tables)
     cluster = partial(kafka_cluster, watched.kafka_conn_id, watched.isolation_level, timeout=_KAFKA_SECONDS)
     polled = partial(emit_poll, stats, watched.kafka_conn_id)
-    return tables, watched.question(), partial(SharedPoll, cluster, database_engine, polled=polled)
+    return partial(SharedPoll, cluster, database_engine, polled=polled, measured=partial(emit_lag, stats))
 
 
-async def watch(watched: LagWatch) -> AsyncGenerator[PollResult[Judgement] | Exception]:
+async def watch(watched: LagWatch) -> AsyncGenerator[PollResult | Exception]:
     """Generate the results of the poll that all triggers of this event loop share, without end."""
-
-    def judge(report: LagReport) -> Judgement:
-        emit_lag(stats, watched.group_id, report)
-        return watched.judge(report)
-
-    tables, question, open_poll = await asyncio.to_thread(prepare, watched)
+    open_poll = await asyncio.to_thread(prepare, watched)
     polls = _polls.setdefault(asyncio.get_running_loop(), {})
     key = watched.kafka_conn_id, watched.isolation_level
     if key not in polls:
-        polls[key] = open_poll(lambda: polls.pop(key, None))
-    async with aclosing(polls[key].results(tables, question, judge, watched.poll_interval.total_seconds())) as results:
+        polls[key] = open_poll(ended=lambda: polls.pop(key, None))
+    async with aclosing(polls[key].results(watched)) as results:
         async for result in results:
             yield result
 
@@ -142,7 +136,7 @@ class KafkaLagEventTrigger(_LagTrigger, BaseEventTrigger):
 
     templated: ClassVar[Sequence[str]] = ()
 
-    rearm_after: timedelta = timedelta(minutes=30)
+    rearm_after: timedelta = field(default=timedelta(minutes=30), metadata=ruled(DURATION))
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll without end."""

@@ -57,26 +57,18 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
     ranges, gaps, replaced = tables.offset_ranges, tables.offset_gaps, tables.replaced_output
     of_group = sa.select(batches.batch_id).where(batches.consumer_group == group_id).order_by(batches.batch_id)
     names = names_of(conn, tables, target, batches.consumer_group == group_id)
-    name = sa.case((batches.target_table.in_(names), target), else_=batches.target_table)
-    has_transform = batches.transform.is_not(None).label("has_transform")
-    takes_span = batches.records_since_ms.is_not(None).label("takes_span")
+    of_batch = (
+        sa.case((batches.target_table.in_(names), target), else_=batches.target_table).label("target_table"),
+        batches.transform.is_not(None).label("has_transform"),
+        batches.records_since_ms.is_not(None).label("takes_span"),
+        batches.publish_started_at.is_not(None).label("is_publishing"),
+    )
     place = (replaced.c.topic, replaced.c.partition)
     removed = (sa.func.sum(replaced.c.row_count), sa.func.sum(replaced.c.dead_letters))
-    dead_letter_place, offset = (
-        (dead_letters.batch_id, dead_letters.topic, dead_letters.partition),
-        dead_letters.offset_value,
-    )
+    dead_letter_place = (dead_letters.batch_id, dead_letters.topic, dead_letters.partition)
+    offset = dead_letters.offset_value
     queries = {
-        "batch": of_group.add_columns(
-            batches.kind,
-            batches.state,
-            name.label("target_table"),
-            has_transform,
-            batches.row_count,
-            takes_span,
-            batches.publish_started_at.is_not(None).label("is_publishing"),
-            batches.outputs,
-        ),
+        "batch": of_group.add_columns(batches.kind, batches.state, batches.row_count, batches.outputs, *of_batch),
         "ranges": of_group.add_columns(*ranges.c).join(ranges, ranges.c.batch_id == batches.batch_id),
         "gaps": of_group.add_columns(*gaps.c).join(gaps, gaps.c.batch_id == batches.batch_id),
         "replaced": of_group.add_columns(*place, *removed)

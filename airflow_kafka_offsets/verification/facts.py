@@ -213,16 +213,22 @@ class Span(OfPartition):
         return Slice(0, self.topic, self.partition, first, last) if first < last else None
 
 
+MOST_VIOLATIONS = 1_000
+"""How many violations are kept: a target that lost its rows has one for each partition of each batch."""
+
+
 @dataclass(slots=True)
 class Findings:
     """What the history, the positions and the counted rows of the target show.
 
-    :param violations: in the order of the history; empty where everything is as it has to be
+    :param violations: the first ones, in the order of the history
+    :param count: of all violations; 0 where everything is as it has to be
     :param spans: what can be compared with Kafka record by record
     :param uncommitted: the violations among them that are rows of batches which are not committed, by batch
     """
 
     violations: list[Violation] = field(default_factory=list)
+    count: int = 0
     partitions: int = 0
     batches: int = 0
     records: int = 0
@@ -233,14 +239,24 @@ class Findings:
     spans: list[Span] = field(default_factory=list)
     uncommitted: dict[int, Violation] = field(default_factory=dict)
 
+    def add(self, violation: Violation) -> None:
+        """Count a violation, and keep it if it is one of the first."""
+        self.count += 1
+        # Those that may be left out take no place of others.
+        if len(self.violations) - len(self.uncommitted) < MOST_VIOLATIONS:
+            self.violations.append(violation)
+
     def add_violation(
         self, text: str, tp: TopicPartition | None = None, offset: int | None = None, batch_id: int | None = None
-    ) -> None:
-        """Add a violation; its text begins with the partition."""
+    ) -> Violation:
+        """Add a violation, and return it; its text begins with the partition."""
         topic, partition = tp or (None, None)
-        self.violations.append(Violation(f"{tp}: {text}" if tp else text, topic, partition, offset, batch_id))
+        violation = Violation(f"{tp}: {text}" if tp else text, topic, partition, offset, batch_id)
+        self.add(violation)
+        return violation
 
-    def without(self, published: Collection[int]) -> list[Violation]:
-        """Return the violations but those that are rows of some batches."""
-        left_out = [violation for batch_id, violation in self.uncommitted.items() if batch_id in published]
-        return [violation for violation in self.violations if violation not in left_out]
+    def leave_out(self, published: Collection[int]) -> None:
+        """Leave out the violations that are rows of some batches."""
+        left_out = {violation for batch_id, violation in self.uncommitted.items() if batch_id in published}
+        self.violations = [violation for violation in self.violations if violation not in left_out]
+        self.count -= len(left_out)

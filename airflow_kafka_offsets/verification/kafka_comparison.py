@@ -39,8 +39,8 @@ class KafkaComparison:
 
     def run(
         self, snapshot: Snapshot, positions: Mapping[TopicPartition, Position], spans: Iterable[Span]
-    ) -> list[Violation]:
-        """Return a violation for each span of offsets with lost records.
+    ) -> Iterator[Violation]:
+        """Yield a violation for each span of offsets with lost records.
 
         :param positions: of the snapshot: later loads are not looked at
         :raises PlanningError: the cluster or a topic is not the one that was loaded
@@ -48,11 +48,13 @@ class KafkaComparison:
         conn, tables, group_id, _, rows = snapshot
         topics = sorted({tp.topic for tp in positions})
         if not topics or not rows.exists:  # then all there is are dead letters, which were counted
-            return []
+            return
         log_identity.check_cluster(group_id, cluster_of(conn, tables, group_id), self._cluster.cluster_id())
         logs = self._cluster.logs(topics)
-        log_identity.check_positions(positions, logs, topics)
-        return [violation for span in spans for violation in self._compare(snapshot, span, logs)]
+        offsets = {tp: position.offset for tp, position in positions.items()}
+        log_identity.check_positions(positions, self._cluster.extended(logs, offsets), topics)
+        for span in spans:
+            yield from self._compare(snapshot, span, logs)
 
     def _compare(
         self, snapshot: Snapshot, span: Span, logs: Mapping[TopicPartition, PartitionLog]
@@ -92,7 +94,7 @@ class KafkaComparison:
                 return
             except DataLossError:
                 tp = TopicPartition(slice_.topic, slice_.partition)
-                beginning = self._cluster.logs([slice_.topic])[tp].beginning
+                beginning = self._cluster.logs_of_partitions([tp])[tp].beginning
                 if beginning <= slice_.start:
                     raise
                 slice_ = replace(slice_, start=min(beginning, slice_.end))

@@ -67,9 +67,10 @@ class RowCounts:
                     f"{where} holds {_total(counts):,} {what} of batch {batch.batch_id}, {cause}. Their records "
                     "may be loaded again"
                 )
-                self.findings.add_violation(wrong, counts[0].topic_partition, counts[0].first, batch.batch_id)
+                place = (counts[0].topic_partition, counts[0].first, batch.batch_id)
+                violation = self.findings.add_violation(wrong, *place)
                 if counts is batch.rows and batch.state in (None, *UNFINISHED_STATES):
-                    self.findings.uncommitted[batch.batch_id] = self.findings.violations[-1]
+                    self.findings.uncommitted[batch.batch_id] = violation
 
     def _check_rows(self, batch: BatchFacts) -> None:
         """Check that the target holds exactly the rows that a committed batch wrote, and no later batch replaced."""
@@ -78,14 +79,14 @@ class RowCounts:
         if self.detail == "nothing":
             self.findings.rows += expected
             return
-        total, before = _total(batch.rows), len(self.findings.violations)
+        total, before = _total(batch.rows), self.findings.count
         self.findings.rows += total
         if self.detail == "offsets":
             for loaded in batch.ranges if batch.names_offsets else ():
                 self._check_range(batch, loaded)
             self._check_places(batch, batch.rows, f"table {self.target!r} holds rows of")
         # Where the rows of a partition are wrong, their sum is too.
-        if total != expected and len(self.findings.violations) == before:
+        if total != expected and self.findings.count == before:
             wrong = (
                 f"table {self.target!r} holds {total:,} rows of batch {batch.batch_id}, which wrote "
                 f"{batch.row_count or 0:,}"

@@ -57,7 +57,7 @@ def verify(
         the target. Those of batches with a transform are not compared. None reads the database alone
     :param isolation_level: the one that the group is loaded with; for reading again
     :param connections: what the connections of the target hold
-    :raises VerificationError: something is wrong; names the first violation, and carries all of them
+    :raises VerificationError: something is wrong; names the first violation, carries the first ones, and counts all
     :raises ConfigurationError: the state tables know no such group, or it loads into another table than one whose rows
         do not say their batch
     :raises PlanningError: the positions belong to another cluster, or to an earlier topic of the same name
@@ -75,23 +75,24 @@ def verify(
         positions = stored_positions(conn, ledger.tables, group_id)
         findings = _findings(shared, positions, replaces_rows=sink.replaces_rows)
         published = _published(ledger, sink, findings)
-        violations = [
-            *findings.without({batch.batch_id for batch in published}),
-            *_loaded_dead_letters(shared, findings),
-        ]
+        findings.leave_out({batch.batch_id for batch in published})
+        for violation in _loaded_dead_letters(shared, findings):
+            findings.add(violation)
         for other in loaded_by_others(conn, ledger.tables, group_id, sink.name):
             log.warning("The same offsets of group %r are there of another group, too: %s", group_id, other)
-        if violations and not rows.exists:
+        if findings.count and not rows.exists:
             text = (
                 f"database {engine.url.database!r} has no table {sink.name!r}: it was dropped with the rows of the "
                 "group, or the group loads into another one"
             )
-            violations.insert(0, Violation(text))
+            findings.violations.insert(0, Violation(text))
+            findings.count += 1
         # Reading Kafka again takes as long as loading did; it adds nothing where the database is proof enough.
-        if comparison is not None and not violations:
-            violations = comparison.run(shared, positions, findings.spans)
-    if violations:
-        raise VerificationError(group_id, tuple(violations))
+        if comparison is not None and not findings.count:
+            for violation in comparison.run(shared, positions, findings.spans):
+                findings.add(violation)
+    if findings.count:
+        raise VerificationError(group_id, tuple(findings.violations), findings.count)
     coverage = from_attributes(
         Coverage,
         findings,
@@ -147,8 +148,11 @@ def _findings(snapshot: Snapshot, positions: Mapping[TopicPartition, Position], 
         else:
             log.info("%r has %s, the number that was written of each batch", name, count(findings.rows, "row"))
         found.append(findings)
-    violations = list(dict.fromkeys(violation for findings in found for violation in findings.violations))
-    return replace(found[0], rows=sum(findings.rows for findings in found), violations=violations)
+    kept = [violation for findings in found for violation in findings.violations]
+    different = list(dict.fromkeys(kept))
+    # Of those that are not kept, it is not known which are the same.
+    number = sum(findings.count for findings in found) - len(kept) + len(different)
+    return replace(found[0], rows=sum(findings.rows for findings in found), violations=different, count=number)
 
 
 def _check_target(snapshot: Snapshot, *, looks_for_records: bool) -> None:

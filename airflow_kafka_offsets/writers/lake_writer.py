@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -58,8 +58,6 @@ class LakeWriter:
     :param attempt: the directory of the files
     :param key: the columns by which rows are replaced; they and those that name the record may not be null
     """
-
-    kind: ClassVar[str] = "lake"
 
     format: str
     table: str

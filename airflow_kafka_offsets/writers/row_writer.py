@@ -1,11 +1,8 @@
-"""How Spark's tasks write the rows of a batch: the protocol of row writers, the table of those that exist, and the
-writer of Arrow files in the staging directory, for a sink that writes the rows on the worker.
+"""How Spark's tasks write the rows of a batch: the protocol of row writers, and the writer of Arrow files in the
+staging directory, for a sink that writes the rows on the worker.
 
-A sink chooses the writer of its batches on the worker. It travels in the job as plain data; each Spark task writes its
-rows with it.
-
-To add a writer, write a module next to this one with a frozen dataclass that is a `RowWriter`, and add a line to
-`WRITERS`.
+A sink chooses the writer of its batches on the worker. It is pickled with the job; each Spark task writes its rows with
+it.
 """
 
 from __future__ import annotations
@@ -13,9 +10,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
-from importlib import import_module
-from typing import Any, ClassVar, Protocol, cast
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -25,12 +21,6 @@ from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.rows import split
 from airflow_kafka_offsets.writers.table_rows import RefusedRows
 
-WRITERS = {
-    "arrow": "airflow_kafka_offsets.writers.row_writer:ArrowWriter",
-    "lake": "airflow_kafka_offsets.writers.lake_writer:LakeWriter",
-}
-"""The class of each writer, by its kind."""
-
 STORAGE = "sink"
 """The name among the connections of a job under which the writer finds what it needs to reach the storage of the
 target.
@@ -38,12 +28,7 @@ target.
 
 
 class RowWriter(Protocol):
-    """How a task writes the rows of a Spark partition: a frozen dataclass whose fields JSON can hold, and gives back as
-    they were.
-    """
-
-    kind: ClassVar[str]
-    """Its name in `WRITERS`."""
+    """How a task writes the rows of a Spark partition: a frozen dataclass of plain data."""
 
     @property
     def columns(self) -> str | None:
@@ -61,7 +46,7 @@ class RowWriter(Protocol):
         """Write the rows of a Spark partition. Each attempt of a task has its own files.
 
         :param rows: record batches of one schema
-        :param storage: what the sink's `storage_options` returned: secrets are in no plain data of a writer
+        :param storage: what the sink's `storage_options` returned: a writer holds no secrets
         :param refused: takes the rows that final files cannot have
         :return: the files, complete; none where there are no rows
         :raises KafkaOffsetsError: the rows cannot be written
@@ -75,8 +60,6 @@ class ArrowWriter:
 
     :param is_fan_out: whether the rows are those of several targets, as `staging.branches` joins them
     """
-
-    kind: ClassVar[str] = "arrow"
 
     is_fan_out: bool = False
 
@@ -106,16 +89,3 @@ class ArrowWriter:
                     writers[branch].write(part)
         for branch, writer in writers.items():
             yield replace(writer.file, branch=branch)
-
-
-def to_plain(writer: RowWriter) -> dict[str, Any]:
-    """Return a writer in a form that JSON can hold."""
-    return {"kind": writer.kind, **asdict(cast("Any", writer))}
-
-
-def from_plain(plain: Mapping[str, Any]) -> RowWriter:
-    """Return the writer that `to_plain` converted."""
-    fields = dict(plain)
-    module, _, name = WRITERS[fields.pop("kind")].partition(":")
-    writer: RowWriter = getattr(import_module(module), name)(**fields)
-    return writer

@@ -12,28 +12,24 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseBusyError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.sinks.sink import Connections, Sink
-from airflow_kafka_offsets.sinks.table import Dataset, Output, PublicationState, PublishedTarget, Table, Target
+from airflow_kafka_offsets.sinks.table import Dataset, Output, PublishedTarget, Table, Target
 from airflow_kafka_offsets.sinks.target_rows import DuplicatedOffsets, Removed, RowCount, TargetRows
 
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
     import sqlalchemy as sa
-    from sqlalchemy.engine import Connection, Engine
 
     from airflow_kafka_offsets.sinks.target_rows import Batches, Detail, ReplacedOffsets
     from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
 
 _PLACE = "_batch_id, _kafka_topic, _kafka_partition, _kafka_offset"
-_PUBLICATIONS = """CREATE TABLE IF NOT EXISTS _kafka_publications
-    (target VARCHAR, series VARCHAR, number BIGINT, did VARCHAR, PRIMARY KEY (target, series))"""
 
 
 @dataclass(frozen=True)
@@ -52,14 +48,14 @@ class DuckDBTable(Sink):
     def name(self) -> str:
         return f"duckdb://{self.path}/{self.table}"
 
-    def connect(self, engine: Engine, connections: Connections | None = None) -> ConnectedTable:
+    def connect(self, engine: sa.Engine, connections: Connections | None = None) -> ConnectedTable:
         return ConnectedTable(self)
 
-    def uris(self, engine: Engine) -> list[str]:
+    def uris(self, engine: sa.Engine) -> list[str]:
         return [quote(self.name, safe=":/")]
 
     @contextmanager
-    def opened(self) -> Iterator[OpenFile]:
+    def opened(self) -> Iterator[OpenTable]:
         """Open the file, and commit at the end of the block."""
         import duckdb
 
@@ -67,8 +63,9 @@ class DuckDBTable(Sink):
         try:
             with duckdb.connect(self.path) as file:
                 file.begin()
-                file.execute(_PUBLICATIONS)
-                yield OpenFile(self, file)
+                file.execute("""CREATE TABLE IF NOT EXISTS _kafka_publications
+                    (target VARCHAR, series VARCHAR, number BIGINT, did VARCHAR, PRIMARY KEY (target, series))""")
+                yield OpenTable(self, file)
                 file.commit()
         except duckdb.TransactionException as error:
             raise DatabaseBusyError(f"Another writer of {self.name!r} was first: run the task again") from error
@@ -76,12 +73,15 @@ class DuckDBTable(Sink):
             raise TargetError(f"{self.name!r} cannot be used: {error}. Nothing was written to it") from error
 
 
-@dataclass(frozen=True)
-class OpenFile:
-    """A DuckDB file in a transaction."""
+@dataclass
+class OpenTable(Target):
+    """The table in a transaction of its file; `publish` adds the connection of the positions."""
 
     sink: DuckDBTable
     file: duckdb.DuckDBPyConnection
+    rows: int = 0
+    gone: list[Removed] = field(default_factory=list)
+    ledger: sa.Connection = field(init=False)
 
     @property
     def table(self) -> str:
@@ -97,7 +97,7 @@ class OpenFile:
         self.file.register("_columns", columns.empty_table())
         self.file.execute(f"CREATE TABLE IF NOT EXISTS {self.table} AS SELECT *, 0::BIGINT AS _batch_id FROM _columns")
 
-    def remove(self, where: str, parameters: Sequence[Any]) -> list[Removed]:
+    def delete(self, where: str, parameters: Sequence[Any]) -> list[Removed]:
         rows = f"FROM {self.table} WHERE {where}"
         counted = f"SELECT _batch_id, _kafka_topic, _kafka_partition, count(*) {rows} GROUP BY ALL ORDER BY ALL"
         found = self.file.execute(counted, parameters).fetchall()
@@ -108,13 +108,39 @@ class OpenFile:
         """Return the number of the last publication of a series, how many rows it wrote, and what it removed."""
         query = "SELECT number, did FROM _kafka_publications WHERE target = ? AND series = ?"
         found = self.file.execute(query, [self.sink.table, output.series]).fetchall()
-        number, did = (found[0][0], json.loads(found[0][1])) if found else (-1, {"rows": 0, "removed": []})
-        removed = [Removed(batch, TopicPartition(*tp), rows) for batch, tp, rows in did["removed"]]
-        return number, did["rows"], removed
+        number, did = found[0] if found else (-1, "[0, []]")
+        rows, removed = json.loads(did)
+        return number, rows, [Removed(batch, TopicPartition(*tp), count) for batch, tp, count in removed]
 
-    def take(self, output: Output, rows: int, removed: Sequence[Removed]) -> None:
-        row = [self.sink.table, output.series, output.batch_id, json.dumps({"rows": rows, "removed": removed})]
+    def take(self, output: Output) -> None:
+        row = [self.sink.table, output.series, output.batch_id, json.dumps([self.rows, self.gone])]
         self.file.execute("INSERT OR REPLACE INTO _kafka_publications VALUES (?, ?, ?, ?)", row)
+
+    def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
+        if self.columns():
+            self.file.register("_replaced", _arrow_table(self.ledger, replaced.ranges))
+            where = f"""EXISTS (FROM _replaced WHERE _kafka_offset >= start_offset AND ({_PLACE}) =
+                (batch_id, topic, partition, least(_kafka_offset, end_offset - 1)))"""
+            if replaced.span is not None:
+                where += " AND _kafka_timestamp >= ? AND _kafka_timestamp < coalesce(?, 'infinity'::TIMESTAMPTZ)"
+            self.gone = self.delete(where, replaced.span or ())
+        return self.gone
+
+    def write(self, rows: StagedRows) -> int:
+        schema, file = rows.schema(), self.file
+        if schema is None:
+            return 0
+        self.create(schema)
+        # With a transform, it is called again where a record that was refused had other rows, too.
+        self.rows = 0
+        file.execute(f"CREATE OR REPLACE TEMP TABLE _written AS FROM {self.table} LIMIT 0")
+        # In the types of the table: a value that does not fit is refused.
+        columns = file.table("_written").to_arrow_table().select([*schema.names, "_batch_id"]).schema
+        for chunk in rows.chunks(columns):
+            file.register("_chunk", chunk.rows)
+            file.execute("INSERT INTO _written BY NAME FROM _chunk")
+            self.rows += chunk.rows.num_rows
+        return self.rows
 
 
 @dataclass(frozen=True)
@@ -126,21 +152,20 @@ class ConnectedTable(Table):
     def prepare(self, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
         from airflow_kafka_offsets.staging.rows import TargetColumns
 
-        if not Path(self.sink.path).is_absolute():
+        if not self.sink.path.startswith("/"):
             raise ConfigurationError(f"path must be absolute, not {self.sink.path!r}")
         with self.sink.opened() as opened:
             if columns is not None:
                 opened.create(columns)
             known = tuple(opened.columns())
-            if not known:
-                return TargetColumns(self.sink.name, None)
-            # It adds no columns.
-            if lacking := {*_PLACE.split(", "), *(columns.names if columns is not None else ())}.difference(known):
-                raise TargetError(f"{self.sink.name!r} has no column {', '.join(sorted(lacking))}")
-        return TargetColumns(self.sink.name, known)
+        # It adds no columns.
+        lacking = {*_PLACE.split(", "), *(columns.names if columns is not None else ())}.difference(known)
+        if known and lacking:
+            raise TargetError(f"{self.sink.name!r} has no column {', '.join(sorted(lacking))}")
+        return TargetColumns(self.sink.name, known or None)
 
     @contextmanager
-    def publish(self, conn: Connection, output: Output) -> Iterator[Target]:
+    def publish(self, conn: sa.Connection, output: Output) -> Iterator[Target]:
         with self.sink.opened() as opened:
             number, rows, removed = opened.last(output)
             if number > output.batch_id:
@@ -148,31 +173,29 @@ class ConnectedTable(Table):
             if number == output.batch_id:
                 yield PublishedTarget(rows, removed)
                 return
-            target = OpenTable(opened, conn)
-            yield target
-            if target.rows:
+            opened.ledger = conn
+            yield opened
+            if opened.rows:
                 opened.file.execute(f"INSERT INTO {opened.table} BY NAME FROM _written")
-            opened.take(output, target.rows, target.gone)
+            opened.take(output)
 
-    def state(self, output: Output) -> PublicationState:
+    def last_number(self, output: Output) -> int:
         with self.sink.opened() as opened:
-            number, rows, _ = opened.last(output)
-        return output.state(number, rows)
+            return opened.last(output)[0]
 
     def retire(self, output: Output) -> list[Removed]:
         with self.sink.opened() as opened:
-            removed = opened.remove("_batch_id = ?", [output.batch_id]) if opened.columns() else []
+            removed = opened.delete("_batch_id = ?", [output.batch_id]) if opened.columns() else []
             if opened.last(output)[0] <= output.batch_id:
-                opened.take(output, 0, [])
+                opened.take(output)
         return removed
 
-    def rows(self, conn: Connection) -> DuckDBRows:
+    def rows(self, conn: sa.Connection) -> DuckDBRows:
         with self.sink.opened() as opened:
+            if not opened.columns():
+                return DuckDBRows(None, conn, False, "batches", f"There is no {self.sink.name}")
             query = f"SELECT {_PLACE} FROM {opened.table} WHERE _batch_id IS NOT NULL"
-            places = opened.file.sql(query).to_arrow_table() if opened.columns() else None
-        if places is None:
-            return DuckDBRows(None, conn, False, "batches", f"There is no {self.sink.name}")
-        return DuckDBRows(places, conn)
+            return DuckDBRows(opened.file.sql(query).to_arrow_table(), conn)
 
     def datasets(self) -> list[Dataset]:
         with self.sink.opened() as opened:
@@ -180,49 +203,12 @@ class ConnectedTable(Table):
             return [Dataset(f"duckdb://{self.sink.path}", f"main.{self.sink.table}", columns)]
 
 
-@dataclass
-class OpenTable(Target):
-    """The table in a transaction."""
-
-    opened: OpenFile
-    ledger: Connection
-    rows: int = 0
-    gone: list[Removed] = field(default_factory=list)
-
-    def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
-        if self.opened.columns():
-            self.opened.file.register("_replaced", _arrow_table(self.ledger, replaced.ranges))
-            where = f"""EXISTS (FROM _replaced WHERE _kafka_offset >= start_offset AND ({_PLACE}) =
-                (batch_id, topic, partition, least(_kafka_offset, end_offset - 1)))"""
-            span = replaced.span
-            of_time = "_kafka_timestamp >= ? AND _kafka_timestamp < coalesce(?, 'infinity'::TIMESTAMPTZ)"
-            limits = [] if span is None else [span.since, span.until]
-            self.gone = self.opened.remove(where if span is None else f"{where} AND {of_time}", limits)
-        return self.gone
-
-    def write(self, rows: StagedRows) -> int:
-        schema, file = rows.schema(), self.opened.file
-        if schema is None:
-            return 0
-        self.opened.create(schema)
-        # With a transform, it is called again where a record that was refused had other rows, too.
-        self.rows = 0
-        file.execute(f"CREATE OR REPLACE TEMP TABLE _written AS FROM {self.opened.table} LIMIT 0")
-        # In the types of the table: a value that does not fit is refused.
-        columns = file.table("_written").to_arrow_table().select([*schema.names, "_batch_id"]).schema
-        for chunk in rows.chunks(columns):
-            file.register("_chunk", chunk.rows)
-            file.execute("INSERT INTO _written BY NAME FROM _chunk")
-            self.rows += chunk.rows.num_rows
-        return self.rows
-
-
 @dataclass(frozen=True)
 class DuckDBRows(TargetRows):
     """Where the rows are from, in memory: loads need not wait for the end of `verify`."""
 
     places: pa.Table | None
-    ledger: Connection
+    ledger: sa.Connection
     exists: bool = True
     detail: Detail = "offsets"
     limit: str = ""
@@ -256,10 +242,9 @@ class DuckDBRows(TargetRows):
             return memory.execute(query, parameters).fetchall()
 
 
-def _arrow_table(ledger: Connection, query: sa.Select[Any]) -> pa.Table:
+def _arrow_table(ledger: sa.Connection, query: sa.Select[Any]) -> pa.Table:
     import pyarrow as pa
 
-    rows = [dict(row._mapping) for row in ledger.execute(query)]
     names = query.selected_columns.keys()
     schema = pa.schema([(name, pa.string() if name == "topic" else pa.int64()) for name in names])
-    return pa.Table.from_pylist(rows, schema=schema)
+    return pa.Table.from_pylist([dict(row) for row in ledger.execute(query).mappings()], schema=schema)

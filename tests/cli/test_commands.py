@@ -45,7 +45,7 @@ def test_every_command_that_prints_rows_has_every_format() -> None:
 def test_declaring_commands_imports_nothing_that_they_run_with() -> None:
     """Airflow declares them for each of its own commands too."""
     code = (
-        "import sys; from airflow_kafka_offsets.cli import get_commands; get_commands();"
+        "import sys; from airflow_kafka_offsets.cli.airflow_program import get_commands; get_commands();"
         "print(sorted({'confluent_kafka', 'pyarrow', 'pyspark', 'airflow_kafka_offsets.ledger'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)

@@ -54,4 +54,4 @@ class TestVerify:
         done = cli("verify", "loader", *DB, "--table", "target", "--output", "json")
 
         assert "is violated" in failed(done, "verify")
-        assert (done.json[0]["topic"], done.json[0]["batch_id"]) == (loaded_topic, 1)
+        assert (done.json[0]["topic"], done.json[0]["batch_id"], done.json[0]["violations"]) == (loaded_topic, 1, 1)

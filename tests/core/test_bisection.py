@@ -10,39 +10,28 @@ from airflow_kafka_offsets.core.bisection import Failure, Run, split_at_failures
 
 
 class OddError(Exception):
-    """An item fails.
-
-    :param place: of the first one, if the check names it
-    """
-
-    def __init__(self, place: int | None = None) -> None:
-        self.place = place
+    """An item fails."""
 
 
 class Check:
     """Fails where one of the items is among the bad ones; counts the calls."""
 
-    def __init__(self, bad: set[int], *, named: bool = False) -> None:
-        self.bad, self.named, self.calls = bad, named, 0
+    def __init__(self, bad: set[int]) -> None:
+        self.bad, self.calls = bad, 0
 
     def __call__(self, first: int, end: int) -> list[int]:
         assert first < end
         self.calls += 1
-        found = [index for index in range(first, end) if index in self.bad]
-        if found:
-            raise OddError(found[0] - first if self.named else None)
+        if any(index in self.bad for index in range(first, end)):
+            raise OddError
         return list(range(first, end))
 
 
-@given(st.integers(0, 3), st.lists(st.booleans(), max_size=70), st.integers(1, 10), st.booleans())
-def test_items_are_split_into_runs_that_pass_and_items_that_fail(
-    first: int, fails: list[bool], few: int, named: bool
-) -> None:
+@given(st.integers(0, 3), st.lists(st.booleans(), max_size=70), st.integers(1, 10))
+def test_items_are_split_into_runs_that_pass_and_items_that_fail(first: int, fails: list[bool], few: int) -> None:
     bad = {first + place for place, is_bad in enumerate(fails) if is_bad}
     end = first + len(fails)
-    found = list(
-        split_at_failures(first, end, Check(bad, named=named), OddError, few=few, failed_at=lambda error: error.place)
-    )
+    found = list(split_at_failures(first, end, Check(bad), OddError, few=few))
     assert {part.position for part in found if isinstance(part, Failure)} == bad
     items = [part.result if isinstance(part, Run) else [part.position] for part in found]
     assert [index for part in items for index in part] == list(range(first, end))
@@ -65,13 +54,6 @@ def test_few_items_that_fail_are_checked_one_at_a_time() -> None:
     check = Check(set(range(8)))
     list(split_at_failures(0, 8, check, OddError, few=8))
     assert check.calls == 1 + 8
-
-
-def test_a_named_failure_is_not_checked_again() -> None:
-    check = Check({4}, named=True)
-    found = list(split_at_failures(0, 5, check, OddError, failed_at=lambda error: error.place))
-    assert [type(part) for part in found] == [Run, Failure]
-    assert check.calls == 2
 
 
 def test_later_items_are_not_checked_before_the_caller_has_a_failure() -> None:

@@ -8,9 +8,8 @@ from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import StagingError, TransformError
 from airflow_kafka_offsets.formats.simple_formats import Json
+from airflow_kafka_offsets.spark.failures import report_failure
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.tasks import report_failure
-from airflow_kafka_offsets.staging.directory import StagingDirectory
 from tests.support.clients import Kafka, produce
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory
@@ -36,7 +35,7 @@ class Failing(InlineLauncher):
 
     def __call__(self, job: StageJob) -> None:
         if self.report is not None:
-            report_failure(StagingDirectory(job.staging_uri), self.report)
+            report_failure(job, self.report)
         raise RuntimeError("An error occurred while calling o42.collect.\n: Job aborted\n\tat org.apache.spark")
 
 

@@ -1,4 +1,4 @@
-"""A format that this test brings loads like any other: a class, and a line in `FORMATS`."""
+"""A format that this test brings loads like any other: a class."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets import DeadLetters, Staging
 from airflow_kafka_offsets.exceptions import ConfigurationError, DeadLetterError, RecordError
-from airflow_kafka_offsets.formats.record_format import FORMATS, BadRecord, Decoded, Decoder, RecordFormat
-from airflow_kafka_offsets.loading.load import load
-from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder, RecordFormat
 from airflow_kafka_offsets.spark.job import StageJob
 from tests.support.clients import Kafka, produce
 from tests.support.inline import InlineLauncher
@@ -67,18 +64,13 @@ class Lines:
         return decode
 
 
-class ThroughJson(InlineLauncher):
-    """Runs what a submitted application would read from its job file."""
+class ThroughText(InlineLauncher):
+    """Runs what a submitted application would get."""
 
     def __call__(self, job: StageJob) -> None:
-        copy = StageJob.from_json(job.to_json())
+        copy = StageJob.from_text(job.to_text())
         assert copy == job
         super().__call__(copy)
-
-
-@pytest.fixture(autouse=True)
-def _line_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FORMATS, Lines.kind, f"{__name__}:{Lines.__name__}")
 
 
 @pytest.fixture
@@ -89,7 +81,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
 @pytest.fixture
 def loader(kafka: Kafka, tmp_path: Path) -> Iterator[Loader]:
     engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
-    yield Loader(kafka, engine, ThroughJson())
+    yield Loader(kafka, engine, ThroughText())
     engine.dispose()
 
 
@@ -187,13 +179,3 @@ def test_a_type_that_spark_does_not_have_is_refused_before_anything_is_planned(
 def test_a_column_with_a_reserved_name_is_refused(loader: Loader, orders: str) -> None:
     with pytest.raises(ConfigurationError, match="Column '_kafka_offset' cannot be declared"):
         loader(orders, value_format=Lines("id _kafka_offset"))
-
-
-def test_a_format_without_a_line_in_the_table_is_refused_before_anything_is_planned(
-    loader: Loader, orders: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(FORMATS, Lines.kind)
-    pipeline = Pipeline(group_id="loader", topics=(orders,), value_format=LINES, sink=SqlTable("target"))
-    with pytest.raises(ConfigurationError, match="The format 'lines' is not in the table of formats"):
-        load(pipeline, kafka_config=loader.config, engine=loader.engine, launcher=loader.launcher)
-    assert not sa.inspect(loader.engine).has_table("offset_batches")

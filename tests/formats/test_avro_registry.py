@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
+import pickle
 import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -18,7 +19,7 @@ import pytest
 from airflow_kafka_offsets.exceptions import ConfigurationError, RegistryUnavailableError, StagingError
 from airflow_kafka_offsets.formats import avro_decoder, registry_format, schema_registry
 from airflow_kafka_offsets.formats.avro_format import Avro
-from airflow_kafka_offsets.formats.record_format import Decoded, from_plain, to_plain
+from airflow_kafka_offsets.formats.record_format import Decoded
 from tests.support.avro import encode, wire
 from tests.support.decoding import record_batch
 from tests.support.registry import FakeRegistry, fake_registry
@@ -50,8 +51,8 @@ def prepared(server: FakeRegistry, record_format: Avro = AVRO, *topics: str) -> 
 
 
 def decode(server: FakeRegistry, record_format: Avro, *records: bytes) -> Decoded:
-    """What a task makes of records, to which the format comes as plain data."""
-    travelled = from_plain(json.loads(json.dumps(to_plain(record_format))))
+    """What a task makes of records, to which the format is sent."""
+    travelled = pickle.loads(pickle.dumps(record_format))
     assert travelled == record_format
     assert isinstance(travelled, Avro)
     decoder = travelled.connected_decoder(travelled.columns(), {"registry": server.config})

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import pickle
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +22,7 @@ from airflow_kafka_offsets.formats import registry_format
 from airflow_kafka_offsets.formats.columns import spark_ddl
 from airflow_kafka_offsets.formats.json_schema import columns_of
 from airflow_kafka_offsets.formats.json_schema_format import JsonSchema
-from airflow_kafka_offsets.formats.record_format import Decoded, SchemaError, from_plain, to_plain
+from airflow_kafka_offsets.formats.record_format import Decoded, SchemaError
 from airflow_kafka_offsets.formats.schema_registry import Reference, RegisteredSchema
 from airflow_kafka_offsets.formats.simple_formats import Json
 from tests.support.corruption import corrupted
@@ -49,8 +50,8 @@ def prepared(server: FakeRegistry, record_format: JsonSchema = JSON_SCHEMA, *top
 
 
 def decode(server: FakeRegistry, record_format: JsonSchema, *records: bytes | None) -> Decoded:
-    """What a task makes of records, to which the format comes as plain data."""
-    travelled = from_plain(json.loads(json.dumps(to_plain(record_format))))
+    """What a task makes of records, to which the format is sent."""
+    travelled = pickle.loads(pickle.dumps(record_format))
     assert travelled == record_format
     assert isinstance(travelled, JsonSchema)
     return travelled.connected_decoder(travelled.columns(), {"registry": server.config})(record_batch(list(records)))

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import base64
 import importlib.util
-import json
 import logging
+import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ import pytest
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.formats import protobuf_schema, registry_format
 from airflow_kafka_offsets.formats.protobuf_format import Protobuf
-from airflow_kafka_offsets.formats.record_format import Decoded, from_plain, to_plain
+from airflow_kafka_offsets.formats.record_format import Decoded
 from tests.support.decoding import record_batch
 from tests.support.protobuf import compiled, decoded, given, known, own_columns, wire, zigzag
 from tests.support.registry import FakeRegistry, fake_registry
@@ -47,8 +47,8 @@ def prepared(server: FakeRegistry, record_format: Protobuf = PROTOBUF, *topics: 
 
 
 def decode(server: FakeRegistry, record_format: Protobuf, *records: bytes | None) -> Decoded:
-    """What a task makes of records, to which the format comes as plain data."""
-    travelled = from_plain(json.loads(json.dumps(to_plain(record_format))))
+    """What a task makes of records, to which the format is sent."""
+    travelled = pickle.loads(pickle.dumps(record_format))
     assert travelled == record_format
     assert isinstance(travelled, Protobuf)
     return travelled.connected_decoder(travelled.columns(), {"registry": server.config})(record_batch(list(records)))

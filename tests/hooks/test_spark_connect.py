@@ -100,6 +100,43 @@ def test_batches_of_a_load_share_a_session_that_leaves_nothing(
     assert str(spark_connect.token) not in caplog.text
 
 
+class Closed(Watching):
+    """A launcher whose session the server closes before the second job, as it closes idle ones after an hour."""
+
+    def __call__(self, job: StageJob) -> None:
+        if self.seen:
+            assert self._session is not None
+            self._session.client.release_session()
+        super().__call__(job)
+
+
+@pytest.mark.parametrize("transform", [None, f"{__name__}.{where_the_package_is.__name__}"])
+def test_a_batch_whose_session_the_server_has_closed_is_staged_in_another(
+    remote_loader: Loader,
+    topic: TopicFactory,
+    spark_connect: SparkConnectServer,
+    caplog: pytest.LogCaptureFixture,
+    transform: str | None,
+) -> None:
+    name = topic()
+    produce(remote_loader.kafka, name, names(0, 20))
+    remote_loader.launcher = launcher = Closed(spark_connect)
+
+    assert remote_loader(name, limits=Limits(max_records=10), transform=transform).rows == 20
+
+    assert_exactly_once(remote_loader.engine)
+    first, second = launcher.seen
+    assert first[0] != second[0]
+    assert "Batch 2 is staged in another session: " in caplog.text
+    assert "INVALID_HANDLE.SESSION_CLOSED" in caplog.text
+
+
+def test_no_session_is_open_while_a_load_waits_for_its_group(connect: Callable[..., SparkConnectLauncher]) -> None:
+    launcher = connect()
+    launcher.check(None)
+    assert launcher._session is None
+
+
 def test_a_transform_of_dataframes_and_the_package_travel_to_the_server(
     remote_loader: Loader, topic: TopicFactory, spark_connect: SparkConnectServer
 ) -> None:

@@ -4,23 +4,26 @@ are not.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Iterable
 
 import pytest
 
 from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.core.planning import First
+from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.start_offsets import extend_to_positions
 
 TP = TopicPartition("orders", 0)
 LAST_STABLE, HIGH_WATERMARK = 4, 7
 
 
-class OpenTransaction:
+class OpenTransaction(Cluster):
     """A cluster whose log ends in an open transaction."""
 
-    def logs(self, topics: Collection[str]) -> dict[TopicPartition, PartitionLog]:
+    def __init__(self) -> None:
+        """Ask nobody."""
+
+    def logs_of_partitions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionLog]:
         return {TP: PartitionLog(0, LAST_STABLE)}
 
     def high_watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -39,10 +42,9 @@ class OpenTransaction:
     ids=["last-stable", "within", "at-the-very-end", "truncated"],
 )
 def test_a_log_ends_at_a_position_of_which_it_has_all_records(how: str, offset: int, end: int) -> None:
-    cluster: Any = OpenTransaction()
     positions = {TP: Position(offset)} if how == "stored" else {}
     start = {TP: First(offset, "group")} if how == "first" else {}
 
-    extended = extend_to_positions(cluster, {TP: PartitionLog(0, LAST_STABLE)}, positions, start)
+    extended = extend_to_positions(OpenTransaction(), {TP: PartitionLog(0, LAST_STABLE)}, positions, start)
 
     assert extended == {TP: PartitionLog(0, end)}

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
 from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaUnavailableError
+from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaUnavailableError, ReadError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.config import mismatch
+from airflow_kafka_offsets.kafka.errors import refused_connection
 from airflow_kafka_offsets.kafka.reader import consumer_config, read
 from devstack.certificates import Authority
 from devstack.process import free_port
@@ -140,3 +143,51 @@ def test_a_broker_that_is_not_there_is_no_wrong_configuration(secured_kafka: Sec
     config = loader(secured_kafka) | {"bootstrap.servers": f"127.0.0.1:{free_port()}"}
     with pytest.raises(KafkaUnavailableError, match="Connection refused"):
         Cluster(config, timeout=1).cluster_id()
+
+
+@pytest.fixture
+def with_token() -> Config:
+    """The configuration of a client that gets its tokens from a server that is down."""
+    return {
+        "bootstrap.servers": f"127.0.0.1:{free_port()}",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.client.id": "loader",
+        "sasl.oauthbearer.client.secret": "loader-secret",
+        "sasl.oauthbearer.token.endpoint.url": f"http://127.0.0.1:{free_port()}/token",
+    }
+
+
+def test_a_server_of_tokens_that_is_down_is_no_wrong_configuration(with_token: Config) -> None:
+    with pytest.raises(KafkaUnavailableError, match="Failed to acquire SASL OAUTHBEARER token") as raised:
+        Cluster(with_token, timeout=1).cluster_id()
+    assert raised.value.retriable
+
+
+def test_executors_wait_for_a_server_of_tokens(with_token: Config) -> None:
+    config = consumer_config(with_token, "g", "read_committed")
+    with pytest.raises(ReadError, match="Failed to acquire SASL OAUTHBEARER token") as raised:
+        list(read(Slice(0, "orders", 0, 0, 10), config, idle_timeout=1))
+    assert raised.value.retriable
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "text", "settings"),
+    [
+        ("OAUTHBEARER", "SASL OAUTHBEARER authentication failed (principal=loader): invalid_token", "oauthbearer"),
+        ("OAUTHBEARER", "Unsupported SASL mechanism: broker's supported mechanisms: PLAIN", "oauthbearer"),
+        ("OAUTHBEARER", "Failed to acquire SASL OAUTHBEARER token: HTTP error 503: Service Unavailable", None),
+        ("GSSAPI", "SASL authentication error: Authentication failed due to invalid credentials", "kerberos"),
+        ("GSSAPI", "Failed to initialize SASL authentication: No Kerberos credentials available", None),
+        (None, "Failed to initialize SASL authentication: No Kerberos credentials available", None),
+        ("PLAIN", "Failed to initialize SASL authentication: nothing", "username"),
+    ],
+)
+def test_only_the_answer_of_a_broker_is_final(mechanism: str | None, text: str, settings: str | None) -> None:
+    config = {"bootstrap.servers": "kafka:9092"} | ({} if mechanism is None else {"sasl.mechanism": mechanism})
+    refused = refused_connection(config, KafkaError(KafkaError._AUTHENTICATION, text))
+    if settings is None:
+        assert refused is None
+    else:
+        assert re.search(f"correct sasl.mechanism, sasl.{settings}", str(refused))

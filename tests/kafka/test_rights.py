@@ -22,7 +22,7 @@ from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.producer import Outgoing, send
 from airflow_kafka_offsets.lag.measure import measure_lag
 from airflow_kafka_offsets.lag.report import LagQuestion
-from airflow_kafka_offsets.lag.thresholds import Thresholds
+from airflow_kafka_offsets.lag.thresholds import LagWatch
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.after_commit import mirror_stored
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
@@ -103,7 +103,7 @@ def look(trial: Trial) -> None:
     question = LagQuestion("loader", {trial.topic: None}, times=True)
     report = measure_lag(Ledger(loader.engine), loader.cluster, question, new_group=True)
     # The group's partitions have errors, or its lag is known: what a sensor makes of it.
-    assert Thresholds(min_lag=3).compare(report).met
+    assert LagWatch(group_id="loader", conn_id="warehouse", min_lag=3).judge(report).met
     preview_rewind(
         "loader",
         Scenario.of("to-earliest"),
@@ -118,7 +118,7 @@ def headroom(trial: Trial) -> None:
     loader = trial.loader
     question = LagQuestion("loader", {trial.topic: None}, times=True)
     report = measure_lag(Ledger(loader.engine), loader.cluster, question, new_group=True)
-    assert Thresholds(min_headroom=timedelta(days=400)).compare(report).met
+    assert LagWatch(group_id="loader", conn_id="warehouse", min_headroom=timedelta(days=400)).judge(report).met
 
 
 def import_commits(trial: Trial) -> None:

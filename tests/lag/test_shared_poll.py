@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets.lag.report import LagQuestion
-from airflow_kafka_offsets.lag.shared_poll import SharedPoll, StateDatabase
+from airflow_kafka_offsets.lag.shared_poll import SharedPoll
+from airflow_kafka_offsets.lag.thresholds import LagWatch
 from devstack.process import wait_until
 
 SECONDS = 30.0
@@ -50,8 +51,9 @@ def test_a_database_that_is_being_read_when_the_last_watcher_leaves_is_left_too(
         raise AssertionError("not to be asked: the database has not answered")
 
     async def test() -> None:
-        poll = SharedPoll(no_cluster, open_engine, ended=lambda: None, polled=lambda *_: None)
-        results = poll.results(StateDatabase("warehouse"), LagQuestion("loader"), lambda report: report, 0.01)
+        poll = SharedPoll(no_cluster, open_engine, lambda: None, lambda *_: None, lambda *_: None)
+        soon = timedelta(seconds=0.01)
+        results = poll.results(LagWatch(group_id="loader", conn_id="warehouse", min_lag=1, poll_interval=soon))
         first = asyncio.ensure_future(anext(results))
         assert await asyncio.to_thread(reached.wait, SECONDS)
         first.cancel()

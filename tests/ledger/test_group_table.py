@@ -22,7 +22,7 @@ from airflow_kafka_offsets.ledger.group_table import GroupTable, group_table, ke
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.replaying.replay_batches import Replay, record_replay
+from airflow_kafka_offsets.replaying.replay_batches import Replay
 from tests.support.ledgers import written
 
 GROUP, CLUSTER, TOPIC_ID = "loader", "MkU3OEVBNTcwNTJENDM2Qg", "vVZ4aDWLQP2NkY0pxyHJYA"
@@ -78,7 +78,7 @@ class Warehouse:
             recipe=Recipe(target, None, "fingerprint"),
             replace=replace,
         )
-        (planned,) = record_replay(self.ledger, wanted, [Plan((offsets(start, end),))], cluster_id=CLUSTER)
+        (planned,) = wanted.record(self.ledger, [Plan((offsets(start, end),))], cluster_id=CLUSTER)
         self.commit(planned, planned.batch, {TopicPartition("orders", 0): RangeRead(end - start)})
         return planned.batch.batch_id
 

@@ -11,12 +11,20 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import IntegrityError
 
-from airflow_kafka_offsets.exceptions import FencedError, GroupBusyError, LedgerError
+from airflow_kafka_offsets.exceptions import (
+    DatabaseBusyError,
+    DatabaseUnavailableError,
+    FencedError,
+    GroupBusyError,
+    LedgerError,
+)
+from airflow_kafka_offsets.ledger import install
 from airflow_kafka_offsets.ledger.batches import open_batch
 from airflow_kafka_offsets.ledger.claims import claim_group
 from airflow_kafka_offsets.ledger.install import create_missing, initialize, statements
 from airflow_kafka_offsets.ledger.migrations import RENAMED_COLUMNS
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
+from devstack.mariadb import MariaDbServer
 from tests.support.ledgers import CLUSTER, FIRST_LOAD, FIRST_TRY, MINUTE, OTHER_RUN, RECIPE, SECOND_TRY
 from tests.support.mariadb import do, select
 
@@ -167,3 +175,44 @@ class TestClaims:
             assert conn.scalar(sa.select(groups.c.epoch)) == 2
             with pytest.raises(FencedError):
                 held.lock(conn)
+
+
+class TestTheLockOfChanges:
+    def test_without_it_nothing_is_changed(
+        self, mariadb_engine: Engine, mariadb: MariaDbServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        taken: list[str] = []
+
+        @sa.event.listens_for(mariadb_engine, "before_cursor_execute")
+        def take(conn: object, cursor: object, statement: str, parameters: dict[str, str], *_: object) -> None:
+            if "get_lock" in statement and not taken:
+                taken.append(next(value for value in parameters.values() if isinstance(value, str)))
+                assert other.execute(f"SELECT get_lock('{taken[0]}', 0)")
+
+        monkeypatch.setattr(install, "_LOCK_SECONDS", 0)
+        with mariadb.connect() as connection, connection.cursor() as other:
+            with pytest.raises(DatabaseBusyError, match=r"Another process has been changing .*lock 'airflow_kafka"):
+                initialize(Ledger(mariadb_engine))
+            assert sa.inspect(mariadb_engine).get_table_names() == []
+        assert initialize(Ledger(mariadb_engine))
+
+    @staticmethod
+    def kill_at(engine: Engine, mariadb: MariaDbServer, part: str) -> None:
+        """Kill the session once, before a statement."""
+        killed: list[str] = []
+
+        @sa.event.listens_for(engine, "before_cursor_execute")
+        def kill(conn: object, cursor: object, statement: str, *_: object) -> None:
+            if part in statement and not killed:
+                killed.append(statement)
+                mariadb.execute(f"KILL {conn.connection.dbapi_connection.thread_id()}")  # type: ignore[attr-defined]
+
+    @pytest.mark.parametrize("part", ["get_lock", "CREATE TABLE consumed_offsets", "INSERT", "release_lock"])
+    def test_a_session_that_is_killed_meanwhile_is_an_outage(
+        self, mariadb_engine: Engine, mariadb: MariaDbServer, part: str
+    ) -> None:
+        self.kill_at(mariadb_engine, mariadb, part)
+        with pytest.raises(DatabaseUnavailableError, match="The state tables could not be created"):
+            initialize(Ledger(mariadb_engine))
+        initialize(Ledger(mariadb_engine))
+        assert initialize(Ledger(mariadb_engine)) is False

@@ -99,6 +99,12 @@ def test_missing_or_old_java_is_said_in_one_line(tmp_path: Path, monkeypatch: py
         ("s3://SECRET@bucket/staging", "must not hold credentials"),
         ("gs://SECRET@bucket/staging", "must not hold credentials"),
         ("abfss://lake@account.dfs.core.windows.net/staging?sv=2026&sig=SECRET", "must not hold credentials"),
+        (
+            "abfss://lake@account.dfs.core.windows.net/staging?tenant_id=t&client_id=c&client_secret=SECRET",
+            "takes no options but",
+        ),
+        ("s3://bucket/staging?secret_key=SECRET", "takes no options but"),
+        ("file:///staging?nosuch", "takes no options but"),
         ("abfss://account:SECRET@account.dfs.core.windows.net/lake/staging", "must not hold credentials"),
     ],
 )
@@ -112,9 +118,15 @@ def test_a_staging_directory_that_cannot_work_is_refused(
 
 
 @pytest.mark.parametrize(
-    "staging_dir", ["gs://anonymous@lake/staging", "abfss://lake@account.dfs.core.windows.net/staging"]
+    "staging_dir",
+    [
+        "gs://anonymous@lake/staging?scheme=http&endpoint_override=127.0.0.1:1&retry_limit_seconds=60",
+        "abfss://lake@account.dfs.core.windows.net/staging?client_id=of-the-machine",
+        "s3://bucket/staging?region=eu-west-1&endpoint_override=minio:9000",
+        "hdfs://namenode/staging?user=loader",
+    ],
 )
-def test_the_container_of_a_staging_directory_on_azure_is_no_login(staging_dir: str) -> None:
+def test_a_staging_directory_without_a_login_is_taken(staging_dir: str) -> None:
     Loader(MemoryLog(), sa.create_engine("sqlite://"), None).pipeline(
         ["orders"], staging=Staging(dir=staging_dir)
     ).check()

@@ -12,7 +12,9 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets import DeadLetters, Staging
 from airflow_kafka_offsets.exceptions import RecordError, StagingError
+from airflow_kafka_offsets.loading import staging_area
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.staging.directory import StagingDirectory
 from tests.support.clients import Kafka, produce
 from tests.support.inline import Fails
 from tests.support.loads import Loader, TopicFactory, names
@@ -76,6 +78,46 @@ class TestCleanUp:
             conn.execute(sa.text("UPDATE offset_batches SET state = 'abandoned' WHERE batch_id = 1"))
         inline_loader(other, group_id="other", sink=SqlTable("other"), **options)
         assert list(staging.iterdir()) == []
+
+    def test_a_load_starts_and_cleans_up_where_more_directories_are_left_than_a_statement_has_parameters(
+        self, inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        name = topic()
+        produce(inline_loader.kafka, name, names(0, 5))
+        left = [(number, StagingDirectory(str(tmp_path / self.NAME.format(number)))) for number in range(1, 66_001)]
+        monkeypatch.setattr(staging_area, "_directories", lambda root: left)
+        removed: list[str] = []
+        monkeypatch.setattr(StagingDirectory, "remove", lambda self: removed.append(self.uri))
+        monkeypatch.setattr(staging_area, "_last_written", lambda directory, now: now - timedelta(days=8))
+
+        assert inline_loader(name, staging=Staging(dir=str(tmp_path))).rows == 5
+
+        assert 400 < len(removed) <= 501
+
+    def test_a_load_that_may_not_remove_directories_tries_it_once(
+        self,
+        inline_loader: Loader,
+        topic: TopicFactory,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        name = topic()
+        produce(inline_loader.kafka, name, names(0, 5))
+        for number in range(10):
+            (tmp_path / self.NAME.format(number)).mkdir()
+
+        def refuse(directory: StagingDirectory) -> None:
+            raise PermissionError("AccessDenied")
+
+        monkeypatch.setattr(StagingDirectory, "remove", refuse)
+        staging = Staging(dir=str(tmp_path), retention=timedelta(microseconds=1))
+
+        assert inline_loader(name, staging=staging).rows == 5
+
+        warnings = [message for message in caplog.messages if "could not be removed: AccessDenied" in message]
+        # The other is that of the batch.
+        assert len(warnings) == 2
 
 
 def test_code_that_changed_between_two_tries_is_warned_about(

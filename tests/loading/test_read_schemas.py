@@ -25,6 +25,8 @@ from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.replaying.replay import replay
 from airflow_kafka_offsets.sinks.sql.connected_table import SqlTarget
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.spark.job import Launcher
+from airflow_kafka_offsets.spark.launchers import InProcessLauncher
 from tests.support.avro import encode, wire
 from tests.support.clients import Kafka, producer
 from tests.support.inline import InlineLauncher
@@ -90,9 +92,11 @@ def forget(registry: FakeRegistry) -> None:
     registry.subjects.clear()
 
 
+@pytest.mark.parametrize("launcher", [InlineLauncher, InProcessLauncher], ids=["here", "in child processes"])
 def test_ids_and_texts_of_values_and_keys_are_stored_with_each_batch(
-    loader: Loader, registry: FakeRegistry, orders: str
+    loader: Loader, registry: FakeRegistry, orders: str, launcher: type[Launcher]
 ) -> None:
+    loader.launcher = launcher()
     registry.register("elsewhere", V2)
     registry.register(f"{orders}-key", '"long"')
     key = wire(3, encode("long", 5))

@@ -72,7 +72,7 @@ class TestWhatTheApplicationReports:
             def close(self) -> None: ...
 
             def __call__(self, job: StageJob) -> None:
-                directory.write_text("failure-1.json", json.dumps(note))
+                directory.write_text("failure-1-1.json", json.dumps(note))
                 raise OSError("exit status 1")
 
         planned = batch(RANGE)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets import Staging
-from airflow_kafka_offsets.exceptions import RecordError
+from airflow_kafka_offsets.exceptions import DatabaseUnavailableError, RecordError, TopicRecreatedError
 from airflow_kafka_offsets.formats.simple_formats import Json
 from devstack.kafka import KafkaBroker
 from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory, names, rows
 
 pytestmark = pytest.mark.server
+
+stage = import_module("airflow_kafka_offsets.loading.stage")
 
 
 @pytest.fixture
@@ -75,6 +79,51 @@ def test_missing_files_are_staged_anew(
     assert list(staging.iterdir()) == []
 
 
+def test_files_of_a_batch_that_could_not_be_marked_as_staged_are_committed(
+    inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 10))
+
+    def unavailable(*_: object) -> NoReturn:
+        raise DatabaseUnavailableError("Lock wait timeout exceeded")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage, "mark_staged", unavailable)
+        with pytest.raises(DatabaseUnavailableError):
+            inline_loader(name)
+    assert rows(inline_loader.engine, "SELECT state FROM offset_batches") == [("planned",)]
+
+    assert inline_loader(name).rows == 10
+
+    assert len(inline_loader.launcher.jobs) == 1, "the staged files were not used"
+    assert rows(inline_loader.engine, "SELECT state, records, staged_at IS NULL FROM offset_batches") == [
+        ("committed", 10, False)
+    ]
+
+
+def test_files_of_a_planned_batch_whose_topic_was_recreated_are_not_committed(
+    inline_loader: Loader, kafka: Any, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 10))
+
+    def killed(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage, "finish_attempt", killed)
+        with pytest.raises(KeyboardInterrupt):
+            inline_loader(name)
+    kafka.delete(name)
+    kafka.create(name, 1, {})
+    produce(kafka, name, names(100, 10))
+
+    with pytest.raises(TopicRecreatedError):
+        inline_loader(name)
+    assert rows(inline_loader.engine, "SELECT state FROM offset_batches") == [("planned",)]
+
+
 @pytest.mark.parametrize("location", ["{staged}", "nosuch://bucket/batch-1", "{precious}"])
 def test_unreadable_or_foreign_directory_is_left_and_staged_again(
     inline_loader: Loader,
@@ -103,7 +152,7 @@ def test_unreadable_or_foreign_directory_is_left_and_staged_again(
 
     assert inline_loader(name, staging=Staging(dir=str(staging))).rows == 10
 
-    assert f"in {uri} cannot be read, and it is staged again" in caplog.text
+    assert (f"in {uri} cannot be read, and it is staged again" in caplog.text) == (uri == str(staged))
     assert (f"{uri} of batch 1 is left as it is" in caplog.text) == (uri != str(staged))
     assert sorted(precious.iterdir()) == [precious / "file", precious / "manifest.json"]
     assert list(staging.iterdir()) == ([] if uri == str(staged) else [staged])

@@ -28,7 +28,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(connections, "kafka_config", lambda _: {"bootstrap.servers": "localhost:9092"})
     # Nothing is loaded here, and there are no state tables to ask.
     monkeypatch.setattr(base, "outcome", lambda *_, **__: {"batches": []})
-    monkeypatch.setattr(connections, "open_database", lambda _: nullcontext())
+    monkeypatch.setattr(connections, "open_ledger", lambda *_: nullcontext(SimpleNamespace(engine=None)))
     return stopped
 
 

@@ -203,11 +203,11 @@ def test_other_operators_render_theirs() -> None:
 def test_thresholds_of_a_sensor_are_rendered() -> None:
     given: dict[str, Any] = {"task_id": "wait", "group_id": "g", "conn_id": "{{ params.table }}"}
     sensor = rendered(KafkaLagSensor, **given, min_lag="{{ params.number }}", max_lag="{{ params.none }}")
-    options = sensor._options()
+    options = sensor._rendered_watch()
     assert (options.min_lag, options.max_lag, options.conn_id) == (5, None, "orders")
 
     with pytest.raises(ConfigurationError, match=r"min_lag must be a whole number of offsets .*; got min_lag='orders'"):
-        rendered(KafkaLagSensor, **given, min_lag="{{ params.table }}")._options()
+        rendered(KafkaLagSensor, **given, min_lag="{{ params.table }}")._rendered_watch()
     with pytest.raises(ConfigurationError, match="got min_lag='5'"):
         KafkaLagSensor(task_id="wait", group_id="g", conn_id="warehouse", min_lag="5")
     with pytest.raises(ConfigurationError, match=r"^per_partition is not templated"):

@@ -25,17 +25,13 @@ GROUP, BATCH = of_group("loader"), of_group("loader", batch=1)
 # Airflow, so that only who may read the connection sees the group.
 ROUTES = {
     "/": ({}, (200, 200, 200)),
-    "/groups": ({}, (200, 200, 200)),
     "/dags/{dag_id}": ({}, (200, 200, 200)),
-    "/dags/{dag_id}/groups": ({}, (200, 200, 200)),
     "/static/{name}": ({}, (200, 200, 200)),
     "/group": (GROUP, (404, 404, 200)),
-    "/group/now": (GROUP, (404, 404, 200)),
     "/group/history": (GROUP, (404, 404, 200)),
     "/batch": (BATCH, (404, 404, 200)),
     "/dead-letters": (GROUP, (404, 404, 200)),
     "/verification": (GROUP, (404, 404, 200)),
-    "/verification/now": (GROUP, (404, 404, 200)),
     "/rewind": (GROUP, (404, 404, 403)),
 }
 # Those that change something: the answers where the DAG of the group is one that all may read and the editor and the
@@ -85,11 +81,11 @@ def test_users_get_what_their_role_may_see(web: Web, orders: str) -> None:
 
 
 def test_a_group_of_a_readable_dag_is_shown_to_a_viewer(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "loader</a>" not in web.get("/groups", "viewer").text
+    assert "loader</a>" not in web.get("/", "viewer").text
 
     monkeypatch.setattr(web.auth_manager, "get_authorized_dag_ids", lambda **_: {"shop"})
 
-    assert "loader</a>" in web.get("/groups", "viewer").text
+    assert "loader</a>" in web.get("/", "viewer").text
     for page, query in (("/group", GROUP), ("/batch", BATCH), ("/dead-letters", GROUP)):
         assert web.get(page, "viewer", **query).status_code == 200
 
@@ -140,7 +136,6 @@ def test_a_dag_needs_its_own_right(web: Web, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(web.auth_manager, "is_authorized_dag", lambda **_: False)
 
     assert web.get("/dags/shop", "operator").status_code == 403
-    assert web.get("/dags/shop/groups", "operator").status_code == 403
 
 
 def test_a_connection_of_another_team_is_no_business_of_a_user(
@@ -151,18 +146,18 @@ def test_a_connection_of_another_team_is_no_business_of_a_user(
     monkeypatch.setattr(web.auth_manager, "get_authorized_dag_ids", lambda **_: {"shop"})
     monkeypatch.setattr(access, "_team_of", lambda conn_id: "red")
 
-    assert "loader" not in web.get("/groups", "viewer").text
+    assert "loader" not in web.get("/", "viewer").text
     assert web.get("/group", "viewer", **GROUP).status_code == 404
     for teams, status in (["blue"], 404), (["red"], 200):
         client = web.client("viewer", teams=teams)
         assert client.get(f"{PREFIX}/group", params=GROUP).status_code == status
 
 
-def test_a_url_opens_no_connection_that_nobody_registered(web: Web) -> None:
-    def refuse(conn_id: str) -> None:
+def test_a_url_opens_no_connection_that_nobody_registered(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(conn_id: str, *_: object) -> None:
         raise AssertionError(conn_id)
 
-    object.__setattr__(web.readings.connections, "database", refuse)
+    monkeypatch.setattr(web.readings, "ledger", refuse)
 
     assert web.get("/group", **of_group("loader", "other")).status_code == 404
     assert web.get("/group", **of_group("loader", schema="other")).status_code == 404

@@ -10,7 +10,7 @@ import pytest
 from airflow_kafka_offsets.dead_letters.selection import Excerpt
 from airflow_kafka_offsets.lag.report import LagReport, PartitionLag
 from airflow_kafka_offsets.ledger.overview import BatchSummary, GroupSummary
-from airflow_kafka_offsets.plugin.group_rows import Level, group_row, headroom_share, in_order
+from airflow_kafka_offsets.plugin.group_rows import Level, group_row, headroom_share
 from airflow_kafka_offsets.plugin.problems import Problem
 from airflow_kafka_offsets.plugin.rendering import duration, text_of
 from airflow_kafka_offsets.plugin.sources import Source
@@ -51,25 +51,25 @@ def test_headroom_is_the_share_of_the_retention_that_is_left(
     report: LagReport, share: float | None, level: Level
 ) -> None:
     assert headroom_share(report.partitions) == share
-    assert group_row(WAREHOUSE, GROUP, report, None).level is level
+    assert group_row(WAREHOUSE, GROUP, report).level is level
 
 
 def test_an_open_batch_needs_attention_while_nobody_holds_the_group() -> None:
     left = replace(GROUP, open=LOAD)
 
-    assert group_row(WAREHOUSE, left, lag(0, 24), None).level is Level.WARNING
-    assert group_row(WAREHOUSE, replace(left, held_by="dag 'shop'"), lag(0, 24), None).level is Level.OK
+    assert group_row(WAREHOUSE, left, lag(0, 24)).level is Level.WARNING
+    assert group_row(WAREHOUSE, replace(left, held_by="dag 'shop'"), lag(0, 24)).level is Level.OK
 
 
 def test_an_unknown_lag_needs_attention() -> None:
-    row = group_row(WAREHOUSE, GROUP, None, Problem("does not answer"))
+    row = group_row(WAREHOUSE, GROUP, Problem("does not answer"))
 
     assert (row.level, row.reasons) == (Level.WARNING, ("lag unknown",))
 
 
 def test_groups_that_need_attention_come_first() -> None:
     rows = [
-        group_row(WAREHOUSE, replace(GROUP, group_id=name), report, None)
+        group_row(WAREHOUSE, replace(GROUP, group_id=name), report)
         for name, report in {
             "b": lag(0, 24),
             "a": lag(0, 24),
@@ -79,7 +79,13 @@ def test_groups_that_need_attention_come_first() -> None:
         }.items()
     ]
 
-    assert [row.group.group_id for row in in_order(rows)] == ["lost", "tight", "late", "a", "b"]
+    assert [row.group.group_id for row in sorted(rows, key=lambda row: row.order)] == [
+        "lost",
+        "tight",
+        "late",
+        "a",
+        "b",
+    ]
 
 
 def test_durations_have_two_units() -> None:

@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.plugin import background
 from airflow_kafka_offsets.plugin.sources import RegisteredTask, Source
 from devstack.airflow import AirflowHome
@@ -41,7 +41,7 @@ def test_the_table_has_what_a_group_needs(web: Web, orders: str) -> None:
 def test_a_batch_that_nobody_finishes_needs_attention(web: Web, loader: Loader, orders: str) -> None:
     leave_open(loader, orders)
 
-    page = web.get("/groups").text
+    page = web.get("/").text
 
     assert '<tr class="warning"' in page
     assert "batch 2 is open, and no run holds the group" in page
@@ -121,7 +121,7 @@ def test_a_broker_that_is_down_is_a_state_of_the_page(web: Web, orders: str, mon
     def down(conn_id: str) -> None:
         raise KafkaUnavailableError(f"10.1.2.3:9092 does not answer to {CANARY}")
 
-    object.__setattr__(web.readings.connections, "cluster", down)
+    monkeypatch.setattr(web.readings, "cluster", down)
     monkeypatch.setattr(web.auth_manager, "get_authorized_dag_ids", lambda **_: {"shop"})
 
     for path, query in (("/", {}), ("/group", of_group("loader"))):
@@ -138,29 +138,29 @@ def test_a_database_that_does_not_answer_delays_no_other(
 ) -> None:
     monkeypatch.setattr(background, "PATIENCE_SECONDS", 0.2)
     web = Web(readings({"dead": postgres_engine, "warehouse": postgres_engine}, kafka))
-    real, end = web.readings.connections.database, threading.Event()
+    real, end = web.readings.ledger, threading.Event()
 
     @contextmanager
-    def database(conn_id: str) -> Iterator[Engine]:
+    def ledger(conn_id: str, schema: str | None, prefix: str) -> Iterator[Ledger]:
         if conn_id == "dead":
             end.wait()
-        with real(conn_id) as engine:
-            yield engine
+        with real(conn_id, schema, prefix) as opened:
+            yield opened
 
-    object.__setattr__(web.readings.connections, "database", database)
+    monkeypatch.setattr(web.readings, "ledger", ledger)
 
-    while "group=loader" not in (page := web.get("/groups").text):
+    while "group=loader" not in (page := web.get("/").text):
         pass
 
     assert "The database of connection &#39;dead&#39; has not answered yet" in page
     end.set()
 
 
-def test_an_error_of_a_database_shows_no_secret(web: Web, orders: str) -> None:
-    def database(conn_id: str) -> None:
+def test_an_error_of_a_database_shows_no_secret(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ledger(conn_id: str, *_: object) -> None:
         raise OperationalError("SELECT 1", {}, Exception(f"no route to {conn_id}"), connection_invalidated=True)
 
-    object.__setattr__(web.readings.connections, "database", database)
+    monkeypatch.setattr(web.readings, "ledger", ledger)
 
     assert "cannot be read: no route to warehouse" in web.get("/").text.replace("&#39;", "'")
     assert "no route" not in web.get("/", "viewer").text
@@ -221,7 +221,7 @@ def test_500_groups_take_a_few_queries(airflow_home: AirflowHome, postgres_engin
     sa.event.listen(postgres_engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
     web = Web(readings({"warehouse": postgres_engine}, kafka))
 
-    page = web.get("/groups").text
+    page = web.get("/").text
 
     assert page.count("<tr class=") == 500
     # For the table and for the lag, each with the check of the version.

@@ -66,7 +66,7 @@ def test_violations_are_shown(web: Web, orders: str, postgres_engine: Engine) ->
     click(web)
 
     assert ended(web).outcome == "wrong"
-    assert "batch 1" in web.get("/verification/now", "viewer", **GROUP).text
+    assert "batch 1" in web.get("/verification", "viewer", **GROUP).text
 
 
 def test_one_of_a_group_runs_at_a_time(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,3 @@ class TestCut:
         begun = OffsetRange("t", 0, 0, 10, 10, ID, "replay", leader_epoch=3)
 
         assert [[each.leader_epoch for each in part] for part in cut_into_parts([begun], 2)] == [[3], [None]]
-
-    def test_no_parts_are_refused(self) -> None:
-        with pytest.raises(ConfigurationError, match="got parts=0"):
-            cut_into_parts([one(0, 0, 3)], 0)

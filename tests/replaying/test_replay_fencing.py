@@ -14,7 +14,7 @@ from airflow_kafka_offsets.exceptions import FencedError
 from airflow_kafka_offsets.ledger.batches import begin_staging, mark_staged
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.replaying.replay_batches import Replay, ReplayClaim, plan_again, record_replay
+from airflow_kafka_offsets.replaying.replay_batches import Replay, ReplayClaim
 from tests.support.ledgers import CLUSTER, FIRST_TRY, GROUP, RECIPE, T0, Database, offset_range, written
 
 REPLAY = Replay(group_id=GROUP, owner=FIRST_TRY, scenario="offsets 0..10", recipe=RECIPE)
@@ -33,7 +33,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
 def claimed(db: Database, try_number: int) -> ReplayClaim:
     """Plan the replay as its first try does, or take it over as a later one does."""
     replay = replace(REPLAY, owner=replace(FIRST_TRY, try_number=try_number))
-    (claim,) = record_replay(db.ledger, replay, [PLAN] if try_number == 1 else (), cluster_id=CLUSTER)
+    (claim,) = replay.record(db.ledger, [PLAN] if try_number == 1 else (), cluster_id=CLUSTER)
     assert isinstance(claim, ReplayClaim)
     return claim
 
@@ -47,7 +47,7 @@ def test_a_try_that_was_taken_over_writes_nothing(db: Database, step: str) -> No
     steps: dict[str, Callable[[ReplayClaim], object]] = {
         "begin_staging": lambda claim: begin_staging(claim, claim.batch, "/staging/1", RECIPE),
         "mark_staged": lambda claim: mark_staged(claim, claim.batch, 10),
-        "plan_again": lambda claim: plan_again(claim, PLAN, "records expired"),
+        "plan_again": lambda claim: claim.plan_again(PLAN, "records expired"),
         "commit": lambda claim: commit_batch(
             claim, claim.batch, written({}, write if claim is first else db.write_a_row)
         ),

@@ -22,7 +22,7 @@ from airflow_kafka_offsets.ledger.batch_rows import Recipe, current_user
 from airflow_kafka_offsets.ledger.batches import open_batch, record_plan
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
 from airflow_kafka_offsets.ledger.groups import read_generation
-from airflow_kafka_offsets.replaying.replay_batches import Replay, ReplayClaim, record_replay
+from airflow_kafka_offsets.replaying.replay_batches import Replay, ReplayClaim
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from tests.support.ledgers import written
 from tests.support.warehouse import (
@@ -232,7 +232,7 @@ class TestOpenBatch:
 
     def test_abandoning_a_replay_does_not_disturb_a_load(self, loaded: Warehouse) -> None:
         replay = Replay(group_id=GROUP, owner=REWINDER, scenario="0..5", recipe=Recipe("elsewhere", None, "f"))
-        (planned,) = record_replay(loaded.ledger, replay, [Plan((OffsetRange(*T0, 0, 5, 5, ID),))], cluster_id=CLUSTER)
+        (planned,) = replay.record(loaded.ledger, [Plan((OffsetRange(*T0, 0, 5, 5, ID),))], cluster_id=CLUSTER)
         held, batch = loaded.plan({T0: 30})
         abandon_batch(GROUP, planned.batch.batch_id, engine=loaded.engine, tables=loaded.tables, who="ana@host")
 

@@ -15,7 +15,7 @@ from airflow_kafka_offsets.ledger.batch_rows import Recipe
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
 from airflow_kafka_offsets.ledger.positions import RangeRead, read_positions
 from airflow_kafka_offsets.ledger.replaced_output import replace_output
-from airflow_kafka_offsets.replaying.replay_batches import Replay, ReplayClaim, record_replay
+from airflow_kafka_offsets.replaying.replay_batches import Replay, ReplayClaim
 from airflow_kafka_offsets.rewinding.history import (
     count_removed,
 )
@@ -189,9 +189,8 @@ class TestReplace:
         replay = Replay(
             group_id=GROUP, owner=REWINDER, scenario="5..15", recipe=Recipe("output", None, "f"), replace=True
         )
-        (planned,) = record_replay(
+        (planned,) = replay.record(
             loaded.ledger,
-            replay,
             [Plan((OffsetRange(*T0, 5, 15, 15, ID, "replay"),))],
             cluster_id=CLUSTER,
         )

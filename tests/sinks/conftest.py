@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets import FunctionSink
+from devstack.mariadb import MariaDbServer
 from tests.support import functions
 from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory, names
@@ -54,3 +55,11 @@ def function(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Any]], 
         return functions.sink("of_test")
 
     return as_sink
+
+
+@pytest.fixture(params=["load", "insert"])
+def way(request: pytest.FixtureRequest, mariadb: MariaDbServer) -> Iterator[str]:
+    """LOAD DATA LOCAL, and what is done where the server does not allow it."""
+    mariadb.execute(f"SET GLOBAL local_infile = {int(request.param == 'load')}")
+    yield request.param
+    mariadb.execute("SET GLOBAL local_infile = 1")

@@ -1,6 +1,4 @@
-"""Loads into Postgres databases of other encodings, and whose sessions have other settings: equal values, or a named
-refusal.
-"""
+"""Loads into databases of other encodings, and whose sessions have other settings: equal values, or a named refusal."""
 
 from __future__ import annotations
 
@@ -26,7 +24,8 @@ from airflow_kafka_offsets.verification.verify import verify
 from devstack.postgres import PostgresServer
 from tests.support.clients import Kafka, produce, producer
 from tests.support.inline import InlineLauncher
-from tests.support.loads import Loader, TopicFactory, rows
+from tests.support.loads import Loader, TopicFactory, names, rows
+from tests.support.mariadb import do
 from tests.support.sessions import ODD_SETTINGS, altered
 
 pytestmark = pytest.mark.server
@@ -242,7 +241,7 @@ def test_where_it_holds_all_characters_they_are_there(
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
 @pytest.mark.parametrize(
     ("encoding", "reason"),
-    [("LATIN1", r"caf\xe9 costs \u20ac"), ("UTF8", "café costs €"), ("SQL_ASCII", "café costs €")],
+    [("LATIN1", r"café costs \u20ac"), ("UTF8", "café costs €"), ("SQL_ASCII", r"caf\xe9 costs \u20ac")],
 )
 def test_a_reason_that_the_database_cannot_hold_is_escaped(
     kafka: Kafka, topic: TopicFactory, database: str, engine: Engine, reason: str, monkeypatch: pytest.MonkeyPatch
@@ -268,3 +267,21 @@ def test_a_reason_that_the_database_cannot_hold_is_escaped(
     pipeline = loader_of(kafka, engine).pipeline([name], value_format=Json("id BIGINT"))
     assert replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=engine) == [Replayed(1, 0, 0, 1, 2)]
     assert rows(engine, "SELECT error FROM dead_letters") == [(reason,)]
+
+
+@pytest.mark.parametrize("character_set", ["ucs2", "utf16", "latin1"])
+def test_topics_in_another_character_set_can_be_verified(
+    mariadb_engine: Engine, kafka: Kafka, topic: TopicFactory, character_set: str
+) -> None:
+    name, load = topic(), loader_of(kafka, mariadb_engine)
+    produce(kafka, name, [*names(0, 3), b"{"])
+    do(
+        mariadb_engine,
+        "CREATE TABLE target (id BIGINT, name TEXT, _batch_id BIGINT, _kafka_topic VARCHAR(250), _kafka_partition INT, "
+        f"_kafka_offset BIGINT) CHARACTER SET {character_set}",
+    )
+    load(name, on_bad_record=DeadLetters())
+
+    found = verify("loader", sink=SqlTable("target"), engine=mariadb_engine)
+
+    assert (found.rows, found.dead_letters) == (3, 1)

@@ -30,14 +30,6 @@ TARGET = SqlTable("target")
 SINGLE = struct.unpack("f", struct.pack("f", 0.1))[0]
 
 
-@pytest.fixture(params=["load", "insert"])
-def way(request: pytest.FixtureRequest, mariadb: MariaDbServer) -> Iterator[str]:
-    """LOAD DATA LOCAL, and what is done where the server does not allow it."""
-    mariadb.execute(f"SET GLOBAL local_infile = {int(request.param == 'load')}")
-    yield request.param
-    mariadb.execute("SET GLOBAL local_infile = 1")
-
-
 def test_every_value_is_stored_as_it_was_sent(mariadb_engine: Engine, way: str, tmp_path: Path) -> None:
     schema = columns(
         id=pa.int64(), text=pa.string(), data=pa.binary(), exact=pa.decimal128(38, 20), twice=pa.float64(),
@@ -118,6 +110,22 @@ def test_a_refused_row_is_named_and_all_others_are_written(
             TARGET,
             staged(tmp_path, schema, [at(n, **row) for n, row in enumerate([good | {"id": 5000}, rows[1]])]),
         )
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("count", [10, 3000])
+def test_a_record_that_a_trigger_refuses_is_named(mariadb_engine: Engine, count: int, tmp_path: Path) -> None:
+    do(
+        mariadb_engine,
+        "CREATE TABLE target (id BIGINT)",
+        "CREATE TRIGGER no_three BEFORE INSERT ON target FOR EACH ROW IF NEW.id = 3 THEN SIGNAL SQLSTATE '45000' SET "
+        "MESSAGE_TEXT = 'no three'; END IF",
+    )
+    rows = staged(tmp_path, columns(id=pa.int64()), [at(n, id=n) for n in range(count)], dead_letters=True)
+
+    assert write(mariadb_engine, SqlTable("target"), rows) == count - 1
+
+    assert [record.offset for record in rows.refused.reasons] == [3]
 
 
 def test_a_row_with_a_key_that_is_there_is_an_error_and_no_dead_letter(

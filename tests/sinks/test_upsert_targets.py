@@ -72,6 +72,40 @@ def test_an_index_of_some_rows_or_without_uniqueness_is_no_key(inline_loader: Lo
 
 
 @POSTGRES
+@pytest.mark.parametrize("key", ["PRIMARY KEY (id)", "UNIQUE (id)"])
+def test_a_constraint_that_is_deferrable_is_no_key(inline_loader: Loader, key: str) -> None:
+    do(inline_loader.engine, f"CREATE TABLE target (id BIGINT, {ORIGIN}, {key} DEFERRABLE)")
+    sink = SqlTable("target", upsert_key=("id",))
+
+    with pytest.raises(TargetError, match="no unique index of exactly the columns of upsert_key"):
+        sink.connect(inline_loader.engine).prepare(None)
+
+    do(inline_loader.engine, "CREATE UNIQUE INDEX target_key ON target (id)")
+    sink.connect(inline_loader.engine).prepare(None)
+
+
+@POSTGRES
+def test_an_index_that_was_not_finished_is_no_key(inline_loader: Loader) -> None:
+    do(
+        inline_loader.engine,
+        f"CREATE TABLE target (id BIGINT, {ORIGIN})",
+        "CREATE UNIQUE INDEX target_key ON target (id)",
+        # As CREATE INDEX CONCURRENTLY leaves it where it fails.
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'target_key'::regclass",
+    )
+
+    with pytest.raises(TargetError, match="no unique index of exactly the columns of upsert_key"):
+        SqlTable("target", upsert_key=("id",)).connect(inline_loader.engine).prepare(None)
+
+
+def test_an_index_of_the_beginning_of_a_text_is_no_key(mariadb_engine: Engine) -> None:
+    do(mariadb_engine, f"CREATE TABLE target (name VARCHAR(100), {ORIGIN}, UNIQUE (name(3)))")
+
+    with pytest.raises(TargetError, match="no unique index of exactly the columns of upsert_key"):
+        SqlTable("target", upsert_key=("name",)).connect(mariadb_engine).prepare(None)
+
+
+@POSTGRES
 def test_an_index_of_an_expression_is_no_key(inline_loader: Loader) -> None:
     do(
         inline_loader.engine,

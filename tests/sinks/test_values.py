@@ -159,11 +159,12 @@ class TestNumbers:
         ]
 
     @POSTGRES
-    def test_a_number_that_is_too_large_for_a_real_is_refused(
-        self, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+    @pytest.mark.parametrize("number", [-1e300, 1e-300])
+    def test_a_number_that_is_too_large_or_too_small_for_a_real_is_refused(
+        self, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, number: float
     ) -> None:
         name = topic()
-        produce(kafka, name, [record(x=1.5), record(x=None), record(x=3.4e38), record(x=-1e300)])
+        produce(kafka, name, [record(x=1.5), record(x=0), record(x=3.4e38), record(x=number)])
         with inline_loader.engine.begin() as conn:
             conn.exec_driver_sql("CREATE TABLE target (x REAL)")
 

@@ -1,7 +1,9 @@
 """The files that travel with a job."""
 
 import json
+import multiprocessing
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -16,7 +18,7 @@ from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.formats.columns import row_columns
 from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.package import write_application, write_package
+from airflow_kafka_offsets.spark.package import temporary_directory, write_application, write_package
 from airflow_kafka_offsets.staging.rows import TargetColumns
 
 ROOT = Path(airflow_kafka_offsets.__file__).parent
@@ -126,3 +128,53 @@ class TestPackage:
         assert contents(archive) == {
             str(path.relative_to(ROOT.parent)): path.read_bytes() for path in ROOT.rglob("*.py")
         }
+
+
+class TestTemporaryDirectories:
+    DAYS_AGO = time.time() - 2 * 86_400
+
+    @pytest.fixture
+    def left(self, tmp_path: Path) -> Path:
+        """The directory of a process that was killed, in which a file is."""
+
+        def work() -> None:
+            with temporary_directory(str(tmp_path)) as directory:
+                (directory / "application.py").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        worker = multiprocessing.get_context("fork").Process(target=work)
+        worker.start()
+        worker.join()
+        (left,) = tmp_path.iterdir()
+        os.utime(left, (self.DAYS_AGO, self.DAYS_AGO))
+        return left
+
+    def created(self, tmp_path: Path) -> Path:
+        with temporary_directory(str(tmp_path)) as directory:
+            assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+            return directory
+
+    def test_that_of_a_killed_process_is_removed(self, tmp_path: Path, left: Path) -> None:
+        self.created(tmp_path)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_that_of_a_running_process_stays(self, tmp_path: Path) -> None:
+        with temporary_directory(str(tmp_path)) as running:
+            os.utime(running, (self.DAYS_AGO, self.DAYS_AGO))
+            assert self.created(tmp_path) != running
+            assert list(tmp_path.iterdir()) == [running]
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_young_one_stays(self, tmp_path: Path, left: Path) -> None:
+        os.utime(left)
+        self.created(tmp_path)
+        assert list(tmp_path.iterdir()) == [left]
+
+    def test_what_a_link_leads_to_stays(self, tmp_path: Path) -> None:
+        precious = tmp_path / "precious"
+        precious.mkdir()
+        (precious / "file").touch()
+        os.utime(precious, (self.DAYS_AGO, self.DAYS_AGO))
+        (tmp_path / "kafka-offsets-job-link").symlink_to(precious)
+        self.created(tmp_path)
+        assert (precious / "file").exists()

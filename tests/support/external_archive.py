@@ -20,7 +20,7 @@ from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.database.transactions import transaction
 from airflow_kafka_offsets.exceptions import OlderLedgerError
 from airflow_kafka_offsets.sinks.sink import Connections
-from airflow_kafka_offsets.sinks.table import NotPublished, Output, PublicationState, Published, Table, Target
+from airflow_kafka_offsets.sinks.table import Output, Table, Target
 from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
 from tests.support.archive import Archive, ArchivedRows, ArchiveTable, OpenArchive
@@ -45,8 +45,8 @@ class ExternalArchiveTable(ArchiveTable):
 
     sink: ExternalArchive
 
-    def state(self, output: Output) -> PublicationState:
-        return self.sink.state(output)
+    def last_number(self, output: Output) -> int:
+        return self.sink.last_number(output)
 
     def retire(self, output: Output) -> list[Removed]:
         return self.sink.retire(output)
@@ -125,10 +125,10 @@ class ExternalArchive(Archive):
         values = {"series": output.series, "number": output.batch_id, "did": json.dumps(did)}
         other.execute(PUBLICATIONS.insert(), values)
 
-    def state(self, output: Output) -> PublicationState:
+    def last_number(self, output: Output) -> int:
+        number = sa.select(PUBLICATIONS.c.number).where(PUBLICATIONS.c.series == output.series)
         with self.database().connect() as other:
-            did = self._did(other, output)
-            return NotPublished() if did is None else Published(int(str(did["rows"])))
+            return other.scalar(number) or -1
 
     def retire(self, output: Output) -> list[Removed]:
         with transaction(self.database()) as other:

@@ -11,12 +11,11 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger
 
 from airflow_kafka_offsets.lag.shared_poll import PollResult
-from airflow_kafka_offsets.lag.thresholds import Judgement
 
 POLL = timedelta(seconds=0.1)
 SECONDS = 60.0
 
-Looked = list[PollResult[Judgement] | Exception]
+Looked = list[PollResult | Exception]
 
 
 def arguments(topic: str, **more: Any) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from fastapi.testclient import TestClient
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.plugin.readings import Connections, Readings
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
+from airflow_kafka_offsets.plugin.readings import Readings
 from airflow_kafka_offsets.plugin.sources import Discovery, Registered, Source
 from tests.support.clients import Kafka
 
@@ -83,8 +84,8 @@ def readings(
     """
 
     @contextmanager
-    def database(conn_id: str) -> Iterator[Engine]:
-        yield engines[conn_id]
+    def ledger(conn_id: str, schema: str | None, prefix: str) -> Iterator[Ledger]:
+        yield Ledger(engines[conn_id], Tables.of(schema, prefix))
 
     def cluster(conn_id: str) -> Cluster:
         assert kafka is not None
@@ -97,7 +98,7 @@ def readings(
         return {"bootstrap.servers": kafka.bootstrap_servers}
 
     configured = {Source(conn_id): Discovery(is_configured=True) for conn_id in engines}
-    return Readings(Connections(database, cluster, config), lambda: configured, registered, **options)
+    return Readings(ledger, cluster, config, lambda: configured, registered, **options)
 
 
 def of_group(group: str, conn_id: str = "warehouse", **more: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Loads without Spark, whose jobs go through their JSON form."""
+"""Loads without Spark, whose jobs go through their text."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.support.loads import Loader
 from tests.support.memory_log import MemoryLog
 
 
-class ThroughJson(InlineLauncher):
-    """Runs what a submitted application would read from its job file."""
+class ThroughText(InlineLauncher):
+    """Runs what a submitted application would get."""
 
     def __call__(self, job: StageJob) -> None:
-        super().__call__(StageJob.from_json(job.to_json()))
+        super().__call__(StageJob.from_text(job.to_text()))
 
 
 @pytest.fixture
@@ -30,5 +30,5 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
 @pytest.fixture
 def loader(kafka: Kafka, tmp_path: Path) -> Iterator[Loader]:
     engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
-    yield Loader(kafka, engine, ThroughJson())
+    yield Loader(kafka, engine, ThroughText())
     engine.dispose()

@@ -1,4 +1,4 @@
-"""A transform that this test brings runs like any other: a class, and a line in `TRANSFORMS`."""
+"""A transform that this test brings runs like any other: a class."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pytest
 
 from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.formats.record_format import BadRecord
-from airflow_kafka_offsets.transforms.transform import TRANSFORMS, BatchFunction, BatchTransform, Transformed
+from airflow_kafka_offsets.transforms.transform import BatchFunction, BatchTransform, Transformed
 from tests.support.clients import produce
 from tests.support.loads import Loader, TopicFactory, names
 from tests.support.loads import rows as rows_of
@@ -46,8 +45,7 @@ class Below:
         return below
 
 
-def test_foreign_transform_loads(loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(TRANSFORMS, Below.kind, f"{__name__}:{Below.__name__}")
+def test_foreign_transform_loads(loader: Loader, topic: TopicFactory) -> None:
     assert isinstance(Below(3), BatchTransform)
     name = topic()
     produce(loader.kafka, name, names(0, 9))

@@ -4,7 +4,8 @@ module.
 
 from __future__ import annotations
 
-import json
+import base64
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,6 @@ from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError, TransformError
 from airflow_kafka_offsets.staging.rows import Record
 from airflow_kafka_offsets.transforms.arrow import ArrowTransform
-from airflow_kafka_offsets.transforms.transform import to_plain
 from tests.support.clients import produce
 from tests.support.loads import Loader, TopicFactory, names, positions, rows
 from tests.support.staged import COLUMNS
@@ -227,15 +227,14 @@ CLEAN = """
 """
 
 ELSEWHERE = """
-    import json, sys
+    import base64, pickle, sys
     import pyarrow as pa
     from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
-    from airflow_kafka_offsets.transforms.transform import from_plain
 
     columns = pa.schema([("id", pa.int64()), *ORIGIN_COLUMNS])
     row = {"id": 2, "_kafka_topic": "t", "_kafka_partition": 0, "_kafka_offset": 5}
     rows = pa.RecordBatch.from_pylist([row], schema=columns)
-    function = from_plain(json.loads(sys.stdin.read())).function(columns)
+    function = pickle.loads(base64.b64decode(sys.stdin.read())).function(columns)
     print(function(rows).rows.select(["x", "y"]).to_pylist(), "clean_of_this_test" in sys.modules)
 """
 
@@ -252,7 +251,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def elsewhere(transform: ArrowTransform) -> subprocess.CompletedProcess[str]:
     """Run a transform in a process that cannot import its module."""
-    text = json.dumps(to_plain(transform.prepared(COLUMNS)))
+    text = base64.b64encode(pickle.dumps(transform.prepared(COLUMNS))).decode()
     return subprocess.run(
         [sys.executable, "-c", dedent(ELSEWHERE)], input=text, capture_output=True, text=True, timeout=60
     )

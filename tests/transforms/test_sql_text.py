@@ -57,6 +57,8 @@ REFUSED = {
     "SELECT amount * 2 FROM records": "amount * 2 needs a name: amount * 2 AS name",
     "SELECT id AS _kafka_offset FROM records": "_kafka_offset is a reserved name",
     "SELECT id AS _Batch_Id FROM records": "_Batch_Id is a reserved name",
+    "SELECT * REPLACE (7 AS _kafka_offset) FROM records": "_kafka_offset is a reserved name",
+    "SELECT records.* REPLACE (7 AS _Kafka_Offset) FROM records": "_Kafka_Offset is a reserved name",
     "SELECT FROM WHERE": "it cannot be read",
     "select id fro records": "it cannot be read",
 }

@@ -158,7 +158,7 @@ from airflow_kafka_offsets.exceptions import TransformError
 from airflow_kafka_offsets.spark import driver
 class Job:
     python_path, staging_uri = (), "/nowhere"
-driver.report_failure = lambda staging, error: None
+driver.report_failure = lambda job, error: None
 class Application(driver.Application):
     def stage(self, job, display):
         raise TransformError("Transform 'x' raised ValueError: no such day")

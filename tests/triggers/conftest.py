@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets.lag.shared_poll import PollResult
-from airflow_kafka_offsets.lag.thresholds import Judgement, LagWatch
+from airflow_kafka_offsets.lag.thresholds import LagWatch
 from airflow_kafka_offsets.triggers import lag as module
 from devstack.kafka import KafkaBroker
 from tests.support.command_line import database_connection, kafka_connection
@@ -38,7 +38,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> Looked:
     found: Looked = []
     looking = module.watch
 
-    async def noting(watched: LagWatch) -> AsyncIterator[PollResult[Judgement] | Exception]:
+    async def noting(watched: LagWatch) -> AsyncIterator[PollResult | Exception]:
         async with aclosing(looking(watched)) as looks:
             async for look in looks:
                 found.append(look)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import pytest
 from sqlalchemy.engine import Engine
@@ -49,17 +50,19 @@ def test_records_that_history_and_target_forgot_are_found_in_kafka(inline_loader
 def test_retention_may_go_on_while_kafka_is_read(
     inline_loader: Loader, kafka: KafkaBroker, two_batches: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = Cluster.logs
-    asked: list[Sequence[str]] = []
+    ask = Cluster.logs_of
+    asked: list[Collection[Partition]] = []
 
-    def logs_then_retention(cluster: Cluster, topics: Sequence[str]) -> dict[Partition, PartitionLog]:
-        found = ask(cluster, topics)
+    def logs_then_retention(
+        cluster: Cluster, topic_ids: Mapping[Partition, str | None], failed: Any = None
+    ) -> dict[Partition, PartitionLog]:
+        found = ask(cluster, topic_ids, failed)
         if not asked:
             delete_records(kafka.bootstrap_servers, two_batches, 6)
-        asked.append(topics)
+        asked.append(topic_ids)
         return found
 
-    monkeypatch.setattr(Cluster, "logs", logs_then_retention)
+    monkeypatch.setattr(Cluster, "logs_of", logs_then_retention)
 
     assert reread(inline_loader).reread == 14
     assert len(asked) == 2

@@ -143,3 +143,20 @@ def test_a_dead_letter_outside_of_its_range_is_named() -> None:
     violation = only(proved([FIRST, batch], AT_15))
 
     assert "dead_letters holds records of batch 2 at offset 20, outside of what it loaded, 10..15" in violation.words
+
+
+class TestManyViolations:
+    LOST = tuple(replace(loaded(n, 10 * n, 10 * n + 10), rows=()) for n in range(1, 1_201))
+    OPEN = tuple(BatchFacts(n, "load", "planned", rows=(tally([n]),)) for n in range(2_001, 3_501))
+
+    def test_the_first_are_kept_and_all_are_counted(self) -> None:
+        found = proved([FIRST, *self.LOST], {T0: Position(12_010, ID)})
+        assert (found.count, len(found.violations)) == (1_200, 1_000)
+        assert "of batch 1," in found.violations[0].words
+
+    def test_those_that_are_left_out_have_taken_no_place_of_others(self) -> None:
+        wrong = BatchFacts(4_000, "load", "abandoned", rows=(tally([1]),))
+        found = proved([*self.OPEN, wrong], {})
+        assert found.count == 1_501
+        found.leave_out({batch.batch_id for batch in self.OPEN})
+        assert (found.count, [violation.batch_id for violation in found.violations]) == (1, [4_000])

@@ -19,3 +19,10 @@ def test_the_error_names_the_first_violation_and_counts_the_others(count: int, e
     assert str(error) == f"The coverage of group 'loader' is violated: {end}"
     assert (error.topic, error.partition, error.offset, error.batch_id) == ("t", 3, 7, 2)
     assert (error.group_id, error.violations, error.retriable) == ("loader", violations, False)
+
+
+def test_the_error_counts_more_violations_than_it_carries() -> None:
+    error: VerificationError = pickle.loads(pickle.dumps(VerificationError("loader", (Violation("one"),), 200_000)))
+
+    assert str(error).endswith("one. There are 199,999 other violations.")
+    assert (error.count, len(error.violations)) == (200_000, 1)

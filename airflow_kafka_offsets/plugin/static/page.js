@@ -101,12 +101,12 @@
   const refresh = async () => {
     if (document.hidden) return schedule();
     try {
-      const answer = await fetch(live.dataset.url, { headers: { Accept: "text/html" } });
+      const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
       if (answer.status === 401 || answer.status === 403) return show("logged out: reload the page");
       if (!answer.ok) throw new Error(await answer.text());
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const before = scrolled();
-      live.replaceChildren(...page.body.childNodes);
+      live.replaceChildren(...page.getElementById("live").childNodes);
       live.querySelectorAll(".scroll").forEach((box, index) => {
         if (before[index] !== undefined) [box.scrollTop, box.scrollLeft] = before[index];
       });

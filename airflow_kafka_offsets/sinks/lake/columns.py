@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_kafka_offsets.core.addresses import holds_credentials
+from airflow_kafka_offsets.core.addresses import URI_OPTIONS, holds_credentials
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
@@ -104,7 +104,10 @@ def check_parameters(sink: DirectorySink) -> pa.Schema | None:
     if not sink.uri or (is_local(sink.uri) and not local_path(sink.uri).startswith("/")):
         raise ConfigurationError(f"{type(sink).__name__} needs an absolute path or a URI; got uri={sink.uri!r}")
     if not is_local(sink.uri) and holds_credentials(sink.uri):
-        raise ConfigurationError("uri must not hold credentials: it is stored in the history of batches")
+        raise ConfigurationError(
+            "uri must not hold credentials, since it is stored in the history of batches, and takes no options but "
+            f"{', '.join(sorted(URI_OPTIONS))}"
+        )
     if sink.file_bytes <= 0:
         raise ConfigurationError(f"file_bytes must be positive; got file_bytes={sink.file_bytes!r}")
     for parameter, names in (("partition_by", sink.partition_by), ("sort_by", sink.sort_by)):

@@ -21,15 +21,7 @@ from airflow_kafka_offsets.sinks.lake.rows import LakeRows
 from airflow_kafka_offsets.sinks.lake.snapshot import Snapshot
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.sinks.row_origin import check_key_names
-from airflow_kafka_offsets.sinks.table import (
-    LastBatch,
-    NotPublished,
-    Output,
-    PublicationState,
-    Published,
-    Superseded,
-    Table,
-)
+from airflow_kafka_offsets.sinks.table import LastBatch, Output, Table
 from airflow_kafka_offsets.sinks.target_rows import Removed
 from airflow_kafka_offsets.staging.rows import TargetColumns, schema_text
 from airflow_kafka_offsets.writers.lake_writer import LakeWriter
@@ -158,15 +150,9 @@ class LakeTable(Table):
         yield target
         target.commit()
 
-    def state(self, output: Output) -> PublicationState:
+    def last_number(self, output: Output) -> int:
         snapshot = self.snapshot()
-        number = -1 if snapshot is None else snapshot.last_number(output.series)
-        if snapshot is None or number < output.batch_id:
-            return NotPublished()
-        if number > output.batch_id:
-            return Superseded(number)
-        result = self._target(snapshot, output).published(snapshot)
-        return Published(0 if result is None else result.rows)
+        return -1 if snapshot is None else snapshot.last_number(output.series)
 
     def retire(self, output: Output) -> list[Removed]:
         return self._target(self.snapshot(), output).retire()

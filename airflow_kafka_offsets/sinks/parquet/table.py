@@ -44,7 +44,7 @@ _NAME = re.compile(r"(?:[^/]+=[^/]*/)*(\d+)(-[0-9a-f]{8})?-\d+\.parquet")
 @dataclass(frozen=True)
 class ParquetTable(Table):
     """Plain Parquet files; see `Table`. Publishing a batch makes its files those that were staged, however often it is
-    repeated: `state` never has to say that a batch is published.
+    repeated: no attempt has to know whether a batch is published.
 
     :param sink: with the options of its object store
     """

@@ -119,8 +119,8 @@ def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> pa.Schema:
                 faults.append(f"it has no column {field.name!r} ({add_column(table, field, dialect)})")
             continue
         wire = wire_type(field.type, column.type, dialect)
-        if column.computed is not None:
-            faults.append(f"column {field.name!r} is computed by the database, and cannot be written")
+        if column.computed is not None or (column.identity is not None and column.identity.always):
+            faults.append(f"column {field.name!r} is GENERATED ALWAYS by the database, and cannot be written")
         elif wire is None:
             faults.append(f"column {field.name!r} is {column.type}, the rows hold {field.type}")
         else:
@@ -146,6 +146,8 @@ def wire_type(rows: pa.DataType, column: TypeEngine[Any], dialect: Dialect) -> p
             column = sa.BigInteger() if isinstance(column, sa.Integer) else sa.Double()
     if is_mysql(dialect) and isinstance(column, mysql.TINYINT) and pa.types.is_boolean(rows):
         return pa.int16()  # MySQL has no separate type for it
+    if isinstance(column, sa.Integer) and getattr(column, "unsigned", False):
+        column = sa.Numeric(20, 0) if isinstance(column, sa.BigInteger) else sa.BigInteger()
     for kind, fits, wire in _WIRE_TYPES:
         if isinstance(column, kind):
             return wire(rows, column) if fits(rows) else None
@@ -169,9 +171,9 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _decimal(rows: pa.DataType, column: Any) -> pa.DataType:
-    if column.scale is not None:
-        return pa.decimal128(38, column.scale)
-    return rows if pa.types.is_decimal(rows) else pa.decimal128(38, 0)
+    # The database adds zeros itself, also to more than Arrow's 38 digits.
+    scale = rows.scale if pa.types.is_decimal(rows) else 0
+    return pa.decimal128(38, scale if column.scale is None else min(scale, column.scale))
 
 
 def _timestamp(rows: pa.DataType, column: Any) -> pa.DataType:
@@ -181,10 +183,12 @@ def _timestamp(rows: pa.DataType, column: Any) -> pa.DataType:
 # Of each type of a column, subtypes first: which types of the rows fit, and the type to hand over.
 _WIRE_TYPES: Sequence[tuple[Any, Callable[[pa.DataType], bool], Callable[[pa.DataType, Any], pa.DataType]]] = (
     (sa.Boolean, pa.types.is_boolean, lambda *_: pa.bool_()),
+    # It takes the bytes of a text.
+    (mysql.BIT, lambda _: False, lambda *_: pa.string()),
     (sa.SmallInteger, pa.types.is_integer, lambda *_: pa.int16()),
     (sa.BigInteger, pa.types.is_integer, lambda *_: pa.int64()),
     (sa.Integer, pa.types.is_integer, lambda *_: pa.int32()),
-    (sa.REAL, _is_number, lambda *_: pa.float32()),
+    ((sa.REAL, mysql.FLOAT), _is_number, lambda *_: pa.float32()),
     (sa.Float, _is_number, lambda *_: pa.float64()),
     (sa.Numeric, _is_exact, _decimal),
     (sa.String, _is_text, lambda *_: pa.string()),

@@ -31,6 +31,7 @@ from airflow_kafka_offsets.sinks.sql.column_types import (
     match,
     required,
 )
+from airflow_kafka_offsets.sinks.sql.kept_values import value_checks
 from airflow_kafka_offsets.sinks.sql.rows import SqlRows
 from airflow_kafka_offsets.sinks.table import Dataset, LastBatch, Output, Table, Target
 from airflow_kafka_offsets.sinks.target_names import TargetNames
@@ -233,6 +234,7 @@ class SqlTarget(Target):
         if table is None:
             raise TargetError(f"Table {sink.name!r} disappeared between staging and commit; nothing was written")
         columns, append = match(table, schema, conn.dialect), _writer(conn)
+        rows.checks = value_checks(table, columns, conn.dialect)
         if not sink.upsert_key:
             count = append(conn, table, columns, rows)
             sent = len(rows) - rows.left_out

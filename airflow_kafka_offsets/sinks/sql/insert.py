@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
-from itertools import compress
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +12,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DataError, IntegrityError, ProgrammingError
 
-from airflow_kafka_offsets.sinks.sql.column_types import EXACT_DIGITS
 from airflow_kafka_offsets.sinks.sql.refused_rows import RowRefusedError, refused_row, refused_statement, write_chunk
 from airflow_kafka_offsets.staging.rows import RowChunk, StagedRows
 
@@ -46,36 +44,20 @@ def insert_rows_sqlite(conn: Connection, table: sa.Table, columns: pa.Schema, ro
     makes a number.
 
     :return: the number that the database reports
-    :raises RecordError: also for a decimal that such a column would round
+    :raises RecordError: as `insert_rows`
     """
     preparer = conn.dialect.identifier_preparer
     names = ", ".join(preparer.quote(column.name) for column in columns)
     holders = ", ".join("?" for _ in columns)
     statement = f"INSERT INTO {preparer.format_table(table)} ({names}) VALUES ({holders})"  # noqa: S608 - quoted by the dialect
-    exact = [
-        pa.types.is_decimal(column.type) and isinstance(table.columns[column.name].type, sa.Numeric)
-        for column in columns
-    ]
 
     def insert(values: Sequence[Any]) -> int:
         return conn.exec_driver_sql(statement, values).rowcount
 
-    def insert_exactly(values: Sequence[Any]) -> int:
-        for row, value in enumerate(values):
-            for column, text in compress(zip(columns, value, strict=True), exact):
-                if _would_be_rounded(text):
-                    raise RowRefusedError(
-                        f"column {column.name!r}: a decimal of more than {EXACT_DIGITS} digits would be rounded by "
-                        "SQLite, which keeps it in a column of type TEXT only",
-                        row,
-                        has_bad_value=True,
-                    )
-        return insert(values)
-
     inserted = 0
     for chunk in rows.chunks(columns):
         values = list(zip(*map(_plain, chunk.rows.columns), strict=True))
-        inserted += _insert(conn, table, chunk, insert_exactly if any(exact) else insert, values)
+        inserted += _insert(conn, table, chunk, insert, values)
     return inserted
 
 
@@ -144,10 +126,3 @@ def _plain(column: pa.Array) -> list[Any]:
         return [f"{Decimal(text):f}" if text is not None and "E" in text else text for text in texts]
     values: list[Any] = column.to_pylist()
     return values
-
-
-def _would_be_rounded(text: str | None) -> bool:
-    """Return whether SQLite's numbers, of 64 bits or doubles, cannot hold a decimal."""
-    if text is None or len(text.replace(".", "").strip("-0")) <= EXACT_DIGITS:
-        return False
-    return "." in text or not -(2**63) <= int(text) < 2**63

@@ -28,6 +28,7 @@ from airflow_kafka_offsets.database.errors import is_outage
 from airflow_kafka_offsets.database.tables import without_placeholders
 from airflow_kafka_offsets.sinks.sql.refused_rows import (
     RowRefusedError,
+    is_of_row,
     refused_row,
     refused_statement,
     savepoint,
@@ -81,7 +82,6 @@ class _Load:
 
         :raises RowRefusedError: a row is refused
         """
-        _refuse_not_finite(rows)
         if self.is_allowed:
             try:
                 with savepoint(self.conn):
@@ -91,9 +91,12 @@ class _Load:
                 if rows.num_rows > _INSERT_ROWS:
                     raise
             except DBAPIError as error:
-                if mysql.error_number(error.orig) not in _NOT_ALLOWED:
+                if mysql.error_number(error.orig) in _NOT_ALLOWED:
+                    self.is_allowed = False
+                elif not is_of_row(error):
                     raise
-                self.is_allowed = False
+                elif rows.num_rows > _INSERT_ROWS:
+                    raise refused_row(error, self.table) from None
         return sum(self._insert(texts, place) for place, texts in self._statements(rows))
 
     def _load(self, rows: pa.Table) -> int:
@@ -189,18 +192,6 @@ class _Load:
                 None, None, error, pymysql.Error, connection_invalidated=is_lost, dialect=self.conn.dialect
             )
             raise raised from None
-
-
-def _refuse_not_finite(rows: pa.Table) -> None:
-    for column in rows.schema:
-        if not pa.types.is_floating(column.type):
-            continue
-        finite = pc.fill_null(pc.is_finite(rows.column(column.name)), True)
-        row = pc.index(finite, False).as_py()
-        if row >= 0:
-            raise RowRefusedError(
-                f"column {column.name!r}: MySQL and MariaDB have no NaN and no infinity", row, has_bad_value=True
-            )
 
 
 def _lines(rows: pa.Table) -> Iterator[bytes]:

@@ -17,6 +17,7 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.core.origin import BATCH_ID, TIMESTAMP
 from airflow_kafka_offsets.core.text import count
+from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.tables import reflected
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.exceptions import ConfigurationError
@@ -66,7 +67,12 @@ class SqlRows(TargetRows):
 
     def _origin(self) -> OriginColumns:
         assert self.table is not None
-        return OriginColumns(*(self.table.columns[name] for name in PLACE))
+        origin = OriginColumns(*(self.table.columns[name] for name in PLACE))
+        if not is_mysql(self.conn.dialect):
+            return origin
+        # Of the column's character set, it may not be comparable with topics of the state tables, or ignore their case.
+        topic = sa.cast(origin.topic, mysql.VARCHAR(charset="utf8mb4")).collate("utf8mb4_bin")
+        return origin._replace(topic=topic)
 
     def counts(self, other_groups: sa.Select[int]) -> Iterator[tuple[int, RowCount]]:
         if self.table is None:

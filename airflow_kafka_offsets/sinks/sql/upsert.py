@@ -47,6 +47,9 @@ _INSERT: dict[str, Callable[[sa.Table], Any]] = {"postgresql": postgresql.insert
 _MYSQL_PLACE = "_kafka_place"
 _PLACE = {"postgresql": "ctid", "sqlite": "rowid", "mysql": _MYSQL_PLACE, "mariadb": _MYSQL_PLACE}
 
+# Options of indexes of some rows, of beginnings of values, or that CREATE INDEX CONCURRENTLY did not finish.
+_UNFIT = ("_where", "_length", "_invalid")
+
 _MYSQL_DUPLICATE, _MYSQL_NO_RIGHT_TO_DATABASE = 1062, 1044
 
 
@@ -404,12 +407,23 @@ def _is_unique(conn: Connection, table: sa.Table, key: Sequence[str]) -> bool:
     inspector = sa.inspect(conn)
     # SQLite's indexes of constraints are left out unless asked for.
     indexes = inspector.get_indexes(table.name, table.schema, include_auto_indexes=True)
-    unique: list[list[str | None]] = [
-        inspector.get_pk_constraint(table.name, table.schema)["constrained_columns"],  # type: ignore[list-item]
+    primary = inspector.get_pk_constraint(table.name, table.schema)
+    unique: list[tuple[str | None, list[Any]]] = [
+        (primary["name"], primary["constrained_columns"]),
         *(
-            index["column_names"]
+            (index["name"], index["column_names"])
             for index in indexes
-            if index["unique"] and not any(option.endswith("_where") for option in index.get("dialect_options", {}))
+            if index["unique"] and not any(option.endswith(_UNFIT) for option in index.get("dialect_options", {}))
         ),
     ]
-    return any(sorted(names, key=str) == sorted(key) for names in unique)
+    deferrable = _deferrable(conn, table)
+    return any(sorted(names, key=str) == sorted(key) for name, names in unique if name not in deferrable)
+
+
+def _deferrable(conn: Connection, table: sa.Table) -> set[str]:
+    """Return the names of the constraints that are DEFERRABLE, which ON CONFLICT does not accept."""
+    if conn.dialect.name != "postgresql":
+        return set()
+    query = sa.text("SELECT conname FROM pg_constraint WHERE conrelid = to_regclass(:name) AND condeferrable")
+    name = without_placeholders(conn.dialect).identifier_preparer.format_table(table)
+    return set(conn.scalars(query, {"name": name}))

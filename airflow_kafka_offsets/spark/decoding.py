@@ -1,0 +1,114 @@
+"""Decoding and transforming the records of a slice, in this process: what `tasks` does with each batch of records.
+
+`isolation` does the same in a child process, with records that this process may not survive.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import pyarrow as pa
+
+from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.exceptions import NewFieldError, TransformError
+from airflow_kafka_offsets.formats.columns import add_origin, format_columns
+from airflow_kafka_offsets.formats.read_schemas import ReadSchema, schemas_read
+from airflow_kafka_offsets.formats.record_format import Decoded, Decoder, decoder_of
+from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.transforms.columns import check_columns
+from airflow_kafka_offsets.transforms.transform import BatchFunction
+
+
+class Decoding(Protocol):
+    """Decodes and transforms batches of records of a slice."""
+
+    def __call__(self, records: pa.RecordBatch) -> Decoded:
+        """Return the rows of a batch, with the columns of the job's transform if that runs here, and its bad records.
+
+        :param records: what `kafka.reader.read` yields, never empty
+        """
+
+    def schemas_read(self) -> tuple[ReadSchema, ...]:
+        """Return the schemas of a registry that the records were read with."""
+
+
+class DecodingHere:
+    """Decodes and transforms batches of records of a slice in this process.
+
+    :param transform: the function of the job's transform, if that runs here
+    """
+
+    def __init__(self, job: StageJob, slice_: Slice, transform: BatchFunction | None) -> None:
+        self._job, self._slice, self._transform = job, slice_, transform
+        self._decode = decoder_of(job.record_format, format_columns(job.columns), job.connections)
+
+    def __call__(self, records: pa.RecordBatch) -> Decoded:
+        decoded = decode_rows(records, self._decode, self._slice)
+        if self._transform is None or (decoded.bad and not self._job.has_dead_letters):
+            return decoded
+        return transform_rows(self._job, records, decoded, self._transform, self._slice)
+
+    def schemas_read(self) -> tuple[ReadSchema, ...]:
+        return schemas_read(self._job.record_format, self._decode)
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """End this process by SIGALRM if the block takes longer: native code that never returns can be ended in no other
+    way.
+    """
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def decode_rows(records: pa.RecordBatch, decode: Decoder, slice_: Slice) -> Decoded:
+    """Decode records to rows that say which record they came from.
+
+    :param records: what `kafka.reader.read` yields
+    :raises NewFieldError: records have fields that are no columns, and none may be left out
+    """
+    try:
+        rows, bad = decode(records)
+    except NewFieldError as error:
+        offsets = records.column("offset")
+        within = f"{slice_.topic}[{slice_.partition}], offsets {offsets[0].as_py()}..{offsets[-1].as_py()}"
+        raise type(error)(f"{within}: {error}") from None
+    if bad:
+        undecoded = {record.row for record in bad}
+        records = records.filter(pa.array([row not in undecoded for row in range(records.num_rows)]))
+    return Decoded(add_origin(rows, records, slice_.topic, slice_.partition), bad)
+
+
+def transform_rows(
+    job: StageJob, records: pa.RecordBatch, decoded: Decoded, transform: BatchFunction, slice_: Slice
+) -> Decoded:
+    """Transform decoded rows.
+
+    :param records: what they were decoded from, bad ones included
+    :return: the rows of the result, and the bad records of decoding and transforming, in the order of the records
+    :raises TransformError: the transform failed, or some records cannot be transformed and are no dead letters
+    :raises TargetError: the target lacks columns of the result, or needs others
+    """
+    rows, refused = transform(decoded.rows)
+    name = job.batch_transform.name if job.batch_transform else ""
+    check_columns(rows.schema.names, job.target, name)
+    if not refused:
+        return Decoded(rows, decoded.bad)
+    undecoded = {record.row for record in decoded.bad}
+    places = [row for row in range(records.num_rows) if row not in undecoded]
+    bad = [record._replace(row=places[record.row]) for record in refused]
+    if not job.has_dead_letters:
+        offsets = records.column("offset")
+        raise TransformError(
+            f"Record at topic {slice_.topic!r} partition {slice_.partition} offset {offsets[bad[0].row].as_py()}, of "
+            f"the batch of offsets {offsets[0].as_py()} to {offsets[-1].as_py()}, cannot be transformed: "
+            f"{bad[0].reason}. Nothing of this batch was written and no position moved; correct the transform, or let "
+            "on_bad_record=DeadLetters() keep such records as dead letters."
+        )
+    return Decoded(rows, sorted([*decoded.bad, *bad], key=lambda record: record.row))

@@ -1,0 +1,102 @@
+"""Rows of one group that no program of this package writes: all other groups are shown as before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.lag.measure import LagPolls, group_states
+from airflow_kafka_offsets.lag.report import LagQuestion, LagReport
+from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.overview import batches, group_summaries, history_points
+from airflow_kafka_offsets.ledger.tables import Ledger
+from devstack.kafka import KafkaBroker
+from tests.support.clients import produce
+from tests.support.inline import InlineLauncher
+from tests.support.loads import Loader, TopicFactory, names
+from tests.support.mariadb import do
+
+pytestmark = [pytest.mark.server, pytest.mark.broker]
+
+_MOST, _LEAST = 2**63 - 1, -(2**63)
+
+_INSTANTS = {
+    "postgresql": ("infinity", "-infinity", "0044-03-15 00:00+00 BC", "10000-01-01 00:00+00", "0001-01-01 00:00+14"),
+    "mysql": ("0000-00-00 00:00:00", "9999-12-31 23:59:59.999999", "0000-01-01 00:00:00"),
+}
+
+
+@pytest.fixture(params=["psycopg", "psycopg2", "mariadb"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    of_mariadb = request.param == "mariadb"
+    url = request.getfixturevalue("mariadb_database" if of_mariadb else "database")
+    made = sa.create_engine(url if of_mariadb else url.replace("+psycopg", f"+{request.param}"))
+    yield made
+    made.dispose()
+
+
+def be_hostile(engine: Engine, group: str, instant: str, offset: int, topic: str) -> None:
+    """Insert a group as a program with other sessions does."""
+    is_mariadb = engine.dialect.name != "postgresql"
+    partition, at = "`partition`" if is_mariadb else "partition", f"'{instant}'"
+    do(
+        engine,
+        "SET SESSION sql_mode = ''" if is_mariadb else "SET DateStyle = 'ISO, MDY'",
+        f"INSERT INTO consumer_groups VALUES ('{group}', NULL, 0, 1, 'somebody', {at})",
+        "INSERT INTO offset_batches (consumer_group, generation, kind, state, attempt, planned_at, staged_at, "
+        f"committed_at, publish_started_at) VALUES ('{group}', 0, 'load', 'committed', 1, {at}, {at}, {at}, {at})",
+        f"INSERT INTO consumed_offsets (consumer_group, topic, {partition}, offset_value, record_timestamp, batch_id, "
+        f"updated_at) VALUES ('{group}', '{topic}', 0, {offset}, {at}, 1, {at})",
+    )
+
+
+def test_the_other_groups_are_shown(kafka: KafkaBroker, topic: TopicFactory, engine: Engine) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 5))
+    loader = Loader(kafka, engine, InlineLauncher())
+    loader(name)
+    produce(kafka, name, names(5, 2))
+    ledger = Ledger(engine)
+    instants = _INSTANTS[engine.dialect.name]
+    hostile = {
+        f"hostile-{number}": (instant, offset, name)
+        for number, (instant, offset) in enumerate(zip(instants, (_MOST, _LEAST, -1001, 3, -1), strict=False))
+    }
+    hostile["hostile-topic"] = (instants[0], 0, "no topic\u001b/..")
+    for group, row in hostile.items():
+        be_hostile(engine, group, *row)
+    do(engine, "INSERT INTO consumer_groups VALUES ('endless', NULL, 0, 1, 'somebody', NULL)")
+
+    with ledger.connect() as conn:
+        now, groups = group_summaries(conn, ledger.tables)
+        assert {group.group_id for group in groups} == {"loader", "endless", *hostile}
+        for group in groups:
+            batches(conn, ledger.tables, group.group_id, 10)
+            history_points(conn, ledger.tables, group.group_id, 10)
+            assert all(now - batch.since is not None for batch in group.between)
+        states = group_states(conn, ledger.tables, [group.group_id for group in groups])
+    questions = [(LagQuestion(group, times=True), state) for group, state in states.items() if state.stored]
+    polls = LagPolls(Cluster(loader.config))
+    reports = dict(zip((group.group_id for group, _ in questions), polls.reports(questions), strict=True))
+    report = reports.pop("loader")
+    assert isinstance(report, LagReport)
+    assert (report.lag, report.complete) == (2, True)
+    assert reports.keys() == hostile.keys()
+
+
+def test_all_other_instants_are_read_as_they_are(engine: Engine) -> None:
+    ledger = Ledger(engine)
+    initialize(ledger)
+    instant = sa.func.now() if engine.dialect.name == "postgresql" else sa.func.utc_timestamp(6)
+    groups = ledger.tables.consumer_groups
+    with ledger.engine.begin() as conn:
+        conn.execute(groups.insert().values(group_id="a", generation=0, epoch=0, lease_expires_at=instant))
+        conn.execute(groups.insert().values(group_id="b", generation=0, epoch=0))
+        read = conn.scalars(sa.select(groups.c.lease_expires_at).order_by(groups.c.group_id)).all()
+        assert read[1] is None
+        same = sa.select(groups.c.group_id).where(groups.c.lease_expires_at == read[0])
+        assert conn.scalars(same).all() == ["a"]
