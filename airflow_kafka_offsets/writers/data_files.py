@@ -38,6 +38,9 @@ _SPLIT_BYTES = 16 << 20
 # A file that is open costs a buffer for its upload.
 _OPEN_FILES = 16
 
+# Of a directory, in most file systems.
+_LONGEST_NAME = 255
+
 
 class Files(Protocol):
     """Where files are written; `ObjectFiles` is one."""
@@ -74,6 +77,7 @@ class FileLayout:
     :param sort_by: columns by which the rows of a file are sorted, each with `ascending` or `descending`
     :param file_bytes: the size at which a file is complete; of a sorted one, in memory
     :param measured: columns of which statistics are kept; None for all
+    :param unfit: returns which rows no file can have, and why; None where there are none
     :param options: other options of `pyarrow.parquet.ParquetWriter`
     """
 
@@ -84,6 +88,7 @@ class FileLayout:
     sort_by: Sequence[tuple[str, str]] = ()
     file_bytes: int = FILE_BYTES
     measured: Collection[str] | None = None
+    unfit: Callable[[pa.RecordBatch], Mapping[int, str]] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -123,6 +128,11 @@ class DataFile(NamedTuple):
     partition: Mapping[str, Any]
     columns: Sequence[ColumnStatistics]
     split_offsets: Sequence[int]
+
+
+def has_long_name(path: str) -> bool:
+    """Return whether a part of a path is longer than the name of a directory may be."""
+    return any(len(part.encode()) > _LONGEST_NAME for part in path.split("/"))
 
 
 def write_data_files(

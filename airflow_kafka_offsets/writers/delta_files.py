@@ -21,24 +21,29 @@ import math
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from airflow_kafka_offsets.exceptions import StagedFileError
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.rows import schema_of
-from airflow_kafka_offsets.writers.data_files import FILE_BYTES, DataFile, FileLayout, PartitionTerm
+from airflow_kafka_offsets.writers.data_files import FILE_BYTES, DataFile, FileLayout, PartitionTerm, has_long_name
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 from airflow_kafka_offsets.writers.statistics import ColumnStatistics
+from airflow_kafka_offsets.writers.table_rows import file_type
 
 # Hive's name of the directory whose rows have no value.
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
-# What Hive and Spark escape in the names of directories; they take other characters as they are, and no bytes of UTF-8.
-_SPECIAL = {*map(chr, range(1, 32)), *"\"#%'*/:=?\\\x7f{[]^"}
+# What Hive and Spark escape in the names of directories, and NUL, which no name can have; they take other characters as
+# they are, and no bytes of UTF-8.
+_SPECIAL = {*map(chr, range(32)), *"\"#%'*/:=?\\\x7f{[]^"}
 
 
 def hive_path(directory: str, partition: Mapping[str, str | None]) -> str:
@@ -54,11 +59,11 @@ def _escaped(text: str) -> str:
     return "".join(f"%{ord(character):02X}" if character in _SPECIAL else character for character in text)
 
 
+# Texts of so many bytes always fit into the name of a directory.
+_SHORT_NAME = 32
+
 # Longer texts are cut, as other writers do.
 _TEXT_LENGTH = 32
-
-# Of a directory, in most file systems.
-_LONGEST_NAME = 255
 
 _GREATEST = "\U0010ffff"
 
@@ -106,6 +111,31 @@ class DeltaShape:
         return json.dumps({"layout": self.digest, "add": add_action(file)})
 
 
+@dataclass(frozen=True)
+class ParquetShape(DeltaShape):
+    """The same of plain Parquet files: only their directories say the values of partition columns."""
+
+    @cached_property
+    def layout(self) -> FileLayout:
+        """What the files are like."""
+        return replace(super().layout, unfit=self._unfit)
+
+    def path(self, attempt: str, partition: Mapping[str, Any]) -> str:
+        """Return the path of a new file."""
+        return hive_path(attempt, {name: delta_value(value) for name, value in partition.items()})
+
+    def _unfit(self, rows: pa.RecordBatch) -> dict[int, str]:
+        reasons: dict[int, str] = {}
+        for name in self.partition_by:
+            if file_type(rows.column(name).type) != pa.string():
+                continue
+            texts = rows.column(name).cast(pa.string())
+            for row in pc.indices_nonzero(pc.greater(pc.binary_length(texts), _SHORT_NAME)).to_pylist():
+                if has_long_name(hive_path("", {name: texts[row].as_py()})):
+                    reasons[row] = f"column {name!r} is the name of a directory, which has 255 bytes at most"
+        return reasons
+
+
 def delta_path(directory: str, partition: Mapping[str, Any]) -> str:
     """Return the path of a new file, with Hive's directories, as Spark writes it: some readers take the values of
     partition columns from these. In the log it is URL-encoded, as `AddAction` does.
@@ -113,8 +143,7 @@ def delta_path(directory: str, partition: Mapping[str, Any]) -> str:
     A value that is too long for the name of a directory has none: by Delta's protocol, paths have no meaning.
     """
     path = hive_path(directory, {name: delta_value(value) for name, value in partition.items()})
-    is_too_long = any(len(part.encode()) > _LONGEST_NAME for part in path.split("/"))
-    return hive_path(directory, {}) if is_too_long else path
+    return hive_path(directory, {}) if has_long_name(path) else path
 
 
 def read_written(table: str, file: StagedFile) -> tuple[str, dict[str, Any]]:

@@ -27,7 +27,13 @@ from pyiceberg.types import DoubleType, FloatType, NestedField, StructType
 from pyiceberg.utils.properties import property_as_bool, property_as_int
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
-from airflow_kafka_offsets.writers.data_files import DICTIONARY_BYTES, DataFile, FileLayout, PartitionTerm
+from airflow_kafka_offsets.writers.data_files import (
+    DICTIONARY_BYTES,
+    DataFile,
+    FileLayout,
+    PartitionTerm,
+    has_long_name,
+)
 from airflow_kafka_offsets.writers.statistics import ColumnStatistics
 
 _COUNTS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
@@ -151,6 +157,8 @@ class TableShape:
             TableProperties.WRITE_OBJECT_STORE_PARTITIONED_PATHS,
             TableProperties.WRITE_OBJECT_STORE_PARTITIONED_PATHS_DEFAULT,
         )
+        # Paths have no meaning: a value that is too long for the name of a directory has none.
+        is_in_path = is_in_path and not has_long_name(directories)
         parts = [attempt, directories if is_in_path else "", f"{uuid.uuid4().hex}.parquet"]
         locations = load_location_provider(self.location, dict(self.properties))
         return locations.new_data_location("/".join(filter(None, parts)))

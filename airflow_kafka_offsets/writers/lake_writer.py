@@ -18,7 +18,7 @@ from airflow_kafka_offsets.writers.table_rows import RefusedRows, table_rows
 FORMATS = {
     "delta": "airflow_kafka_offsets.writers.delta_files:DeltaShape",
     "iceberg": "airflow_kafka_offsets.writers.iceberg_files:TableShape",
-    "parquet": "airflow_kafka_offsets.writers.delta_files:DeltaShape",
+    "parquet": "airflow_kafka_offsets.writers.delta_files:ParquetShape",
 }
 """The `FileFormat` of each format, by its name."""
 
@@ -78,6 +78,8 @@ class LakeWriter:
         # Spark's driver, which also knows the writer, needs no library of the format.
         module, _, name = FORMATS[self.format].partition(":")
         shape: FileFormat = getattr(import_module(module), name)(**self.shape)
+        if (unfit := shape.layout.unfit) is not None:
+            rows = (refused.take_out(batch, found) if (found := unfit(batch)) else batch for batch in rows)
         fitting = table_rows(self.table, rows, shape.layout.columns, self.batch_id, refused, self.key)
         path = partial(shape.path, self.attempt)
         for file in write_data_files(shape.files(storage), fitting, shape.layout, path):

@@ -28,6 +28,7 @@ from airflow_kafka_offsets.sinks.lake.table import LakeTable
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile
 from airflow_kafka_offsets.staging.rows import StagedRows
+from tests.sinks.lake.test_foreign_changes import clean_log, expire
 from tests.sinks.lake.test_zombies import COLUMNS, NO_DATABASE, ROWS, offsets, output, publish, staged
 from tests.support.iceberg import iceberg_sink
 
@@ -167,7 +168,10 @@ def test_a_restore_to_a_time_after_the_last_load_loses_nothing(
             snapshot.check_history("loader", None)
 
 
-def test_a_batch_that_was_published_and_is_gone_moves_no_position(table: LakeTable, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_a_batch_that_was_published_and_is_gone_moves_no_position(
+    kind: str, table: LakeTable, tmp_path: Path, is_forgotten: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """Somebody set the table back, and expired the history that would tell."""
     of = output(1, "a")
     rows = staged(table, of, tmp_path)
@@ -175,9 +179,13 @@ def test_a_batch_that_was_published_and_is_gone_moves_no_position(table: LakeTab
     assert publish(table, of, rows) == ROWS
 
     delete(table, "_batch_id = 1")
+    if is_forgotten:
+        (clean_log if kind == "delta" else expire)(native(table))
 
     with pytest.raises(TargetError, match=r"was set back: batch 1 of group 'loader' .* with 40 rows, and none"):
         publish(table, of, rows)
+    is_counted = kind == "delta" and is_forgotten
+    assert ("does not name batch 1 any more: its rows are counted" in caplog.text) == is_counted
 
 
 def test_a_table_that_is_set_back_in_the_moment_of_a_commit_is_noticed(

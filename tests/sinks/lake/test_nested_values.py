@@ -132,3 +132,19 @@ def test_nested_nulls_stay_where_a_file_is_written_again(table: LakeTable, tmp_p
     assert removed.rows == 1
     assert offsets(table) == [41, 42, 43]
     assert read(table) == VALUES[1:]
+
+
+def test_a_file_without_field_ids_is_written_again_by_the_names_of_its_columns(tmp_path: Path) -> None:
+    """Such as that of a table which was migrated from Hive: a mapping of the table says which name is which field."""
+    engine = sa.create_engine("sqlite://", poolclass=sa.NullPool)
+    table = iceberg_sink("sql", tmp_path).connect(engine)
+    table.prepare(ROWS)
+    batch = rows(VALUES).append_column("_batch_id", pa.array([1] * len(VALUES)))
+    pq.write_table(pa.Table.from_batches([batch]), tmp_path / "foreign.parquet")
+    snapshot: Any = table.snapshot()
+    snapshot.table.add_files([f"file://{tmp_path}/foreign.parquet"])
+
+    (removed,) = table.retire(Output(1, "g", (OffsetRange("orders", 0, 40, 41, 41),), "other"))
+
+    assert removed.rows == 1
+    assert read(table) == VALUES[1:]

@@ -137,6 +137,26 @@ def test_values_at_the_limits_are_in_partitions_of_iceberg(tmp_path: Path, term:
     assert read(reader, columns) == rows(values).select(columns.names).to_pylist()
 
 
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet"])
+@pytest.mark.parametrize(
+    "text", ["a\0b", "y" * 253, "y" * 254, "é" * 200, "/" * 100], ids=["nul", "253", "254", "é", "/"]
+)
+def test_a_text_that_is_no_name_of_a_directory_is_kept_or_refused(tmp_path: Path, kind: str, text: str) -> None:
+    """Paths of plain files alone say the values of their partition columns."""
+    table = connected(kind, tmp_path, partition_by=("x",))
+    values = {"x": pa.array(["a", text])}
+
+    if kind == "parquet" and len(text) in (254, 200, 100):
+        with pytest.raises(RecordError, match="column 'x' is the name of a directory, which has 255 bytes") as raised:
+            publish_rows(table, rows(values), tmp_path)
+        assert raised.value.offset == 1
+        return
+    publish_rows(table, rows(values), tmp_path)
+
+    for reader in readers(table):
+        assert read(reader, pa.schema([("x", pa.string())])) == [{"x": "a"}, {"x": text}]
+
+
 FAR = 10_000 * 366 * 86_400_000_000
 
 INSTANT = pa.timestamp("us", "UTC")
