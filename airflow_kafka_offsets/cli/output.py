@@ -28,7 +28,7 @@ def show(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] 
     :param columns: the columns of a table; all by default
     """
     if output in ("json", "yaml"):
-        _print(json.dumps([{key: _value(value) for key, value in row.items()} for row in rows]), output)
+        _print(json.dumps([dict(row) for row in rows], default=_plain), output)
     elif rows:
         headings = [_heading(key) for key in columns or rows[0]]
         texts = [[_text(row[key]) for key in columns or row] for row in rows]
@@ -94,12 +94,8 @@ def _console() -> Console:
     return Console(width=width, markup=False, emoji=False, highlight=False)
 
 
-def _value(value: Any) -> Any:
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat()
-    return list(value) if isinstance(value, tuple) else value
+def _plain(value: timedelta | datetime) -> float | str:
+    return value.total_seconds() if isinstance(value, timedelta) else value.astimezone(UTC).isoformat()
 
 
 def _heading(key: str) -> str:

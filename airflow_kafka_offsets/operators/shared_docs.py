@@ -48,8 +48,5 @@ def _completed(text: str, others: Mapping[str, Mapping[str, str]], order: list[s
     found |= {match[1]: match[0] for match in _DESCRIBED.finditer(text)}
     rest = _DESCRIBED.sub("\0", text)
     head, _, tail = rest.partition("\0")
-    if not tail and "\n:raises" in head:
-        head, raises, tail = head.partition("\n:raises")
-        tail = raises + tail
     blocks = "\n".join(found[name] for name in sorted(found, key=order.index))
     return f"{head.rstrip()}\n\n{blocks}\n{tail.replace(chr(0), '').strip()}\n"
