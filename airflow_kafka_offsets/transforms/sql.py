@@ -116,7 +116,7 @@ class Sql(Templated):
     def _what(self) -> str:
         return f"Sql({shortened(self.query, 200)!r})"
 
-    def result(self) -> pa.Schema | None:
+    def result(self, columns: pa.Schema) -> pa.Schema | None:
         return self.columns
 
     def function(self, columns: pa.Schema) -> BatchFunction:
