@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.sinks.table import Dataset, Output, Table, Target
-from airflow_kafka_offsets.sinks.target_rows import BranchOutput, Detail, Removed, ReplacedOffsets, RowCount, TargetRows
+from airflow_kafka_offsets.sinks.target_rows import BranchOutput, Detail, Removed, ReplacedOffsets, TargetRows
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns, columns_of
 from airflow_kafka_offsets.writers.row_writer import ArrowWriter
 
@@ -131,7 +128,7 @@ class FanOutTarget(Target):
 
 @dataclass(frozen=True)
 class FanOutRows(TargetRows):
-    """The rows of all branches: their number in each batch; see `TargetRows`. `verify` looks at each branch by itself.
+    """The rows of all branches; see `TargetRows`. `verify` counts those of each branch by themselves.
 
     :param of_branches: by their names
     """
@@ -154,8 +151,3 @@ class FanOutRows(TargetRows):
     def limit(self) -> str:
         limits = (rows.limit for rows in self.branches.values())
         return next(filter(None, limits), "Rows of several sinks are counted by branch")
-
-    def counts(self, other_groups: sa.Select[int]) -> Iterator[tuple[int, RowCount]]:
-        counted = heapq.merge(*(rows.counts(other_groups) for rows in self.branches.values()), key=itemgetter(0))
-        for batch_id, counts in groupby(counted, key=itemgetter(0)):
-            yield batch_id, RowCount(None, None, sum(count.count for _, count in counts))
