@@ -76,19 +76,9 @@ class FanOutTarget(Target):
     """The targets of a fan-out; see `Target`."""
 
     def __init__(self, sink: FanOut, targets: Sequence[Target]) -> None:
-        self._written: dict[str, BranchOutput] = {}
-        self._removed = Counter[tuple[int, str]]()
+        self.written: dict[str, BranchOutput] = {}
+        self.removed: Counter[tuple[int, str]] = Counter()
         self._branches = list(zip(sink.branches, targets, strict=True))
-
-    @property
-    def written(self) -> Mapping[str, BranchOutput]:
-        """What `write` wrote last, by the names of the branches."""
-        return self._written
-
-    @property
-    def removed(self) -> Mapping[tuple[int, str], int]:
-        """How many rows `remove` removed of each batch and branch."""
-        return self._removed
 
     def add_columns(self, columns: pa.Schema) -> list[str]:
         """Add the columns that targets lack.
@@ -108,7 +98,7 @@ class FanOutTarget(Target):
         for branch, target in self._branches:
             for removed in target.remove(replaced):
                 rows[removed.batch_id, removed.topic_partition] += removed.rows
-                self._removed[removed.batch_id, branch.sink.name] += removed.rows
+                self.removed[removed.batch_id, branch.sink.name] += removed.rows
         return [Removed(batch_id, tp, count) for (batch_id, tp), count in rows.items()]
 
     def write(self, rows: StagedRows) -> int:
@@ -117,13 +107,13 @@ class FanOutTarget(Target):
         A record that one of them refuses may have rows in others by then: the caller writes everything again without
         it, in a savepoint.
         """
-        self._written, rows.left_out = {}, 0
+        self.written, rows.left_out = {}, 0
         for number, (branch, target) in enumerate(self._branches):
             of_branch = rows.of_branch(number)
             count = target.write(of_branch)
             rows.left_out += of_branch.left_out
-            self._written[branch.sink.name] = BranchOutput(count, branch.transform is None)
-        return sum(output.rows for output in self._written.values())
+            self.written[branch.sink.name] = BranchOutput(count, branch.transform is None)
+        return sum(output.rows for output in self.written.values())
 
 
 @dataclass(frozen=True)
