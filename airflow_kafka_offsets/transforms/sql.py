@@ -141,7 +141,7 @@ class _Function:
         good: list[pa.RecordBatch] = []
         bad: list[BadRecord] = []
         for part in split_at_failures(
-            0, rows.num_rows, lambda first, end: self._run(rows.slice(first, end - first)), _FailedError
+            rows.num_rows, lambda first, end: self._run(rows.slice(first, end - first)), _FailedError
         ):
             if isinstance(part, Run):
                 good += part.result

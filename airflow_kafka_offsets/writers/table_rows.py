@@ -109,7 +109,7 @@ def _unfit(values: pa.Array, kind: pa.DataType) -> list[int]:
         if _exact(values.slice(first, end - first), kind) is None:
             raise _UnfitError
 
-    found = split_at_failures(0, len(values), check, _UnfitError)
+    found = split_at_failures(len(values), check, _UnfitError)
     return [each.position for each in found if isinstance(each, Failure)]
 
 
