@@ -10,13 +10,11 @@ E = TypeVar("E", bound=Exception)
 
 
 class Run(NamedTuple, Generic[T]):
-    """Items that pass together: those in [first, end).
+    """Items that pass together.
 
     :param result: what the check returned for them
     """
 
-    first: int
-    end: int
     result: T
 
 
@@ -46,7 +44,7 @@ def split_at_failures(
     while pending:
         start, stop = pending.pop()
         try:
-            run = Run(start, stop, check(start, stop))
+            run = Run(check(start, stop))
         except error_type as raised:
             error = raised
         else:
