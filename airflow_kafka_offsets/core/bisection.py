@@ -10,13 +10,11 @@ E = TypeVar("E", bound=Exception)
 
 
 class Run(NamedTuple, Generic[T]):
-    """Items that pass together: those in [first, end).
+    """Items that pass together.
 
     :param result: what the check returned for them
     """
 
-    first: int
-    end: int
     result: T
 
 
@@ -31,26 +29,22 @@ class Failure(NamedTuple, Generic[E]):
 
 
 def split_at_failures(
-    first: int,
-    end: int,
-    check: Callable[[int, int], T],
-    error_type: type[E],
-    *,
-    few: int = 1,
+    number: int, check: Callable[[int, int], T], error_type: type[E], *, few: int = 1
 ) -> Iterator[Run[T] | Failure[E]]:
-    """Yield the items in [first, end) as runs that pass and single items that fail, in their order.
+    """Yield items as runs that pass and single items that fail, in their order.
 
     A range that fails is halved until its failures are alone. Each run and each failure is yielded before any later
     item is checked again.
 
+    :param number: of the items
     :param check: checks the items in [first, end), which are at least one; raises an error of the type if one fails
     :param few: as many items, or fewer, that fail together are checked one at a time instead of in halves
     """
-    pending = [(first, end)] if first < end else []
+    pending = [(0, number)] if number else []
     while pending:
         start, stop = pending.pop()
         try:
-            run = Run(start, stop, check(start, stop))
+            run = Run(check(start, stop))
         except error_type as raised:
             error = raised
         else:

@@ -79,7 +79,7 @@ class JsonDecoder:
         good: list[pa.RecordBatch] = []
         bad: list[BadRecord] = []
         for part in split_at_failures(
-            0, len(values), lambda first, end: self._decode(values[first:end]), _UndecodableError, few=_FEW_RECORDS
+            len(values), lambda first, end: self._decode(values[first:end]), _UndecodableError, few=_FEW_RECORDS
         ):
             if isinstance(part, Run):
                 good.append(part.result)
@@ -145,7 +145,7 @@ class JsonDecoder:
         """
         text, kinds = _lines(value), list(self._options[-1].explicit_schema)
         parts = split_at_failures(
-            0, len(kinds), lambda first, end: _read(text, 1, _parse_options(kinds[first:end])), _UndecodableError
+            len(kinds), lambda first, end: _read(text, 1, _parse_options(kinds[first:end])), _UndecodableError
         )
         column = self._columns.field(next(part.position for part in parts if isinstance(part, Failure)))
         return f"column {column.name!r}: its value is not of type {spark_type(column.type)}"

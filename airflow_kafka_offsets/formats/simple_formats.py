@@ -89,9 +89,7 @@ class Text(_SimpleFormat):
         def decode(records: pa.RecordBatch) -> Decoded:
             values = records.column("value")
             parts = list(
-                split_at_failures(
-                    0, len(values), lambda first, end: values[first:end].cast(pa.string()), pa.ArrowInvalid
-                )
+                split_at_failures(len(values), lambda first, end: values[first:end].cast(pa.string()), pa.ArrowInvalid)
             )
             texts = [part.result for part in parts if isinstance(part, Run)]
             bad = [BadRecord(part.position, "the value is not UTF-8") for part in parts if isinstance(part, Failure)]

@@ -326,7 +326,7 @@ class TwoReaders(ABC):
         def decode(first: int, end: int) -> list[Part | BadRecord]:
             return self._parts(values[first:end], indexes[first:end])
 
-        for found in split_at_failures(0, len(values), decode, UnreadableError):
+        for found in split_at_failures(len(values), decode, UnreadableError):
             if isinstance(found, Run):
                 yield from found.result
             else:

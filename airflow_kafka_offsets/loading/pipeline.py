@@ -31,7 +31,6 @@ from airflow_kafka_offsets.ledger.tables import NAME_LENGTH, Tables
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES, OnBadRecord
 from airflow_kafka_offsets.sinks.fan_out import as_sink, transform_of
 from airflow_kafka_offsets.sinks.sink import Sink
-from airflow_kafka_offsets.transforms.fan_out import FanOutTransform
 from airflow_kafka_offsets.transforms.transform import BatchTransform, DataFrameTransform, Transform, as_transform
 
 
@@ -148,9 +147,7 @@ class Pipeline:
         transform = self._transform
         if transform is None:
             return columns
-        if isinstance(transform, FanOutTransform):
-            return transform.result_of(columns)
-        return transform.result() if isinstance(transform, BatchTransform) else None
+        return transform.result(columns) if isinstance(transform, BatchTransform) else None
 
     def _prepared_format(
         self, part: str, record_format: RecordFormat, connections: Connections, engine: Engine

@@ -43,11 +43,6 @@ from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.sinks.target_names import TargetNames
 
-_WAYS_OUT = (
-    "Replay with replace=True, which removes the rows of these offsets in the same transaction, or into a sink with an "
-    "upsert_key, or into another table."
-)
-
 
 def refuse_double(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
     """Check that no record will be duplicated in the target, neither by earlier loads nor by what the group will load.
@@ -62,7 +57,8 @@ def refuse_double(conn: Connection, tables: Tables, replay: Replay, ranges: Sequ
     if not (replay.replace or replay.upsert):
         raise DoubleLoadError(
             f"Group {group_id!r} loads into table {target!r}: a replay into it would put records there a second time. "
-            f"Nothing was written. {_WAYS_OUT}"
+            "Nothing was written. Replay with replace=True, which removes the rows of these offsets in the same "
+            "transaction, or into a sink with an upsert_key, or into another table."
         )
     stored = stored_positions(conn, tables, group_id)
     after: list[str] = []

@@ -11,13 +11,13 @@ from airflow_kafka_offsets.core.templates import Templated, holds_template
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.sink import Connections, DatabaseTable, Sink
 from airflow_kafka_offsets.sinks.target_names import joined
+from airflow_kafka_offsets.transforms.fan_out import FanOutTransform
 from airflow_kafka_offsets.transforms.transform import BatchTransform
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
     from airflow_kafka_offsets.sinks.fan_out_target import FanOutTable
-    from airflow_kafka_offsets.transforms.fan_out import FanOutTransform
 
 
 T = TypeVar("T")
@@ -112,19 +112,6 @@ class FanOut(Sink):
         """Whether a record that is written again replaces its rows in all branches."""
         return all(branch.sink.replaces_rows for branch in self.branches)
 
-    def transform(self, given: object) -> FanOutTransform:
-        """Return the transform of all branches; see `transform_of`."""
-        from airflow_kafka_offsets.transforms.fan_out import FanOutTransform
-
-        if isinstance(given, FanOutTransform):
-            return given
-        if given is not None:
-            raise ConfigurationError(
-                "With sink=[…], each branch has a transform of its own, as in Branch(SqlTable(…), transform=Sql(…)); "
-                f"got transform={given!r}"
-            )
-        return FanOutTransform(tuple(branch.transform for branch in self.branches))
-
     @property
     def tables(self) -> tuple[DatabaseTable, ...]:
         """The tables of all branches; empty where one of them is not a table."""
@@ -169,7 +156,14 @@ def transform_of(sink: Sink, given: T) -> T | FanOutTransform:
     :param given: as the transform of the load
     :raises ConfigurationError: the load has a transform besides those of the branches
     """
-    return sink.transform(given) if isinstance(sink, FanOut) else given
+    if not isinstance(sink, FanOut) or isinstance(given, FanOutTransform):
+        return given
+    if given is not None:
+        raise ConfigurationError(
+            "With sink=[…], each branch has a transform of its own, as in Branch(SqlTable(…), transform=Sql(…)); "
+            f"got transform={given!r}"
+        )
+    return FanOutTransform(tuple(branch.transform for branch in sink.branches))
 
 
 def of_tables(tables: Iterable[DatabaseTable]) -> Sink:

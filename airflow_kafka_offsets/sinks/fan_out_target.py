@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.sinks.table import Dataset, Output, Table, Target
-from airflow_kafka_offsets.sinks.target_rows import BranchOutput, Detail, Removed, ReplacedOffsets, RowCount, TargetRows
+from airflow_kafka_offsets.sinks.target_rows import BranchOutput, Detail, Removed, ReplacedOffsets, TargetRows
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns, columns_of
 from airflow_kafka_offsets.writers.row_writer import ArrowWriter
 
@@ -84,19 +81,9 @@ class FanOutTarget(Target):
     """The targets of a fan-out; see `Target`."""
 
     def __init__(self, sink: FanOut, targets: Sequence[Target]) -> None:
-        self._written: dict[str, BranchOutput] = {}
-        self._removed = Counter[tuple[int, str]]()
+        self.written: dict[str, BranchOutput] = {}
+        self.removed: Counter[tuple[int, str]] = Counter()
         self._branches = list(zip(sink.branches, targets, strict=True))
-
-    @property
-    def written(self) -> Mapping[str, BranchOutput]:
-        """What `write` wrote last, by the names of the branches."""
-        return self._written
-
-    @property
-    def removed(self) -> Mapping[tuple[int, str], int]:
-        """How many rows `remove` removed of each batch and branch."""
-        return self._removed
 
     def add_columns(self, columns: pa.Schema) -> list[str]:
         """Add the columns that targets lack.
@@ -116,7 +103,7 @@ class FanOutTarget(Target):
         for branch, target in self._branches:
             for removed in target.remove(replaced):
                 rows[removed.batch_id, removed.topic_partition] += removed.rows
-                self._removed[removed.batch_id, branch.sink.name] += removed.rows
+                self.removed[removed.batch_id, branch.sink.name] += removed.rows
         return [Removed(batch_id, tp, count) for (batch_id, tp), count in rows.items()]
 
     def write(self, rows: StagedRows) -> int:
@@ -125,18 +112,18 @@ class FanOutTarget(Target):
         A record that one of them refuses may have rows in others by then: the caller writes everything again without
         it, in a savepoint.
         """
-        self._written, rows.left_out = {}, 0
+        self.written, rows.left_out = {}, 0
         for number, (branch, target) in enumerate(self._branches):
             of_branch = rows.of_branch(number)
             count = target.write(of_branch)
             rows.left_out += of_branch.left_out
-            self._written[branch.sink.name] = BranchOutput(count, branch.transform is None)
-        return sum(output.rows for output in self._written.values())
+            self.written[branch.sink.name] = BranchOutput(count, branch.transform is None)
+        return sum(output.rows for output in self.written.values())
 
 
 @dataclass(frozen=True)
 class FanOutRows(TargetRows):
-    """The rows of all branches: their number in each batch; see `TargetRows`. `verify` looks at each branch by itself.
+    """The rows of all branches; see `TargetRows`. `verify` counts those of each branch by themselves.
 
     :param of_branches: by their names
     """
@@ -159,8 +146,3 @@ class FanOutRows(TargetRows):
     def limit(self) -> str:
         limits = (rows.limit for rows in self.branches.values())
         return next(filter(None, limits), "Rows of several sinks are counted by branch")
-
-    def counts(self, other_groups: sa.Select[int]) -> Iterator[tuple[int, RowCount]]:
-        counted = heapq.merge(*(rows.counts(other_groups) for rows in self.branches.values()), key=itemgetter(0))
-        for batch_id, counts in groupby(counted, key=itemgetter(0)):
-            yield batch_id, RowCount(None, None, sum(count.count for _, count in counts))

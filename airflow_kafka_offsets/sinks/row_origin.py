@@ -4,39 +4,46 @@ The same for tables of a database and of files.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 import pyarrow as pa
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
-from airflow_kafka_offsets.sinks.target_rows import Detail
+from airflow_kafka_offsets.sinks.target_rows import Detail, TargetRows
 
 PLACE = (BATCH_ID, *RECORD)
 """The columns that say where a row is from."""
 
 
-class RowDetail(NamedTuple):
-    """What can be learned of the rows of a table.
+class OriginRows(TargetRows):
+    """The rows of a table whose columns decide what can be learned of them; see `TargetRows`.
 
-    :param name: of the table, for messages
-    :param columns: of the table; None where there is no such table
-    :param replaced: whether later batches replace the rows of earlier ones
+    :ivar name: of the table, for messages
+    :ivar replaced: whether later batches replace the rows of earlier ones
     """
 
     name: str
-    columns: Collection[str] | None
     replaced: bool
+
+    @property
+    @abstractmethod
+    def columns(self) -> Collection[str] | None:
+        """The columns of the table; None where there is no such table."""
+
+    @property
+    def exists(self) -> bool:
+        return self.columns is not None
 
     @property
     def missing(self) -> list[str]:
         """The columns that would say where a row is from, and that the table lacks."""
-        return [name for name in PLACE if self.columns is None or name not in self.columns]
+        columns = self.columns or ()
+        return [name for name in PLACE if name not in columns]
 
     @property
     def detail(self) -> Detail:
-        """What the rows say; see `TargetRows.detail`."""
         missing = self.missing
         if self.columns is not None and (self.replaced or BATCH_ID in missing):
             return "nothing"
@@ -44,7 +51,6 @@ class RowDetail(NamedTuple):
 
     @property
     def limit(self) -> str:
-        """Why they do not say more; see `TargetRows.limit`."""
         if self.replaced:
             return f"Rows of table {self.name!r} are replaced by those of later batches (upsert_key)"
         missing = self.missing

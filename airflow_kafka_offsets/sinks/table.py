@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from airflow_kafka_offsets.core.offsets import OffsetRange
@@ -64,17 +65,13 @@ class Target(Protocol):
     target, and not several.
     """
 
-    @property
-    def written(self) -> Mapping[str, BranchOutput]:
-        """What `write` wrote last into each of several targets, by their names; empty where there is one."""
-        return {}
+    written: Mapping[str, BranchOutput] = MappingProxyType({})
+    """What `write` wrote last into each of several targets, by their names; empty where there is one."""
 
-    @property
-    def removed(self) -> Mapping[tuple[int, str], int]:
-        """How many rows `remove` removed of each batch from each of several targets, by their names; empty where there
-        is one.
-        """
-        return {}
+    removed: Mapping[tuple[int, str], int] = MappingProxyType({})
+    """How many rows `remove` removed of each batch from each of several targets, by their names; empty where there is
+    one.
+    """
 
     def add_columns(self, columns: pa.Schema) -> list[str]:
         """Add the columns that the target lacks, nullable; by default none.

@@ -77,7 +77,7 @@ class ArrowTransform(Templated):
             return prepared
         return replace(prepared, columns=known_columns(_batch(self._what, result).schema, self._what))
 
-    def result(self) -> pa.Schema | None:
+    def result(self, columns: pa.Schema) -> pa.Schema | None:
         return self.columns
 
     def function(self, columns: pa.Schema) -> BatchFunction:

@@ -36,20 +36,13 @@ class FanOutTransform:
         prepared = (None if each is None else each.prepared(columns) for each in self.transforms)
         return FanOutTransform(tuple(cast("BatchTransform | None", each) for each in prepared))
 
-    def result_of(self, columns: pa.Schema) -> pa.Schema:
-        """Return the columns of all branches, as far as they are known.
-
-        :param columns: of a decoded row
-        """
+    def result(self, columns: pa.Schema) -> pa.Schema:
+        """Return the columns of all branches, as far as they are known."""
         from airflow_kafka_offsets.staging.rows import combined
 
         return combined(
-            {number: columns if each is None else each.result() for number, each in enumerate(self.transforms)}
+            {number: columns if each is None else each.result(columns) for number, each in enumerate(self.transforms)}
         )
-
-    def result(self) -> pa.Schema | None:
-        """Return None: a branch without a transform has the columns of a decoded row."""
-        return None
 
     def function(self, columns: pa.Schema) -> BatchFunction:
         return _Function([None if each is None else each.function(columns) for each in self.transforms])

@@ -116,7 +116,7 @@ class Sql(Templated):
     def _what(self) -> str:
         return f"Sql({shortened(self.query, 200)!r})"
 
-    def result(self) -> pa.Schema | None:
+    def result(self, columns: pa.Schema) -> pa.Schema | None:
         return self.columns
 
     def function(self, columns: pa.Schema) -> BatchFunction:
@@ -141,7 +141,7 @@ class _Function:
         good: list[pa.RecordBatch] = []
         bad: list[BadRecord] = []
         for part in split_at_failures(
-            0, rows.num_rows, lambda first, end: self._run(rows.slice(first, end - first)), _FailedError
+            rows.num_rows, lambda first, end: self._run(rows.slice(first, end - first)), _FailedError
         ):
             if isinstance(part, Run):
                 good += part.result

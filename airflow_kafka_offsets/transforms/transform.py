@@ -72,8 +72,11 @@ class Transform(Protocol):
 class BatchTransform(Transform, Protocol):
     """A transform of each record batch by itself: rows do not leave the Python process that decodes them."""
 
-    def result(self) -> pa.Schema | None:
-        """Return the columns of the result, once it is prepared; None where only the first batch will show them."""
+    def result(self, columns: pa.Schema) -> pa.Schema | None:
+        """Return the columns of the result, once it is prepared; None where only the first batch will show them.
+
+        :param columns: of a decoded row
+        """
 
     def function(self, columns: pa.Schema) -> BatchFunction:
         """Return the function. Called in Spark's tasks."""

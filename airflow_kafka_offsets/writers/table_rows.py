@@ -132,7 +132,7 @@ def _unfit(values: pa.Array, fit: Callable[[pa.Array], bool]) -> list[int]:
         if not fit(values.slice(first, end - first)):
             raise _UnfitError
 
-    found = split_at_failures(0, len(values), check, _UnfitError)
+    found = split_at_failures(len(values), check, _UnfitError)
     return [each.position for each in found if isinstance(each, Failure)]
 
 

@@ -33,7 +33,7 @@ class Below:
     def prepared(self, columns: pa.Schema) -> Below:
         return self
 
-    def result(self) -> pa.Schema | None:
+    def result(self, columns: pa.Schema) -> pa.Schema | None:
         return None
 
     def function(self, columns: pa.Schema) -> BatchFunction:

@@ -38,7 +38,7 @@ def batch(*records: dict[str, Any]) -> pa.RecordBatch:
 def transformed(select: str, *records: dict[str, Any], where: str = "") -> Transformed:
     sql = Sql(f"SELECT {select} FROM records {where}").prepared(COLUMNS)
     result = sql.function(COLUMNS)(batch(*records))
-    assert result.rows.schema == sql.result()
+    assert result.rows.schema == sql.columns
     return result
 
 

@@ -8,9 +8,9 @@ portions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,16 +22,17 @@ from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, TOPIC
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.sinks.lake.removal import all_of
 from airflow_kafka_offsets.sinks.lake.snapshot import RowSource
-from airflow_kafka_offsets.sinks.row_origin import PLACE, RowDetail
-from airflow_kafka_offsets.sinks.target_rows import Batches, Detail, DuplicatedOffsets, RowCount, TargetRows
+from airflow_kafka_offsets.sinks.row_origin import PLACE, OriginRows
+from airflow_kafka_offsets.sinks.target_rows import Batches, DuplicatedOffsets, RowCount
 
 _ROWS_AT_ONCE = 2_000_000
 
 _DEAD_LETTERS_AT_ONCE = 100_000
 
 
-class LakeRows(NamedTuple):
-    """The rows of a table of files; see `TargetRows`.
+@dataclass(frozen=True)
+class LakeRows(OriginRows):
+    """The rows of a table of files; see `OriginRows`.
 
     :param conn: of the database with the state tables
     :param source: None where there is no such table
@@ -44,23 +45,8 @@ class LakeRows(NamedTuple):
     replaced: bool = False
 
     @property
-    def branches(self) -> Mapping[str, TargetRows]:
-        return {}
-
-    @property
-    def exists(self) -> bool:
-        return self.source is not None
-
-    @property
-    def detail(self) -> Detail:
-        return self._known().detail
-
-    @property
-    def limit(self) -> str:
-        return self._known().limit
-
-    def _known(self) -> RowDetail:
-        return RowDetail(self.name, None if self.source is None else self.source.columns.names, self.replaced)
+    def columns(self) -> list[str] | None:
+        return None if self.source is None else self.source.columns.names
 
     def counts(self, other_groups: sa.Select[int]) -> Iterator[tuple[int, RowCount]]:
         if self.source is None:

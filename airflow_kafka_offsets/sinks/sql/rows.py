@@ -21,25 +21,23 @@ from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.tables import reflected
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.sinks.row_origin import PLACE, RowDetail
+from airflow_kafka_offsets.sinks.row_origin import PLACE, OriginRows
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 from airflow_kafka_offsets.sinks.target_rows import (
     Batches,
-    Detail,
     DuplicatedOffsets,
     OriginColumns,
     Removed,
     ReplacedOffsets,
     RowCount,
-    TargetRows,
 )
 
 _MILLISECOND_DIGITS = 3
 
 
 @dataclass(frozen=True)
-class SqlRows(TargetRows):
-    """The rows of a table; see `TargetRows`.
+class SqlRows(OriginRows):
+    """The rows of a table; see `OriginRows`.
 
     :param table: None where there is no such table
     :param replaced: whether later batches replace the rows of earlier ones
@@ -51,19 +49,8 @@ class SqlRows(TargetRows):
     replaced: bool
 
     @property
-    def exists(self) -> bool:
-        return self.table is not None
-
-    @property
-    def detail(self) -> Detail:
-        return self._known().detail
-
-    @property
-    def limit(self) -> str:
-        return self._known().limit
-
-    def _known(self) -> RowDetail:
-        return RowDetail(self.name, None if self.table is None else self.table.columns.keys(), self.replaced)
+    def columns(self) -> list[str] | None:
+        return None if self.table is None else self.table.columns.keys()
 
     def _origin(self) -> OriginColumns:
         assert self.table is not None
@@ -121,7 +108,7 @@ class SqlRows(TargetRows):
         return self.conn.scalar(query) or 0
 
     def _check_origin(self) -> None:
-        if missing := self._known().missing:
+        if missing := self.missing:
             raise ConfigurationError(
                 f"Table {self.name!r} has no column {', '.join(missing)}: which of its rows are of the offsets that "
                 "are to be replaced is not known. Nothing was changed; delete the rows yourself and rewind without "
