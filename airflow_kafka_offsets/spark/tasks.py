@@ -15,7 +15,7 @@ from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, NewFieldError, RecordError, TransformError
 from airflow_kafka_offsets.formats.columns import add_origin, format_columns
 from airflow_kafka_offsets.formats.read_schemas import has_schema_ids, schemas_read
-from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder, decoder_of
+from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder, RefusedSchemasError, decoder_of
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.progress import SliceReport
 from airflow_kafka_offsets.staging.arrow_files import read_records
@@ -162,6 +162,7 @@ def decode_rows(records: pa.RecordBatch, decode: Decoder, slice_: Slice) -> Deco
 
     :param records: what `kafka.reader.read` yields
     :raises NewFieldError: records have fields that are no columns, and none may be left out
+    :raises RecordError: the schemas of too many ids cannot be used; names the record with the next one
     """
     try:
         rows, bad = decode(records)
@@ -169,6 +170,8 @@ def decode_rows(records: pa.RecordBatch, decode: Decoder, slice_: Slice) -> Deco
         offsets = records.column("offset")
         within = f"{slice_.topic}[{slice_.partition}], offsets {offsets[0].as_py()}..{offsets[-1].as_py()}"
         raise type(error)(f"{within}: {error}") from None
+    except RefusedSchemasError as error:
+        raise record_error(records, BadRecord(error.row, str(error)), slice_) from None
     good = records
     if bad:
         is_good = [True] * records.num_rows

@@ -127,6 +127,12 @@ def test_a_number_that_is_not_finite_is_a_bad_record(ddl_type: str, text: str) -
     assert refused_at(nested, b'{"a": {"b": [1]}}', f'{{"a": {{"b": [1, {text}]}}}}'.encode()) == 1
 
 
+@pytest.mark.parametrize("text", ["NaN", "-Infinity"])
+def test_what_is_no_number_is_ignored_where_it_is_no_column(text: str) -> None:
+    (row,) = decode("a INT, s STRUCT<b: INT>", f'{{"x": {text}, "a": 1, "s": {{"b": 2, "y": [{text}]}}}}'.encode())
+    assert (row["a"], row["s"]) == (1, {"b": 2})
+
+
 def test_the_largest_numbers_are_good() -> None:
     assert decode_field("DOUBLE", "1.7976931348623157e308") == 1.7976931348623157e308
     assert decode_field("FLOAT", "3.4028234e38") == pytest.approx(3.4028234e38)
