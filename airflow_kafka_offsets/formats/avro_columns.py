@@ -58,8 +58,10 @@ _PROMOTED = {("int", "long"): pa.int64(), ("float", "double"): pa.float64()}
 def columns_of(kind: Type) -> pa.Schema:
     """Return the columns of a record. All are nullable: the values of tombstones are null.
 
-    :raises SchemaError: a type has no column
+    :raises SchemaError: there are none, or a type has no column
     """
+    if not kind.fields:
+        raise SchemaError(f"the record {kind.name!r} has no fields")
     return pa.schema([(part.name, column_type(part.type, part.name)) for part in kind.fields])
 
 

@@ -85,7 +85,7 @@ class Avro(RegistryFormat):
         places = [place for place, part in enumerate(kind.fields) if part.type.physical is not None]
         if AvroReader(kind, places).is_vectorized:
             return None
-        return "it is recursive, or has a union of several types"
+        return "it is recursive or large, or has a union of several types"
 
     def schema_columns(self) -> pa.Schema | None:
         from airflow_kafka_offsets.formats.avro_columns import columns_of

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from airflow_kafka_offsets.formats.record_format import SchemaError
+from airflow_kafka_offsets.formats.schema_limits import check_size, check_text
 
 _PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 
@@ -30,11 +31,12 @@ _PHYSICAL = {
     "enum": pa.int32(),
 }
 
-# Each use of a named type counts: a few lines of a schema can use each other two, four, eight times.
-_MOST_TYPES = 10_000
+# More than any record of Kafka has.
+_MOST_VALUE_BYTES = 1 << 24
 
-# Deeper than any schema that people write, and shallow enough for every reader.
-_DEEPEST = 60
+# The time of the vectorized reader grows with the square of the types. In Arrow a null takes as much room as a value of
+# the same fixed size.
+_MOST_VECTORIZED, _LARGEST_VECTORIZED = 1_000, 256
 
 
 class Field(NamedTuple):
@@ -79,7 +81,22 @@ class Type:
         """The branches of a union but null; of another type, the type itself."""
         return tuple(part for part in self.parts if part.kind != "null") if self.kind == "union" else (self,)
 
+    @cached_property
+    def types(self) -> int:
+        """The number of its types, each counted as often as it is used."""
+        return 1 + sum(part.types for part in self.inner)
+
+    @cached_property
+    def depth(self) -> int:
+        """How deep its types are nested."""
+        return 1 + max((part.depth for part in self.inner), default=0)
+
     @property
+    def inner(self) -> tuple[Type, ...]:
+        """The types that it has."""
+        return self.parts + tuple(part.type for part in self.fields)
+
+    @cached_property
     def bytes(self) -> int:
         """The least number of bytes that a value takes."""
         if self.kind in ("null", "recursive"):
@@ -119,9 +136,11 @@ def parse(text: str, references: Sequence[str] = ()) -> Type:
         for reference in references:
             parser.type(json.loads(reference), "")
         return parser.type(json.loads(text), "")
+    except SchemaError:
+        raise
     except json.JSONDecodeError as error:
         raise SchemaError(f"it is no JSON: {error}") from None
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
         raise SchemaError(f"it is malformed: {type(error).__name__} {error}") from None
 
 
@@ -132,18 +151,22 @@ class _Parser:
 
     def type(self, schema: Any, namespace: str) -> Type:
         self._depth += 1
-        try:
-            if self._depth > _DEEPEST:
-                raise SchemaError(f"its types are nested deeper than {_DEEPEST}")
-            if isinstance(schema, str):
-                return Type(schema) if schema in _PRIMITIVES else self._use(schema, namespace)
-            if isinstance(schema, list):
-                if not schema:
-                    raise SchemaError("a union has no branch")
-                return Type("union", parts=tuple(self.type(branch, namespace) for branch in schema))
-            return self._object(schema, namespace)
-        finally:
-            self._depth -= 1
+        check_size(0, self._depth)
+        found = self._type(schema, namespace)
+        self._depth -= 1
+        check_size(found.types, found.depth)
+        if found.bytes > _MOST_VALUE_BYTES:
+            raise SchemaError(f"a value of it has more than {_MOST_VALUE_BYTES:,} bytes")
+        return found
+
+    def _type(self, schema: Any, namespace: str) -> Type:
+        if isinstance(schema, str):
+            return Type(schema) if schema in _PRIMITIVES else self._use(schema, namespace)
+        if isinstance(schema, list):
+            if not schema:
+                raise SchemaError("a union has no branch")
+            return Type("union", parts=tuple(self.type(branch, namespace) for branch in schema))
+        return self._object(schema, namespace)
 
     def _use(self, name: str, namespace: str) -> Type:
         found = self._named.get(_full(name, namespace)) or self._named.get(name)
@@ -168,18 +191,25 @@ class _Parser:
         namespace = name.rpartition(".")[0] if "." in name else schema.get("namespace", namespace) or ""
         name = _full(name, namespace)
         if kind == "enum":
-            made = Type("enum", name=name, symbols=tuple(map(str, schema["symbols"])))
+            made = Type("enum", name=name, symbols=tuple(check_text(str(symbol)) for symbol in schema["symbols"]))
         elif kind == "fixed":
-            made = _with_logical(Type("fixed", name=name, size=int(schema["size"])), schema)
+            size = int(schema["size"])
+            if size < 0:
+                raise SchemaError(f"the fixed type {name!r} has a negative size")
+            made = _with_logical(Type("fixed", name=name, size=size), schema)
         else:
             self._named[name] = Type("recursive", name=name)
-            made = Type("record", name=name, fields=tuple(self._field(part, namespace) for part in schema["fields"]))
+            fields = tuple(self._field(part, namespace) for part in schema["fields"])
+            if len({part.name for part in fields}) < len(fields):
+                raise SchemaError(f"two fields of the record {name!r} have the same name")
+            made = Type("record", name=name, fields=fields)
         self._named[name] = made
         return made
 
     def _field(self, schema: Mapping[str, Any], namespace: str) -> Field:
         aliases = tuple(map(str, schema.get("aliases", ())))
         kind = self.type(schema["type"], namespace)
+        check_text(json.dumps(schema.get("default")))
         return Field(str(schema["name"]), kind, aliases, "default" in schema, schema.get("default"))
 
 
@@ -220,7 +250,7 @@ def as_record(kind: Type, column: str) -> Type:
 
 def is_recursive(kind: Type) -> bool:
     """Return whether a value of a type can hold another one of the same type."""
-    return kind.kind == "recursive" or any(map(is_recursive, _inner(kind)))
+    return kind.kind == "recursive" or any(map(is_recursive, kind.inner))
 
 
 def has_endless_lists(kind: Type) -> bool:
@@ -228,14 +258,20 @@ def has_endless_lists(kind: Type) -> bool:
     them.
     """
     is_endless = kind.kind == "array" and kind.parts[0].kind != "recursive" and kind.parts[0].bytes == 0
-    return is_endless or any(map(has_endless_lists, _inner(kind)))
+    return is_endless or any(map(has_endless_lists, kind.inner))
 
 
 def is_vectorized(kind: Type) -> bool:
-    """Return whether the vectorized reader is certain of a type: it has no unions but with null, and no recursion."""
-    if kind.kind == "recursive" or (kind.kind in ("record", "fixed") and kind.bytes == 0) or len(kind.branches) > 1:
+    """Return whether the vectorized reader is certain of a type, and quick: it has no unions but of null and another
+    type, and no recursion.
+    """
+    if kind.kind == "recursive" or (kind.kind in ("record", "fixed") and kind.bytes == 0):
         return False
-    return all(is_vectorized(part) for part in _inner(kind) if part.kind != "null")
+    if kind.kind == "union" and (len(kind.parts), len(kind.branches)) != (2, 1):
+        return False
+    if kind.types > _MOST_VECTORIZED or kind.size > _LARGEST_VECTORIZED:
+        return False
+    return all(is_vectorized(part) for part in kind.inner if part.kind != "null")
 
 
 def least_value(kind: Type) -> bytes:
@@ -247,10 +283,6 @@ def least_value(kind: Type) -> bytes:
     if kind.kind == "union":
         return b"\0" + least_value(kind.parts[0])
     return bytes(kind.bytes)
-
-
-def _inner(kind: Type) -> tuple[Type, ...]:
-    return kind.parts + tuple(part.type for part in kind.fields)
 
 
 class WireSchema:
@@ -266,10 +298,7 @@ class WireSchema:
         self._records: dict[str, str] = {}
 
     def of(self, kind: Type) -> Any:
-        """Return the schema of a type as JSON.
-
-        :raises SchemaError: it is too large
-        """
+        """Return the schema of a type as JSON."""
         if kind.kind == "enum":
             return "int"
         if kind.kind == "array":
@@ -309,6 +338,4 @@ class WireSchema:
 
     def _name(self) -> str:
         self._names += 1
-        if self._names > _MOST_TYPES:
-            raise SchemaError(f"it has more than {_MOST_TYPES:,} types, each counted as often as it is used")
         return f"t{self._names}"

@@ -6,7 +6,7 @@ Columns are taken from types and formats. What restricts values (minimum, patter
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from airflow_kafka_offsets.formats.record_format import SchemaError
+from airflow_kafka_offsets.formats.schema_limits import Budget, check_text
 from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema
 
 _SCALARS = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_(), "string": pa.string()}
@@ -29,16 +30,21 @@ class _Place(NamedTuple):
 
     :param document: that it is a part of, to which its references refer
     :param path: of the property, for messages
+    :param budget: of all places
     :param within: the references that lead to it
+    :param depth: the number of schemas that it is in
     """
 
     schema: Any
     document: Any
     path: str
+    budget: Budget
     within: tuple[str, ...] = ()
+    depth: int = 0
 
     def inner(self, schema: Any, name: str = "") -> _Place:
-        return self._replace(schema=schema, path=".".join(filter(None, (self.path, name))))
+        self.budget.take(self.depth)
+        return self._replace(schema=schema, path=".".join(filter(None, (self.path, name))), depth=self.depth + 1)
 
 
 def columns_of(registered: RegisteredSchema) -> pa.Schema:
@@ -63,7 +69,7 @@ def property_types(registered: RegisteredSchema) -> dict[str, Callable[[], pa.Da
 def _object(registered: RegisteredSchema) -> tuple[_Place, Mapping[str, Any]]:
     documents = {reference.name: _parsed(reference.text) for reference in registered.references}
     document = _parsed(registered.text)
-    place = _resolved(_Place(document, document, ""), documents)
+    place = _resolved(_Place(document, document, "", Budget()), documents)
     if not isinstance(place.schema, dict) or not isinstance(place.schema.get("properties"), dict):
         raise SchemaError("it is no object with properties")
     return place, documents
@@ -100,28 +106,31 @@ def _type(place: _Place, documents: Mapping[str, Any]) -> pa.DataType:
         return pa.list_(_type(place.inner(schema["items"]), documents))
     if kind == "string":
         return _FORMATS.get(str(schema.get("format")), pa.string())
-    if not isinstance(kind, str) or kind not in _SCALARS:
+    if kind not in _SCALARS:
         what = {None: "has no type", "object": "is an object without properties", "array": "is an array without items"}
         raise _undecided(place, what.get(kind, f"has the type {kind}"))
     return _SCALARS[kind]
 
 
-def _kind(place: _Place) -> Any:
+def _kind(place: _Place) -> str | None:
     """Return the only type of a schema that is not null; None where it has none."""
     kind = place.schema.get("type")
     if isinstance(kind, list):
         kinds = [name for name in kind if name != "null"]
         if len(kinds) != 1:
             raise _undecided(place, f"has the types {', '.join(map(str, kind))}")
-        return kinds[0]
-    if kind is None and all(isinstance(value, str) for value in place.schema.get("enum") or [None]):
+        (kind,) = kinds
+    if kind is not None and not isinstance(kind, str):
+        raise _undecided(place, "has a type that is no name")
+    values = place.schema.get("enum")
+    if kind is None and isinstance(values, list) and values and all(isinstance(value, str) for value in values):
         return "string"
     return kind
 
 
-def _only(place: _Place, schemas: Sequence[Any], word: str) -> Any:
+def _only(place: _Place, schemas: Any, word: str) -> Any:
     """Return the schema of several that is not null."""
-    found = [schema for schema in schemas if schema != {"type": "null"}]
+    found = [schema for schema in schemas if schema != {"type": "null"}] if isinstance(schemas, list) else []
     if len(found) != 1:
         raise _undecided(place, f"has {word!r} with {len(found)} types")
     return found[0]
@@ -130,14 +139,14 @@ def _only(place: _Place, schemas: Sequence[Any], word: str) -> Any:
 def _resolved(place: _Place, documents: Mapping[str, Any]) -> _Place:
     """Return what a schema refers to."""
     while isinstance(place.schema, dict) and "$ref" in place.schema:
-        reference = str(place.schema["$ref"])
+        reference = check_text(str(place.schema["$ref"]))
         name, _, fragment = reference.partition("#")
         # Two documents may use the same reference for things of their own.
         mark = f"{id(place.document)} {reference}"
         if mark in place.within:
             raise _undecided(place, "is recursive")
         document = place.document if not name else _document(name, documents, place)
-        place = _Place(_at(document, fragment, place), document, place.path, (*place.within, mark))
+        place = place.inner(_at(document, fragment, place))._replace(document=document, within=(*place.within, mark))
     return place
 
 

@@ -34,8 +34,9 @@ from airflow_kafka_offsets.formats.protobuf_schema import Message
 from airflow_kafka_offsets.formats.record_format import SchemaError
 from airflow_kafka_offsets.formats.wire_format import MismatchError, TwoReaders, UnreadableError, ValueReader, refusals
 
-# The quick reader has a table of all numbers up to the largest one, for each message and batch.
-_LARGEST_NUMBER = 100_000
+# Of the largest numbers of all messages: the quick reader has a table of all numbers up to it, for each message and
+# batch.
+_LARGEST_NUMBERS = 100_000
 
 # The quick reader calls itself for groups in groups, also for those that it skips, and dies where the stack ends. A
 # group takes a byte at least, and 80 bytes of the stack: a value of so few bytes cannot go too deep.
@@ -57,10 +58,11 @@ class ProtobufReader(ValueReader):
 
     def certain_value(self) -> bytes | None:
         # The quick reader does not skip groups, whether they are read or not.
-        if any(field.type == GROUP for message in _messages(self._message, self._children) for field in message.fields):
+        messages = {message.full_name: message for message in _messages(self._message, self._children)}
+        if any(field.type == GROUP for message in messages.values() for field in message.fields):
             return None
         read = self._descriptor.file.message_types_by_name.values()
-        if any(field.number > _LARGEST_NUMBER for message in read for field in message.fields):
+        if sum(max((field.number for field in message.fields), default=0) for message in read) > _LARGEST_NUMBERS:
             return None
         return b""
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from airflow_kafka_offsets.formats.columns import spark_type
 from airflow_kafka_offsets.formats.protobuf_schema import Message
 from airflow_kafka_offsets.formats.record_format import SchemaError
+from airflow_kafka_offsets.formats.schema_limits import Budget
 from airflow_kafka_offsets.formats.wire_format import MismatchError
 
 # The types of fields, by their numbers in descriptor.proto.
@@ -152,7 +153,8 @@ def columns_of(message: Message) -> pa.Schema:
     """
     if not message.fields:
         raise SchemaError(f"the message {message.full_name!r} has no fields")
-    return pa.schema([(field.name, column_type(field, message)) for field in message.fields])
+    within, budget = (message.full_name,), Budget()
+    return pa.schema([(field.name, _column_type(field, field.name, within, budget)) for field in message.fields])
 
 
 def column_type(field: Any, message: Message) -> pa.DataType:
@@ -161,28 +163,29 @@ def column_type(field: Any, message: Message) -> pa.DataType:
     :param message: that the field is in
     :raises SchemaError: no column can have it
     """
-    return _column_type(field, field.name, (message.full_name,))
+    return _column_type(field, field.name, (message.full_name,), Budget())
 
 
-def _column_type(field: Any, path: str, within: tuple[str, ...]) -> pa.DataType:
-    item = _item_type(field, path, within)
+def _column_type(field: Any, path: str, within: tuple[str, ...], budget: Budget) -> pa.DataType:
+    budget.take(len(within))
+    item = _item_type(field, path, within, budget)
     return pa.list_(item) if field.is_repeated else item
 
 
-def _item_type(field: Any, path: str, within: tuple[str, ...]) -> pa.DataType:
+def _item_type(field: Any, path: str, within: tuple[str, ...], budget: Budget) -> pa.DataType:
     if not is_message(field):
         return _TYPES[field.type][2]
     message = field.message_type
     if message.full_name in _WELL_KNOWN:
         return _WELL_KNOWN[message.full_name][1]
     if message.full_name in _WRAPPERS:
-        return _item_type(message.fields_by_name["value"], path, within)
+        return _item_type(message.fields_by_name["value"], path, within, budget)
     if message.full_name in within:
         raise SchemaError(f"{path!r} is recursive, which cannot be a column; declare the columns")
     if not message.fields:
         raise SchemaError(f"{path!r} is a message without fields, which cannot be a column; declare the columns")
     inner = (*within, message.full_name)
-    return pa.struct([(part.name, _column_type(part, f"{path}.{part.name}", inner)) for part in message.fields])
+    return pa.struct([(part.name, _column_type(part, f"{path}.{part.name}", inner, budget)) for part in message.fields])
 
 
 def children_of(fields: Iterable[pa.Field], message: Message, reader: Message | None) -> tuple[Child, ...]:

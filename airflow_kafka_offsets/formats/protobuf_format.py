@@ -7,8 +7,9 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema
 
 _GIVEN = "given"
+
+_MOST_DECODERS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ class Protobuf(RegistryFormat):
         if self.descriptor_file is not None:
             schemas = {_GIVEN: _read(self.descriptor_file)}
         else:
-            schemas = self.usable_schemas({_GIVEN: RegisteredSchema("PROTOBUF", self.proto or "")})
+            schemas = self.usable_schemas({_GIVEN: RegisteredSchema("PROTOBUF", self.proto or "")}, [_GIVEN])
         return replace(self, schemas=schemas, latest=_GIVEN if self.takes_latest else None)
 
     def prefix_length(self, head: bytes) -> int:
@@ -104,7 +107,7 @@ class Protobuf(RegistryFormat):
                 return None
         except SchemaError:
             return None  # its records will be bad, each with this reason
-        return "it has groups, or columns with field numbers of more than 100,000"
+        return "it has groups, or columns with large field numbers"
 
     def schema_columns(self) -> pa.Schema | None:
         from airflow_kafka_offsets.formats.protobuf_fields import columns_of
@@ -116,7 +119,10 @@ class Protobuf(RegistryFormat):
         """Return the fields of the reader's message and, unless it has their numbers, of newer ones first."""
         from airflow_kafka_offsets.formats.protobuf_fields import column_type
 
-        messages = [self._message(encoded) for encoded in reversed(self.schemas.values())]
+        messages: list[Message] = []
+        for encoded in reversed(self.schemas.values()):
+            with suppress(SchemaError):  # records with it are bad
+                messages.append(self._message(encoded))
         reader = self._reader()
         types: dict[str, Callable[[], pa.DataType]] = {}
         for message in messages if reader is None else [reader, *messages]:
@@ -145,13 +151,18 @@ class Protobuf(RegistryFormat):
         reader = self._reader()
         expected = self.message or (reader.full_name if reader is not None else None)
 
-        def decoder_of(prefix: bytes, encoded: str) -> ProtobufDecoder:
-            if self.registry_conn_id is None:
-                return ProtobufDecoder(self._message(encoded), columns, reader)
-            message = schema_of(encoded).at(index_path(prefix))
+        # Two prefixes may have the same path.
+        @lru_cache(_MOST_DECODERS)
+        def decoder_at(encoded: str, path: tuple[int, ...]) -> ProtobufDecoder:
+            message = schema_of(encoded).at(path)
             if expected is not None and not has_name(message, expected):
                 raise SchemaError(f"it is the message {message.full_name}, and not {expected}")
             return ProtobufDecoder(message, columns, reader)
+
+        def decoder_of(prefix: bytes, encoded: str) -> ProtobufDecoder:
+            if self.registry_conn_id is None:
+                return ProtobufDecoder(self._message(encoded), columns, reader)
+            return decoder_at(encoded, index_path(prefix))
 
         return decoder_of
 

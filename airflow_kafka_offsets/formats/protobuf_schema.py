@@ -8,7 +8,7 @@ import base64
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module, resources
 from pathlib import Path, PurePosixPath
@@ -17,6 +17,7 @@ from typing import Any
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.formats.record_format import SchemaError
+from airflow_kafka_offsets.formats.schema_limits import check_text
 from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema
 from airflow_kafka_offsets.formats.wire_format import MAGIC, WIRE_PREFIX, schema_id
 
@@ -45,6 +46,8 @@ class Schema:
             self._pool = descriptor_pool.DescriptorPool()
             for file in files:
                 self._pool.Add(file)
+                for text in _texts(file.enum_type, file.message_type):
+                    check_text(text)
             self._files = [self._pool.FindFileByName(file.name) for file in files]
             self._messages = [[self._pool.FindMessageTypeByName(name) for name in _names(file)] for file in files]
         except (DecodeError, KeyError, TypeError, ValueError) as error:
@@ -52,7 +55,7 @@ class Schema:
                 raise
             raise SchemaError(f"it is no descriptor set that can be used: {type(error).__name__}") from error
 
-    def at(self, path: list[int]) -> Message:
+    def at(self, path: Sequence[int]) -> Message:
         """Return the message with an index path: its number among those of the file, then among those in that message,
         and so on.
 
@@ -72,7 +75,7 @@ class Schema:
         :raises SchemaError: there is none, or several
         """
         if name is None:
-            return self.at([0])
+            return self.at((0,))
         found = [message for file in self._messages for message in _all(file) if has_name(message, name)]
         if len(found) > 1:
             # A name without a package is that of the file itself before it is one of an import.
@@ -100,6 +103,15 @@ def _names(file: Any) -> list[str]:
     return [f"{package}{message.name}" for message in file.message_type]
 
 
+def _texts(enums: Any, messages: Any) -> Iterator[str]:
+    """Yield the texts that a schema holds once and records each."""
+    for enum in enums:
+        yield from (value.name for value in enum.value)
+    for message in messages:
+        yield from (field.default_value for field in message.field)
+        yield from _texts(message.enum_type, message.nested_type)
+
+
 def _inner(message: Message) -> list[Message]:
     # The entries of maps are messages that nobody wrote.
     return [inner for inner in message.nested_types if not inner.GetOptions().map_entry]
@@ -121,7 +133,7 @@ def wire_prefix_length(head: bytes) -> int:
     return len(head) + (is_possible and not is_whole)
 
 
-def index_path(prefix: bytes) -> list[int]:
+def index_path(prefix: bytes) -> tuple[int, ...]:
     """Return the index path of a message in a prefix.
 
     :raises SchemaError: it is none
@@ -130,7 +142,7 @@ def index_path(prefix: bytes) -> list[int]:
     numbers, is_between = _varints(prefix)
     if not is_between or not numbers or not _is_possible(numbers) or len(numbers) != numbers[0] + 1:
         raise SchemaError("the index of its message, which follows the id of its schema, is not readable")
-    return numbers[1:] or [0]
+    return tuple(numbers[1:]) or (0,)
 
 
 def _varints(prefix: bytes) -> tuple[list[int], bool]:
@@ -182,17 +194,22 @@ _KNOWN = {
 }
 
 
+_COMPILE_SECONDS = 60
+
 # In a separate process, because the compiler writes what is wrong to its standard error; one for all, because it
-# takes a while to start.
+# takes a while to start. A schema may end it.
 _COMPILE = """
-import sys
+import signal, sys
 from grpc_tools import protoc
-name, well_known, *directories = sys.argv[1:]
+seconds, name, well_known, *directories = sys.argv[1:]
 for directory in directories:
-    paths = [f"-I{directory}", f"-I{well_known}", "--include_imports", f"--descriptor_set_out={directory}.desc"]
-    protoc.main(["protoc", *paths, name])
+    signal.alarm(int(seconds))
+    paths = [f"-I{directory}", f"-I{well_known}", f"--descriptor_set_in={directory}.compiled", "--include_imports"]
+    protoc.main(["protoc", *paths, f"--descriptor_set_out={directory}.desc", name])
     print("", "end of messages", file=sys.stderr, sep="\\n", flush=True)
 """
+
+_END = "\nend of messages\n"
 
 
 def compile_schemas(schemas: Mapping[str, RegisteredSchema]) -> dict[str, str | SchemaError]:
@@ -200,7 +217,7 @@ def compile_schemas(schemas: Mapping[str, RegisteredSchema]) -> dict[str, str | 
 
     The schema itself is the last file of its set.
 
-    :raises StagingError: grpcio-tools is not installed
+    :raises StagingError: grpcio-tools is not installed, or does not work
     """
     try:
         import_module("grpc_tools.protoc")
@@ -214,38 +231,70 @@ def compile_schemas(schemas: Mapping[str, RegisteredSchema]) -> dict[str, str | 
     well_known = str(resources.files("grpc_tools").joinpath("_proto"))
     with tempfile.TemporaryDirectory(prefix="kafka-offsets-") as directory:
         problems: dict[str, str] = {}
-        written: list[str] = []
-        for number, (key, schema) in enumerate(schemas.items()):
+        waiting: list[str] = []
+        numbers = {key: str(Path(directory, str(number))) for number, key in enumerate(schemas)}
+        for key, schema in schemas.items():
             try:
-                _write(Path(directory, str(number)), schema)
+                _write(Path(numbers[key]), schema)
             except (OSError, ValueError) as error:
                 problems[key] = f"its imports cannot be written as files: {type(error).__name__}"
             else:
-                written.append(key)
-        numbers = {key: str(Path(directory, str(number))) for number, key in enumerate(schemas)}
-        done = subprocess.run(
-            [sys.executable, "-c", _COMPILE, _MAIN, well_known, *(numbers[key] for key in written)],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=True,
-        )
-        for key, messages in zip(written, done.stderr.split("\nend of messages\n"), strict=False):
-            # Others are warnings, of a file without a syntax for example.
-            errors = [line for line in messages.splitlines() if ".proto:" in line] or ["the compiler does not say why"]
-            problems[key] = " ".join(errors).replace(f"{numbers[key]}/", "").replace(f"{_MAIN}:", "line ")
+                waiting.append(key)
+        while waiting:
+            done = subprocess.run(
+                # -P: no module of the current directory.
+                [sys.executable, "-P", "-c", _COMPILE, str(_COMPILE_SECONDS), _MAIN, well_known]
+                + [numbers[key] for key in waiting],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+            )
+            *compiled, rest = done.stderr.split(_END)
+            if done.returncode > 0:
+                raise StagingError(f"The compiler of Protobuf failed: {shortened(rest)}")
+            if done.returncode < 0:
+                problems[waiting[len(compiled)]] = f"it ended the compiler, which has {_COMPILE_SECONDS} seconds"
+            for key, messages in zip(waiting, compiled, strict=False):
+                # Others are warnings, of a file without a syntax for example.
+                errors = [line for line in messages.splitlines() if ".proto:" in line] or ["it does not say why"]
+                problems[key] = " ".join(errors).replace(f"{numbers[key]}/", "").replace(f"{_MAIN}:", "line ")
+            waiting = waiting[len(compiled) + (done.returncode < 0) :]
         return {key: _result(Path(f"{numbers[key]}.desc"), problems[key]) for key in schemas}
 
 
 def _write(directory: Path, schema: RegisteredSchema) -> None:
+    """Write a schema and its imports as files, and those that are compiled already as a descriptor set."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    compiled = FileDescriptorSet()
+    directory.mkdir()
     files = _KNOWN | {reference.name: reference.text for reference in schema.references} | {_MAIN: schema.text}
     for name, content in files.items():
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts:
             raise ValueError(name)
-        file = directory / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(content, encoding="utf-8")
+        if (descriptor := _descriptor(content)) is not None:
+            descriptor.name = name
+            compiled.file.append(descriptor)
+        else:
+            file = directory / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content, encoding="utf-8")
+    Path(f"{directory}.compiled").write_bytes(compiled.SerializeToString())
+
+
+def _descriptor(content: str) -> Any:
+    """Return the descriptor of a file that a registry has as Base64, as clients for Python and .NET register it; None
+    for the text of a schema.
+    """
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.message import DecodeError
+
+    try:
+        return FileDescriptorProto.FromString(base64.b64decode(content, validate=True))
+    except (DecodeError, ValueError):
+        return None
 
 
 def _result(compiled: Path, problem: str) -> str | SchemaError:

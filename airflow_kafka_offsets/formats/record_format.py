@@ -56,7 +56,7 @@ class Decoder(Protocol):
     """Decodes batches of records. A task creates a decoder for each slice, and calls it for each batch of the slice.
 
     A record that cannot be decoded is returned among the bad ones, whatever is wrong with it: an exception ends the
-    load, and names no record.
+    load, and but for a `RefusedSchemasError` names no record.
     """
 
     def __call__(self, records: pa.RecordBatch) -> Decoded:
@@ -103,6 +103,15 @@ class RecordFormat(Protocol):
 
 class SchemaError(ValueError):
     """A text is no schema, or one that cannot be used, or there is none; the message says why."""
+
+
+class RefusedSchemasError(Exception):
+    """The schemas of so many ids cannot be used that no more are asked for.
+
+    :ivar row: the index of a record with another id
+    """
+
+    row = 0
 
 
 Connections = Mapping[str, Mapping[str, Any]]

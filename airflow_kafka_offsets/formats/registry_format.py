@@ -6,27 +6,39 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
+from weakref import finalize
 
 from airflow_kafka_offsets.core.templates import Templated
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats.record_format import ColumnsFrom, Connections, Decoder, OnNewField, SchemaError
+from airflow_kafka_offsets.formats.record_format import (
+    ColumnsFrom,
+    Connections,
+    Decoder,
+    OnNewField,
+    RefusedSchemasError,
+    SchemaError,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema
+    from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema, SchemaRegistry
     from airflow_kafka_offsets.formats.wire_format import SchemaDecoder
 
 log = logging.getLogger(__name__)
 
 # Of each subject; tasks ask for older ones where a record has one.
 _VERSIONS = 50
+
+# In a slice: whoever writes records can give each another id.
+_MOST_REFUSED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,12 +235,32 @@ class RegistryFormat(Templated, ABC):
                 except NotFoundError:
                     versions = []
                 for version in versions:
-                    number, schema = registry.version(subject, version)
+                    try:
+                        number, schema = registry.version(subject, version)
+                    except SchemaError as error:
+                        self._leave_out(
+                            f"Version {version} of subject {subject!r}",
+                            error,
+                            self.takes_latest and version == versions[-1],
+                        )
+                        continue
                     if schema.type == self.schema_type:
                         registered[str(number)] = schema
                         latest[subject] = str(number)
-        with_schemas = replace(self, schemas=self.usable_schemas(registered))
+        with_schemas = replace(
+            self, schemas=self.usable_schemas(registered, latest.values() if self.takes_latest else ())
+        )
         return with_schemas._with_latest(subjects, latest, registry.host) if self.takes_latest else with_schemas
+
+    def _leave_out(self, what: str, error: SchemaError, is_needed: bool) -> None:
+        """Log that a schema is left out, so that records with it are bad.
+
+        :raises ConfigurationError: it is needed
+        """
+        reason = f"{what} is no {self.schema_name} that can be used: {error}"
+        if is_needed:
+            raise ConfigurationError(reason) from error
+        log.warning("%s. Records with it are bad", reason)
 
     def _with_latest(self, subjects: Sequence[str], latest: Mapping[str, str], host: str) -> Self:
         """Return the format with the schema from which the columns of all subjects are taken.
@@ -249,16 +281,17 @@ class RegistryFormat(Templated, ABC):
             )
         return found[latest[subjects[0]]]
 
-    def usable_schemas(self, registered: Mapping[str, RegisteredSchema]) -> dict[str, Any]:
-        """Return schemas in a form that JSON can hold.
+    def usable_schemas(self, registered: Mapping[str, RegisteredSchema], needed: Collection[str]) -> dict[str, Any]:
+        """Return schemas in a form that JSON can hold, without those that cannot be used.
 
-        :raises ConfigurationError: one of them cannot be used
+        :param needed: the ids of those without which no record can be decoded
+        :raises ConfigurationError: one of these cannot be used
         """
         found = dict(self.plain_schemas(registered))
-        for number, schema in found.items():
+        for number, schema in list(found.items()):
             if isinstance(schema, SchemaError):
-                what = f"Schema {number}" if number.isdecimal() else "The text"
-                raise ConfigurationError(f"{what} is no {self.schema_name} that can be used: {schema}") from schema
+                self._leave_out(f"Schema {number}" if number.isdecimal() else "The text", schema, number in needed)
+                del found[number]
         return found
 
     def with_fields(
@@ -362,38 +395,62 @@ class TaskSchemas:
 
     def __init__(self, record_format: RegistryFormat, config: Mapping[str, Any] | None) -> None:
         self._format, self._config = record_format, config
-        self._fetched: dict[str, Any] = {}
+        self._refused: dict[int, str] = {}
         self.read: dict[int, Any] = {}
 
     def __call__(self, prefix: bytes) -> Any:
         """Return the schema of values with a prefix.
 
         :raises SchemaError: the prefix is that of no schema
+        :raises RefusedSchemasError: so are those of too many other ids
         :raises RegistryUnavailableError: the registry does not answer, so that nothing is known of the record
         """
         from airflow_kafka_offsets.formats.wire_format import schema_id
 
         number = schema_id(prefix)
-        key = str(number)
-        if key not in self._format.schemas and key not in self._fetched:
-            # Several prefixes may have the same id, and the answer of the registry is the same for all of them.
-            self._fetched[key] = self._fetch(number)
-        found = self._format.schemas[key] if key in self._format.schemas else self._fetched[key]
-        if isinstance(found, SchemaError):
-            raise found
-        self.read[number] = found
-        return found
+        if number not in self.read:
+            self.read[number] = self._found(number)
+        return self.read[number]
+
+    def _found(self, number: int) -> Any:
+        # Several prefixes may have the same id, and the answer of the registry is the same for all of them.
+        if str(number) in self._format.schemas:
+            return self._format.schemas[str(number)]
+        if self._config is None:
+            raise SchemaError("it is not among the schemas that are known")
+        if number not in self._refused:
+            if len(self._refused) == _MOST_REFUSED:
+                raise RefusedSchemasError(
+                    f"schema {number}: {_MOST_REFUSED} other ids of schemas in the slice cannot be used, the last one "
+                    f"because {list(self._refused.values())[-1]}. Either the registry was restored from a backup "
+                    "without its newest schemas: register them again with their ids. Or somebody writes records with "
+                    "ids of their own making"
+                )
+            try:
+                return self._fetch(number)
+            except SchemaError as error:
+                # Without its traceback, which would keep all that it has seen.
+                self._refused[number] = str(error)
+        raise SchemaError(self._refused[number])
 
     def _fetch(self, number: int) -> Any:
-        from airflow_kafka_offsets.formats.schema_registry import NotFoundError, SchemaRegistry
+        from airflow_kafka_offsets.formats.schema_registry import NotFoundError
 
-        if self._config is None:
-            return SchemaError("it is not among the schemas that are known")
-        with closing(SchemaRegistry(self._config)) as registry:
-            try:
-                found = registry.by_id(number)
-            except NotFoundError:
-                return SchemaError(f"the schema registry at {registry.host} has none with this id")
+        try:
+            found = self._registry.by_id(number)
+        except NotFoundError:
+            raise SchemaError(f"the schema registry at {self._registry.host} has none with this id") from None
         if found.type != self._format.schema_type:
-            return SchemaError(f"it is of the type {found.type}")
-        return self._format.plain_schemas({str(number): found})[str(number)]
+            raise SchemaError(f"it is of the type {found.type}")
+        plain = self._format.plain_schemas({str(number): found})[str(number)]
+        if isinstance(plain, SchemaError):
+            raise plain
+        return plain
+
+    @cached_property
+    def _registry(self) -> SchemaRegistry:
+        from airflow_kafka_offsets.formats.schema_registry import SchemaRegistry
+
+        registry = SchemaRegistry(self._config or {})
+        finalize(self, registry.close)
+        return registry

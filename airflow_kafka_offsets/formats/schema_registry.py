@@ -16,6 +16,8 @@ from urllib.parse import quote, urlsplit
 
 from airflow_kafka_offsets.core.addresses import is_this_machine
 from airflow_kafka_offsets.exceptions import ConfigurationError, RegistryUnavailableError
+from airflow_kafka_offsets.formats.record_format import SchemaError
+from airflow_kafka_offsets.formats.schema_limits import MOST_BYTES, Budget
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,9 @@ _ATTEMPTS = 4
 _PAUSE_SECONDS = 0.5
 
 _TIMEOUT_SECONDS = 30.0
+
+# Of a schema, those of its references counted.
+_MOST_REFERENCES = 500
 
 # The error codes of the API for a schema, a subject and a version that do not exist.
 _NOT_FOUND = {40403, 40401, 40402}
@@ -65,8 +70,12 @@ class RegisteredSchema(NamedTuple):
     references: tuple[Reference, ...] = ()
 
 
+_Version = tuple[str, int]
+"""A subject, and the number of a version."""
+
+
 class SchemaRegistry:
-    """Asks a registry. What has been asked for by its id, which means the same schema forever, is not asked for again.
+    """Asks a registry. A version, which means the same schema forever, is asked for once.
 
     :param config: see `CONFIG`; it holds secrets
     """
@@ -74,7 +83,8 @@ class SchemaRegistry:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config
         self._url = str(check_config(config)["url"]).rstrip("/")
-        self._by_id: dict[int, RegisteredSchema] = {}
+        self._answers: dict[_Version, Any] = {}
+        self._versions: dict[_Version, tuple[int, RegisteredSchema]] = {}
 
     @property
     def host(self) -> str:
@@ -85,11 +95,10 @@ class SchemaRegistry:
         """Return the schema with an id.
 
         :raises NotFoundError: there is none
+        :raises SchemaError: its references cannot be used
         :raises RegistryUnavailableError: the registry does not answer
         """
-        if number not in self._by_id:
-            self._by_id[number] = self._registered(self._get(f"/schemas/ids/{number}"))
-        return self._by_id[number]
+        return self._registered(self._get(f"/schemas/ids/{number}"), Budget())
 
     def versions(self, subject: str) -> list[int]:
         """Return the versions of a subject, the latest one last.
@@ -99,20 +108,43 @@ class SchemaRegistry:
         return sorted(self._get(f"/subjects/{quote(subject, safe='')}/versions"))
 
     def version(self, subject: str, version: int) -> tuple[int, RegisteredSchema]:
-        """Return the id and the schema of a version."""
-        found = self._get(f"/subjects/{quote(subject, safe='')}/versions/{version}")
-        return found["id"], self._by_id.setdefault(found["id"], self._registered(found))
+        """Return the id and the schema of a version.
+
+        :raises NotFoundError: there is none
+        :raises SchemaError: its references cannot be used
+        """
+        return self._version((subject, version), Budget(), ())
+
+    def _version(self, key: _Version, budget: Budget, within: tuple[_Version, ...]) -> tuple[int, RegisteredSchema]:
+        if key in within:
+            raise SchemaError("its references lead back to where they began")
+        if key not in self._versions:
+            if key not in self._answers:
+                self._answers[key] = self._get(f"/subjects/{quote(key[0], safe='')}/versions/{key[1]}")
+            found = self._answers[key]
+            self._versions[key] = found["id"], self._registered(found, budget, (*within, key))
+        return self._versions[key]
 
     def close(self) -> None:
         """Close the connections."""
         if "_client" in vars(self):
             self._client.close()
 
-    def _registered(self, found: Mapping[str, Any]) -> RegisteredSchema:
+    def _registered(
+        self, found: Mapping[str, Any], budget: Budget, within: tuple[_Version, ...] = ()
+    ) -> RegisteredSchema:
         references: dict[Reference, None] = {}
         for reference in found.get("references") or ():
-            _, referred = self.version(reference["subject"], reference["version"])
+            budget.take(len(within), most=_MOST_REFERENCES, what="references")
+            subject, version = reference["subject"], reference["version"]
+            try:
+                _, referred = self._version((subject, version), budget, within)
+            except NotFoundError:
+                raise SchemaError(f"it refers to version {version} of subject {subject!r}, which is unknown") from None
             references |= dict.fromkeys([*referred.references, Reference(reference["name"], referred.text)])
+        texts = [found["schema"], *(reference.text for reference in references)]
+        if sum(map(len, texts)) > MOST_BYTES:
+            raise SchemaError(f"it has more than {MOST_BYTES:,} bytes, with all that it refers to")
         return RegisteredSchema(found.get("schemaType") or "AVRO", found["schema"], tuple(references))
 
     def _get(self, path: str) -> Any:

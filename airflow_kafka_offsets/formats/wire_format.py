@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from airflow_kafka_offsets.core.bisection import Run, split_at_failures
 from airflow_kafka_offsets.core.text import first_few, shortened
 from airflow_kafka_offsets.exceptions import NewFieldError, NewSchemaError, StagingError
-from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, OnNewField, SchemaError
+from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, OnNewField, RefusedSchemasError, SchemaError
 
 MAGIC, WIRE_PREFIX = b"\0", 5
 """In Confluent's wire format, the byte before the id of a schema, and the length of both."""
@@ -34,6 +34,9 @@ NOT_NULL = "column {!r} is declared NOT NULL, and is missing or null"
 
 # So many values are read one by one, which takes as long as a few passes of a quick reader.
 _FEW_VALUES = 64
+
+# Whoever writes records can give each another prefix, also one that means the same.
+_MOST_DECODERS = 256
 
 
 class MismatchError(SchemaError):
@@ -132,7 +135,11 @@ class PrefixedDecoder:
             indexes = indexes.filter(values.is_valid())
             values = values.drop_null()
         for prefix, own, own_indexes in self._groups(values, indexes, self._prefix_length(b"")):
-            decoder = self._decoder(prefix)
+            try:
+                decoder = self._decoder(prefix)
+            except RefusedSchemasError as error:
+                error.row = own_indexes[0].as_py()
+                raise
             if isinstance(decoder, str):
                 yield from (BadRecord(index, decoder) for index in own_indexes.to_pylist())
             else:
@@ -155,12 +162,19 @@ class PrefixedDecoder:
                 yield head, own, own_indexes
 
     def _decoder(self, prefix: bytes) -> SchemaDecoder | str:
-        """Return what decodes the values with a prefix, or why none of them can be."""
+        """Return what decodes the values with a prefix, or why none of them can be.
+
+        :raises RefusedSchemasError: too many others cannot be
+        """
         if prefix not in self._decoders:
+            if len(self._decoders) == _MOST_DECODERS:
+                self._decoders.clear()
             try:
                 decoder = self._decoder_of(prefix)
             except SchemaError as error:
                 self._decoders[prefix] = str(error)
+            except (RecursionError, MemoryError) as error:
+                self._decoders[prefix] = f"its schema cannot be used: {type(error).__name__}"
             else:
                 if decoder.unread and self._on_new_field != "ignore":
                     schema = f"Schema {schema_id(prefix)}" if self._has_ids else "The schema"

@@ -13,10 +13,11 @@ from typing import Protocol
 import pyarrow as pa
 
 from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.exceptions import NewFieldError, TransformError
+from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.exceptions import NewFieldError, RecordError, TransformError
 from airflow_kafka_offsets.formats.columns import add_origin, format_columns
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema, schemas_read
-from airflow_kafka_offsets.formats.record_format import Decoded, Decoder, decoder_of
+from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder, RefusedSchemasError, decoder_of
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.transforms.columns import check_columns
 from airflow_kafka_offsets.transforms.transform import BatchFunction
@@ -72,6 +73,7 @@ def decode_rows(records: pa.RecordBatch, decode: Decoder, slice_: Slice) -> Deco
 
     :param records: what `kafka.reader.read` yields
     :raises NewFieldError: records have fields that are no columns, and none may be left out
+    :raises RecordError: the schemas of too many ids cannot be used; names the record with the next one
     """
     try:
         rows, bad = decode(records)
@@ -79,6 +81,8 @@ def decode_rows(records: pa.RecordBatch, decode: Decoder, slice_: Slice) -> Deco
         offsets = records.column("offset")
         within = f"{slice_.topic}[{slice_.partition}], offsets {offsets[0].as_py()}..{offsets[-1].as_py()}"
         raise type(error)(f"{within}: {error}") from None
+    except RefusedSchemasError as error:
+        raise record_error(records, BadRecord(error.row, str(error)), slice_) from None
     if bad:
         undecoded = {record.row for record in bad}
         records = records.filter(pa.array([row not in undecoded for row in range(records.num_rows)]))
@@ -112,3 +116,9 @@ def transform_rows(
             "on_bad_record=DeadLetters() keep such records as dead letters."
         )
     return Decoded(rows, sorted([*decoded.bad, *bad], key=lambda record: record.row))
+
+
+def record_error(records: pa.RecordBatch, bad: BadRecord, slice_: Slice) -> RecordError:
+    """Return the error that names a bad record."""
+    offset = records.column("offset")[bad.row].as_py()
+    return RecordError(shortened(bad.reason), topic=slice_.topic, partition=slice_.partition, offset=offset)

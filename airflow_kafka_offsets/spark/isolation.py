@@ -128,14 +128,15 @@ class Isolation:
         most = self._job.max_dead_letters if self._job.has_dead_letters else 0
 
         def decode(start: int, stop: int) -> Decoded:
-            return self._ask(records.slice(start, stop - start), (stop - start) / records.num_rows)
+            decoded = self._ask(records.slice(start, stop - start), (stop - start) / records.num_rows)
+            return Decoded(decoded.rows, [record._replace(row=start + record.row) for record in decoded.bad])
 
-        for run in split_at_failures(0, records.num_rows, decode, _CrashError):
+        for run in split_at_failures(records.num_rows, decode, _CrashError):
             if isinstance(run, Failure):
                 bad.append(BadRecord(run.position, f"{run.error}", CRASH))
             else:
                 rows.append(run.result.rows)
-                bad += [record._replace(row=run.first + record.row) for record in run.result.bad]
+                bad += run.result.bad
             if most is not None and len(bad) > most:
                 # The load ends with one of these; each may take as long as the limit of time.
                 break

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.core.text import shortened
-from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError
+from airflow_kafka_offsets.exceptions import KafkaOffsetsError
 from airflow_kafka_offsets.formats.read_schemas import has_schema_ids
 from airflow_kafka_offsets.formats.record_format import BadRecord
+from airflow_kafka_offsets.spark.decoding import record_error
 from airflow_kafka_offsets.spark.failures import report_failure
 from airflow_kafka_offsets.spark.isolation import decoding_of
 from airflow_kafka_offsets.spark.job import SentJob, StageJob
@@ -167,12 +167,6 @@ def without_contents(records: pa.RecordBatch) -> pa.RecordBatch:
         nulls = pa.nulls(records.num_rows, records.schema.field(name).type)
         records = records.set_column(index, name, nulls)
     return records
-
-
-def record_error(records: pa.RecordBatch, bad: BadRecord, slice_: Slice) -> RecordError:
-    """Return the error that names a bad record."""
-    offset = records.column("offset")[bad.row].as_py()
-    return RecordError(shortened(bad.reason), topic=slice_.topic, partition=slice_.partition, offset=offset)
 
 
 def write_rows(job: StageJob, rows: Iterable[pa.RecordBatch]) -> Iterator[StagedFile]:

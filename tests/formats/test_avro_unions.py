@@ -84,6 +84,14 @@ def test_a_branch_that_the_reader_does_not_have_is_a_bad_record() -> None:
     assert bad[0].reason == "schema 1: column 'e': the reader's union does not have its branch"
 
 
+@pytest.mark.parametrize(("union", "value"), [(["int"], 5), (["null"], None), ([CREATED], {"id": 5})])
+def test_a_union_of_one_type_is_read_as_the_type(union: list[Any], value: Any) -> None:
+    written = record("r", {"name": "e", "type": union})
+    ddl = {int: "e INT", dict: "e STRUCT<id: INT>"}.get(type(value), "e STRING")
+    rows, bad = decoded(known({1: written}, ddl=ddl), [wire(1, encode(written, {"id": 1, "e": value}))] * 3)
+    assert (own_columns(rows), bad) == ([{"e": value}] * 3, [])
+
+
 def test_a_field_whose_name_only_begins_with_member_is_a_field() -> None:
     both = [record("A", {"name": "member_id", "type": "int"}), record("B", {"name": "member_id", "type": "int"})]
     found = read(both, both, ("B", {"id": 1, "member_id": 7}), ddl="e STRUCT<member_id: INT>")

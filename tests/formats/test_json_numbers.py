@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from decimal import MIN_EMIN, Context, Decimal
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.support.decoding import decode, decode_field, refused_at, sifted
+from airflow_kafka_offsets.formats.extra_columns import whole_record
+from airflow_kafka_offsets.formats.json_schema_format import JsonSchema
+from airflow_kafka_offsets.formats.simple_formats import Json, Text
+from tests.support.decoding import decode, decode_field, decoded_as, record_batch, refused_at, sifted
+from tests.support.examples import examples
 
 TYPES = ["DECIMAL(10,2)", "DECIMAL(38,0)", "DECIMAL(38,10)", "DECIMAL(38,38)", "DECIMAL(20,18)", "DECIMAL(12,4)"]
 
@@ -17,6 +23,7 @@ DIGITS = st.one_of(
     st.integers(1, 90).map(lambda count: "0" * count + "1"),
     st.integers(1, 60).map(lambda count: "1" + "0" * count),
 )
+FRACTIONS = st.one_of(st.just(""), DIGITS.map(".{}".format))
 EXPONENTS = st.one_of(
     st.just(""), st.integers(-80, 45).map("e{}".format), st.integers(-(10**8), -300).map("E{}".format)
 )
@@ -41,7 +48,7 @@ def escaped(text: str) -> str:
     st.sampled_from(TYPES),
     st.sampled_from(["", "-"]),
     DIGITS.map(lambda digits: digits.lstrip("0") or "0"),
-    st.one_of(st.just(""), DIGITS.map(".{}".format)),
+    FRACTIONS,
     EXPONENTS,
     st.sampled_from(["%s", '"%s"', "escaped"]),
 )
@@ -62,6 +69,50 @@ def test_a_decimal_is_its_exact_value_or_a_bad_record(
     if form == "%s" and Decimal(text).adjusted() >= 308:
         return
     assert [row["a"] for row in rows] == ([] if expected is None else [expected]), bad
+
+
+NESTED = {
+    "DECIMAL(%s)": "%s",
+    "ARRAY<DECIMAL(%s)>": "[%s]",
+    "STRUCT<b: DECIMAL(%s)>": '{"b": %s}',
+    "ARRAY<STRUCT<b: ARRAY<DECIMAL(%s)>, c: INT>>": '[{"b": [%s], "c": 1}]',
+}
+
+
+def only(value: Any) -> Any:
+    """The decimal within lists and structs."""
+    if isinstance(value, list):
+        return only(value[0])
+    return only(value["b"]) if isinstance(value, dict) else value
+
+
+@examples(300)
+@given(
+    st.sampled_from(sorted(NESTED)),
+    st.sampled_from([(10, 2), (38, 0), (38, 38), (38, 10), (1, 1)]),
+    st.builds("{}{}{}".format, DIGITS.map(lambda digits: digits.lstrip("0") or "0"), FRACTIONS, EXPONENTS),
+    st.booleans(),
+)
+@example("ARRAY<DECIMAL(%s)>", (10, 2), "1e-99999999", False)
+@example("STRUCT<b: DECIMAL(%s)>", (10, 2), "1.1000000000", False)
+def test_nested_decimals_and_those_of_keys_and_of_json_schema_are_exact(
+    kind: str, size: tuple[int, int], text: str, is_text: bool
+) -> None:
+    ddl = f"a {kind % f'{size[0]},{size[1]}'}"
+    number = f'"{text}"' if is_text else text
+    value = f'{{"a": {NESTED[kind] % number}}}'.encode()
+    schemas = {"1": {"text": "{}", "references": []}}
+    found = [
+        decoded_as(Json(ddl), record_batch([value, None])),
+        decoded_as(JsonSchema(ddl, "r", schemas=schemas), record_batch([b"\0\0\0\0\1" + value, None])),
+        decoded_as(whole_record(Text("t"), Json(ddl)), record_batch([b"", b""], key=pa.array([value, None]))),
+    ]
+    expected = exactly(text, *size)
+    for rows, bad in found:
+        if is_text or Decimal(text).adjusted() < 308:
+            assert [only(row["a"]) for row in rows.to_pylist()] == ([] if expected is None else [expected]) + [None], (
+                bad
+            )
 
 
 @pytest.mark.parametrize("form", ["%s", '"%s"', '"\\u0031%.0s\\u0065\\u002d99999999"'])
@@ -125,6 +176,12 @@ def test_a_number_that_is_not_finite_is_a_bad_record(ddl_type: str, text: str) -
     assert refused_at(f"a {ddl_type}", b'{"a": 1}', f'{{"a": {text}}}'.encode()) == 1
     nested = f"a STRUCT<b: ARRAY<{ddl_type}>>"
     assert refused_at(nested, b'{"a": {"b": [1]}}', f'{{"a": {{"b": [1, {text}]}}}}'.encode()) == 1
+
+
+@pytest.mark.parametrize("text", ["NaN", "-Infinity"])
+def test_what_is_no_number_is_ignored_where_it_is_no_column(text: str) -> None:
+    (row,) = decode("a INT, s STRUCT<b: INT>", f'{{"x": {text}, "a": 1, "s": {{"b": 2, "y": [{text}]}}}}'.encode())
+    assert (row["a"], row["s"]) == (1, {"b": 2})
 
 
 def test_the_largest_numbers_are_good() -> None:

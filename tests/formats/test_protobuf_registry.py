@@ -10,6 +10,7 @@ import logging
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from airflow_kafka_offsets.formats import protobuf_schema, registry_format
 from airflow_kafka_offsets.formats.protobuf_format import Protobuf
 from airflow_kafka_offsets.formats.record_format import Decoded
 from tests.support.decoding import record_batch
-from tests.support.protobuf import compiled, decoded, given, known, own_columns, wire, zigzag
+from tests.support.protobuf import as_base64, compiled, decoded, given, known, own_columns, wire, zigzag
 from tests.support.registry import FakeRegistry, fake_registry
 
 V1 = 'syntax = "proto3"; package shop; message Order { int32 id = 1; }'
@@ -136,6 +137,41 @@ def test_references_are_resolved_by_their_paths(server: FakeRegistry) -> None:
     rows, bad = decode(server, prepared(server), wire(3, b"\x0a\x04\x0a\x02\x08\x07", 0))
 
     assert (rows.to_pylist(), bad) == ([{"net": {"cents": {"n": 7}}}], [])
+
+
+SHOP = {
+    "cents": 'syntax = "proto3"; package m; message Cents { int64 n = 1; }',
+    "money": """
+        syntax = "proto3"; package m;
+        import "cents.proto"; import "google/protobuf/timestamp.proto";
+        message Money { Cents cents = 1; google.protobuf.Timestamp at = 2; }
+    """,
+    "order": 'syntax = "proto3"; import "money.proto"; message Unused {} message Order { m.Money net = 1; }',
+}
+
+
+@pytest.mark.parametrize("encoded", ["cents money order", "order", "money", "cents order", "cents"])
+def test_schemas_that_a_registry_has_as_descriptors_are_read(server: FakeRegistry, encoded: str) -> None:
+    """confluent-kafka's serializer registers Base64 of a FileDescriptorProto, and Apicurio gives it back as it is."""
+    texts = SHOP | {name: text for name, text in as_base64(**SHOP).items() if name in encoded.split()}
+    for name, *used in (("cents",), ("money", "cents"), ("order", "money")):
+        references = [{"name": f"{other}.proto", "subject": other, "version": 1} for other in used]
+        server.register("orders-value" if name == "order" else name, texts[name], references, kind="PROTOBUF")
+    record = wire(3, b"\x0a\x08\x0a\x02\x08\x07\x12\x02\x08\x01", 1)
+    money = {"cents": {"n": 7}, "at": datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)}
+
+    latest = decode(server, prepared(server, replace(PROTOBUF, message="Order")), record)
+    declared = decode(server, replace(PROTOBUF, ddl="net STRUCT<cents: STRUCT<n: INT>>"), record)
+
+    assert (latest.rows.to_pylist(), latest.bad) == ([{"net": money}], [])
+    assert (declared.rows.to_pylist(), declared.bad) == ([{"net": {"cents": {"n": 7}}}], [])
+
+
+@pytest.mark.parametrize("text", ["", "AAAA", "CgdjLnByb3Rv/w==", base64.b64encode(b"\x0a\x01a\x1a\x01b").decode()])
+def test_base64_of_no_schema_is_refused(server: FakeRegistry, text: str) -> None:
+    server.register("orders-value", text, kind="PROTOBUF")
+    with pytest.raises(ConfigurationError, match=r"Schema 1 is no Protobuf schema that can be used|has no message"):
+        prepared(server).columns()
 
 
 @pytest.mark.parametrize("name", ["../evil.proto", "/evil.proto", "a/../../evil.proto"])

@@ -17,6 +17,7 @@ from airflow_kafka_offsets.formats.schema_registry import NotFoundError, SchemaR
 from devstack.registry import SchemaRegistryServer
 from tests.support.avro import VERSIONS, encode, wire
 from tests.support.decoding import record_batch
+from tests.support.protobuf import as_base64
 from tests.support.protobuf import wire as protobuf_wire
 from tests.support.registry import post_schema
 
@@ -123,6 +124,18 @@ def test_protobuf_with_references_and_well_known_types(server: SchemaRegistrySer
 
     assert rows == [{"net": {"cents": 7}, "at": datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)}]
     assert inner == [{"n": 5}]
+
+
+def test_protobuf_as_confluents_serializer_for_python_registers_it(server: SchemaRegistryServer) -> None:
+    money = 'syntax = "proto3"; package shop; message Money { int64 cents = 1; }'
+    order = 'syntax = "proto3"; package shop; import "money.proto"; message Order { Money net = 1; }'
+    texts = as_base64(money=money, order=order)
+    register(server, "base64-money", texts["money"], schemaType="PROTOBUF")
+    reference = {"name": "money.proto", "subject": "base64-money", "version": 1}
+    number = register(server, "base64-value", texts["order"], schemaType="PROTOBUF", references=[reference])
+    record = protobuf_wire(number, b"\x0a\x02\x08\x07", 0)
+    rows = decode(server, "base64", record, record_format=Protobuf(registry_conn_id="r"))
+    assert rows == [{"net": {"cents": 7}}]
 
 
 def test_three_versions_of_protobuf(server: SchemaRegistryServer) -> None:

@@ -36,14 +36,13 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_registry, "_PAUSE_SECONDS", 0.0)
 
 
-def test_a_schema_is_asked_for_once(server: FakeRegistry, registry: SchemaRegistry) -> None:
-    number = server.register("orders-value", '"string"')
+def test_a_version_is_asked_for_once(server: FakeRegistry, registry: SchemaRegistry) -> None:
+    server.register("orders-value", '"string"')
 
-    found = [registry.by_id(number) for _ in range(3)]
+    found = [registry.version("orders-value", 1) for _ in range(3)]
 
-    assert {schema.text for schema in found} == {'"string"'}
-    assert {schema.type for schema in found} == {"AVRO"}
-    assert server.requests == [f"/schemas/ids/{number}"]
+    assert set(found) == {(1, ("AVRO", '"string"', ()))}
+    assert server.requests == ["/subjects/orders-value/versions/1"]
 
 
 def test_the_versions_of_a_subject_have_ids(server: FakeRegistry, registry: SchemaRegistry) -> None:
@@ -52,7 +51,6 @@ def test_the_versions_of_a_subject_have_ids(server: FakeRegistry, registry: Sche
 
     assert registry.versions("a/b c") == [1, 2]
     assert registry.version("a/b c", 2) == (19, ("AVRO", '"long"', ()))
-    assert registry.by_id(19).text == '"long"'
     assert server.requests == ["/subjects/a%2Fb%20c/versions", "/subjects/a%2Fb%20c/versions/2"]
 
 

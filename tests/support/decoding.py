@@ -12,8 +12,7 @@ from airflow_kafka_offsets.exceptions import RecordError
 from airflow_kafka_offsets.formats.columns import format_columns, row_columns
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, RecordFormat
 from airflow_kafka_offsets.formats.simple_formats import Json
-from airflow_kafka_offsets.spark.decoding import decode_rows
-from airflow_kafka_offsets.spark.tasks import record_error
+from airflow_kafka_offsets.spark.decoding import decode_rows, record_error
 
 FIRST_OFFSET = 1000
 # Offsets are not counts: every second one holds a record here, as after compaction or in transactions.

@@ -6,15 +6,19 @@ from __future__ import annotations
 
 import base64
 import json
+import tempfile
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cache
+from importlib import resources
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+from grpc_tools import protoc
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.formats.protobuf_format import Protobuf
@@ -87,6 +91,25 @@ def compiled(text: str) -> str:
     (found,) = compile_schemas({"1": RegisteredSchema("PROTOBUF", text)}).values()
     assert isinstance(found, str), found
     return found
+
+
+def as_base64(**texts: str) -> dict[str, str]:
+    """Files as confluent-kafka's ProtobufSerializer registers them: each its FileDescriptorProto, as Base64.
+
+    :param texts: by names, without `.proto`
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        for name, text in texts.items():
+            Path(directory, f"{name}.proto").write_text(text)
+        out = Path(directory, "out")
+        known = str(resources.files("grpc_tools").joinpath("_proto"))
+        names = [f"{name}.proto" for name in texts]
+        assert not protoc.main(["protoc", f"-I{directory}", f"-I{known}", f"--descriptor_set_out={out}", *names])
+        files = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file
+    return {
+        file.name.removesuffix(".proto"): base64.standard_b64encode(file.SerializeToString()).decode("ascii")
+        for file in files
+    }
 
 
 @cache

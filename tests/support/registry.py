@@ -98,6 +98,8 @@ def fake_registry(tls: ssl.SSLContext | None = None) -> Iterator[FakeRegistry]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        # Otherwise the answer to each request but the first waits for an acknowledgement.
+        disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
             status, body = registry.answer(self.path, self.headers.get("Authorization"))

@@ -1,0 +1,52 @@
+"""How large a schema may be: who registers one must not be able to exhaust the worker or an executor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_kafka_offsets.formats.record_format import SchemaError
+
+MOST_BYTES = 4_000_000
+"""Of a schema and all that it refers to."""
+
+MOST_CHARACTERS = 10_000
+"""Of a text that a schema holds once and rows each: a default, or a name in an enum."""
+
+MOST_TYPES = 10_000
+"""Each counts as often as it is used: a few lines can use each other two, four, eight times."""
+
+# Deeper than any schema that people write, and shallow enough for every reader.
+_DEEPEST = 60
+
+
+def check_size(count: int, depth: int, most: int = MOST_TYPES, what: str = "types, each counted as it is used") -> None:
+    """Check what a schema has.
+
+    :raises SchemaError: it is too much
+    """
+    if count > most:
+        raise SchemaError(f"it has more than {most:,} {what}")
+    if depth > _DEEPEST:
+        raise SchemaError(f"it is nested deeper than {_DEEPEST}")
+
+
+class Budget:
+    """Counts the types of a schema while they are resolved."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def take(self, depth: int, **of: Any) -> None:
+        """Count one more; see `check_size`."""
+        self.count += 1
+        check_size(self.count, depth, **of)
+
+
+def check_text(text: str) -> str:
+    """Return a text.
+
+    :raises SchemaError: it is too long
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise SchemaError(f"a default, a reference, or a name in an enum has more than {MOST_CHARACTERS:,} characters")
+    return text

@@ -1,0 +1,499 @@
+"""Schemas that are small and mean much: whoever may register one must not stop a load of others' records."""
+
+from __future__ import annotations
+
+import gc
+import json
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, StagingError
+from airflow_kafka_offsets.formats import avro_schema, protobuf_schema
+from airflow_kafka_offsets.formats.avro_decoder import AvroDecoder
+from airflow_kafka_offsets.formats.avro_format import Avro
+from airflow_kafka_offsets.formats.extra_columns import whole_record
+from airflow_kafka_offsets.formats.json_schema import columns_of
+from airflow_kafka_offsets.formats.json_schema_format import JsonSchema
+from airflow_kafka_offsets.formats.protobuf_format import Protobuf
+from airflow_kafka_offsets.formats.protobuf_schema import compile_schemas
+from airflow_kafka_offsets.formats.record_format import Decoded, RecordFormat, SchemaError, decoder_of
+from airflow_kafka_offsets.formats.registry_format import RegistryFormat
+from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema, SchemaRegistry
+from airflow_kafka_offsets.formats.simple_formats import Text
+from airflow_kafka_offsets.spark.decoding import decode_rows
+from tests.support.avro import encode, wire
+from tests.support.decoding import FIRST_OFFSET, STEP, record_batch, slice_of
+from tests.support.examples import examples
+from tests.support.protobuf import zigzag
+from tests.support.registry import FakeRegistry, fake_registry
+
+AVRO: dict[str, Any] = {"type": "record", "name": "order", "fields": [{"name": "id", "type": "int"}]}
+PROTO = 'syntax = "proto3"; message Order { int32 id = 1; }'
+JSON: dict[str, Any] = {"type": "object", "properties": {"id": {"type": "integer"}}}
+
+SCHEMAS = {"AVRO": AVRO, "PROTOBUF": PROTO, "JSON": JSON}
+DECLARED: dict[str, RegistryFormat] = {
+    "AVRO": Avro("id INT", registry_conn_id="r"),
+    "PROTOBUF": Protobuf("id INT", registry_conn_id="r"),
+    "JSON": JsonSchema("id INT", registry_conn_id="r"),
+}
+FORMATS: dict[str, RegistryFormat] = {
+    "AVRO": Avro(registry_conn_id="r"),
+    "PROTOBUF": Protobuf(registry_conn_id="r"),
+    "JSON": JsonSchema(registry_conn_id="r"),
+}
+VALUES = {"AVRO": encode(AVRO, {"id": 1}), "PROTOBUF": b"\0\x08\x01", "JSON": b'{"id": 1}'}
+
+
+@pytest.fixture
+def server() -> Iterator[FakeRegistry]:
+    with fake_registry() as registry:
+        yield registry
+
+
+@pytest.fixture(params=SCHEMAS)
+def kind(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+def field(name: str, of_type: Any, **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": of_type} | more
+
+
+def record(name: str, *fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": list(fields)}
+
+
+def avro_laughs(depth: int, each: int = 2) -> Any:
+    """Records of which each has two of the one before."""
+    inner: Any = record("R0", field("x", "int"))
+    for number in range(1, depth):
+        inner = record(f"R{number}", field("a0", inner), *(field(f"a{i}", f"R{number - 1}") for i in range(1, each)))
+    return inner
+
+
+def avro_chain(depth: int) -> Any:
+    """Records of which each is in the next one, none of them nested in the text."""
+    parts = [record("R0", field("x", "int")), *(record(f"R{i}", field("a", f"R{i - 1}")) for i in range(1, depth))]
+    return record("all", *(field(f"f{i}", part) for i, part in enumerate(parts)))
+
+
+def json_laughs(depth: int) -> Any:
+    defs: dict[str, Any] = {"d0": {"type": "integer"}}
+    for i in range(1, depth):
+        part = {"$ref": f"#/$defs/d{i - 1}"}
+        defs[f"d{i}"] = {"type": "object", "properties": {"a": part, "b": part}}
+    return {"$ref": f"#/$defs/d{depth - 1}", "$defs": defs}
+
+
+def json_nested(depth: int) -> Any:
+    schema: Any = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+def proto_laughs(depth: int) -> str:
+    parts = [f"message M{i} {{ M{i + 1} a = 1; M{i + 1} b = 2; }}" for i in range(depth)]
+    return f'syntax = "proto3"; {" ".join(parts)} message M{depth} {{ int32 x = 1; }}'
+
+
+def proto_chain(depth: int) -> str:
+    parts = [f"message M{i} {{ M{i + 1} a = 1; }}" for i in range(depth)]
+    return f'syntax = "proto3"; {" ".join(parts)} message M{depth} {{ int32 x = 1; }}'
+
+
+MANY, DEEP = "more than 10,000 types", "nested deeper than 60"
+LONG = "x" * 10_001
+
+BOMBS: list[tuple[str, Any, str]] = [
+    ("AVRO", avro_laughs(27), MANY),
+    ("AVRO", avro_laughs(14), MANY),
+    ("AVRO", avro_laughs(5, each=200), MANY),
+    ("AVRO", avro_chain(61), DEEP),
+    ("AVRO", avro_chain(1_000), DEEP),
+    ("AVRO", "[" * 100_000, "RecursionError"),
+    ("AVRO", '{"type":' * 900 + '"int"' + "}" * 900, DEEP),
+    ("AVRO", record("r", field("x", {"type": "fixed", "name": "f", "size": 2**30})), "more than 16,777,216 bytes"),
+    ("AVRO", record("r", field("x", {"type": "fixed", "name": "f", "size": 2**40})), "more than 16,777,216 bytes"),
+    ("AVRO", record("r", field("x", {"type": "fixed", "name": "f", "size": -1})), "negative size"),
+    ("AVRO", '{"type": "fixed", "name": "f", "size": 1e999}', "malformed: OverflowError"),
+    ("AVRO", '{"type": "fixed", "name": "f", "size": "x"}', "malformed: ValueError"),
+    ("AVRO", '{"type": "fixed", "name": "f", "size": ' + "9" * 5_000 + "}", "malformed: ValueError"),
+    ("AVRO", record("r", field("x", "int"), field("x", "int")), "two fields of the record 'r' have the same name"),
+    ("AVRO", record("r", field("x", "string", default=LONG)), "more than 10,000 characters"),
+    ("AVRO", record("r", field("x", {"type": "enum", "name": "e", "symbols": [LONG]})), "more than 10,000 characters"),
+    ("AVRO", record("r"), "the record 'r' has no fields"),
+    ("JSON", json_laughs(20), MANY),
+    ("JSON", {"type": "object", "properties": {"a": {"type": {}}}}, "property 'a' has a type that is no name"),
+    ("JSON", json_laughs(2_000), DEEP),
+    ("JSON", json_nested(62), DEEP),
+    ("JSON", '{"type": "object", "properties": {"a": ' + "[" * 100_000, "it is no JSON"),
+    ("JSON", {"type": "object", "properties": {"a": {"$ref": f"#/{LONG}"}}}, "more than 10,000 characters"),
+    ("PROTOBUF", proto_laughs(15), MANY),
+    ("PROTOBUF", proto_chain(62), DEEP),
+    ("PROTOBUF", proto_chain(2_000), DEEP),
+    ("PROTOBUF", f'syntax = "proto3"; message M {{ E e = 1; }} enum E {{ {LONG} = 0; }}', "10,000 characters"),
+    ("PROTOBUF", f'message M {{ optional string e = 1 [default = "{LONG}"]; }}', "10,000 characters"),
+    ("PROTOBUF", "message M { " * 10_000, "Reached maximum recursion limit|recursion"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "schema", "reason"), BOMBS)
+def test_schema_bomb_is_refused_where_its_columns_are_wanted(
+    server: FakeRegistry, kind: str, schema: Any, reason: str
+) -> None:
+    server.register("orders-value", schema, kind=kind)
+    with pytest.raises(ConfigurationError, match=reason):
+        FORMATS[kind].prepared(["orders"], "value", {"r": server.config}).columns()
+
+
+@pytest.mark.parametrize(("kind", "schema", "reason"), BOMBS)
+@pytest.mark.parametrize("is_known", [True, False], ids=["on the worker", "in a task"])
+def test_schema_bomb_harms_no_record_of_another_schema(
+    server: FakeRegistry, kind: str, schema: Any, reason: str, is_known: bool
+) -> None:
+    server.register("orders-value" if is_known else "elsewhere", schema, kind=kind)
+    good = server.register("orders-value", SCHEMAS[kind], kind=kind)
+    prepared = DECLARED[kind].prepared(["orders"], "value", {"r": server.config})
+    datum = VALUES[kind]
+
+    rows, bad = connected(server, prepared, [wire(1, datum), wire(good, datum), wire(1, b"\0" * 20)])
+
+    ids = rows.column("id").to_pylist()
+    assert 1 in ids
+    assert len(ids) + len(bad) == 3
+    # With declared columns most Protobuf schemas, and all of JSON, need no type of each field.
+    assert kind != "AVRO" or [record.row for record in bad] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema"),
+    [
+        ("AVRO", avro_laughs(12)),
+        ("AVRO", avro_chain(58)),
+        ("AVRO", record("r", field("x", {"type": "fixed", "name": "f", "size": 1 << 20}))),
+        ("AVRO", record("r", field("x", "string", default="x" * 9_000))),
+        ("AVRO", record("r", *(field(f"f{i}", "int") for i in range(9_000)))),
+        ("JSON", json_laughs(12)),
+        ("JSON", json_nested(58)),
+        ("PROTOBUF", proto_laughs(11)),
+        ("PROTOBUF", proto_chain(58)),
+    ],
+)  # fmt: skip
+def test_schema_within_the_limits_has_columns(server: FakeRegistry, kind: str, schema: Any) -> None:
+    server.register("orders-value", schema, kind=kind)
+    found = FORMATS[kind].prepared(["orders"], "value", {"r": server.config})
+    assert found.columns().names
+    _, bad = connected(server, found, [wire(1, b"\0"), None])
+    assert [record.row for record in bad] in ([], [0])
+
+
+def test_large_fixed_values_are_read_one_by_one_as_a_null_takes_their_room_in_arrow() -> None:
+    kind = record("r", field("x", ["null", {"type": "fixed", "name": "f", "size": 1 << 20}]))
+    found = Avro(schema=json.dumps(kind))
+    tracemalloc.start()
+    rows, bad = found.decoder(found.columns())(record_batch([b"\0"] * 5_000))
+    assert (rows.num_rows, bad) == (5_000, [])
+    assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    tracemalloc.stop()
+    reader = AvroDecoder(avro_schema.parse(json.dumps(kind)), found.columns(), None)
+    assert not reader.is_vectorized
+
+
+def connected(server: FakeRegistry, record_format: RecordFormat, values: list[bytes | None]) -> Decoded:
+    """What a task makes of values."""
+    return decoder_of(record_format, record_format.columns(), {"r": server.config})(record_batch(values))
+
+
+def reference(subject: str, name: str = "") -> dict[str, Any]:
+    return {"name": name or f"{subject}.proto", "subject": subject, "version": 1}
+
+
+def diamond(server: FakeRegistry, depth: int) -> None:
+    """Schemas of which each has two references that lead to the one before."""
+    server.register("d0", '"int"')
+    for number in range(1, depth):
+        before = f"d{number - 1}"
+        server.register(f"d{number}", f'"{number}"', [reference(before, "a"), reference(before, "b")])
+
+
+def test_each_version_of_a_reference_is_asked_for_once(server: FakeRegistry) -> None:
+    diamond(server, 25)
+    registry = SchemaRegistry(server.config)
+    assert len(registry.version("d24", 1)[1].references) == 48
+    assert len(server.requests) == 25
+    assert registry.by_id(25).text == '"24"'
+    assert len(server.requests) == 26
+    registry.close()
+
+
+def test_references_in_a_circle_are_refused(server: FakeRegistry) -> None:
+    server.register("a", '"a"', [reference("b")])
+    server.register("b", '"b"', [reference("c")])
+    server.register("c", '"c"', [reference("a")])
+    registry = SchemaRegistry(server.config)
+    for _ in range(2):
+        with pytest.raises(SchemaError, match="lead back to where they began"):
+            registry.by_id(1)
+        with pytest.raises(SchemaError, match="lead back to where they began"):
+            registry.version("b", 1)
+    assert len([path for path in server.requests if path.startswith("/subjects")]) == 3
+    registry.close()
+
+
+@pytest.mark.parametrize(
+    ("schemas", "match"),
+    [
+        ([[i - 1] if i else [] for i in range(70)], "nested deeper than 60"),
+        ([[]] * 501 + [list(range(501))], "more than 500 references"),
+        ([[], [5]], "refers to version 1 of subject 's5', which is unknown"),
+    ],
+)
+def test_references_have_limits_and_those_of_a_good_schema_do_not_suffer(
+    server: FakeRegistry, schemas: list[list[int]], match: str
+) -> None:
+    for number, references in enumerate(schemas):
+        server.register(f"s{number}", '"int"', [reference(f"s{other}") for other in references])
+    registry = SchemaRegistry(server.config)
+    for _ in range(2):
+        with pytest.raises(SchemaError, match=match):
+            registry.by_id(len(schemas))
+    assert len(server.requests) <= len(schemas) + 4
+    assert registry.version("s0", 1)[1].text == '"int"'
+    registry.close()
+
+
+def test_a_schema_and_its_references_have_a_limit_of_bytes(server: FakeRegistry) -> None:
+    server.register("large", "x" * 3_000_000)
+    server.register("small", "y" * 900_000)
+    server.register("both", "z" * 200_000, [reference("large"), reference("small")])
+    registry = SchemaRegistry(server.config)
+    with pytest.raises(SchemaError, match="more than 4,000,000 bytes, with all that it refers to"):
+        registry.by_id(3)
+    assert len(registry.by_id(1).text) == 3_000_000
+    registry.close()
+
+
+def test_references_that_cannot_be_used_make_records_bad_and_no_other(server: FakeRegistry, kind: str) -> None:
+    server.register("a", SCHEMAS[kind], [reference("b")], kind=kind)
+    server.register("b", SCHEMAS[kind], [reference("a")], kind=kind)
+    server.register("orders-value", SCHEMAS[kind], [reference("a")], kind=kind)
+    good = server.register("orders-value", SCHEMAS[kind], kind=kind)
+    prepared = DECLARED[kind].prepared(["orders"], "value", {"r": server.config})
+    assert list(prepared.schemas) == [str(good)]
+    rows, bad = connected(server, prepared, [wire(3, VALUES[kind]), wire(good, VALUES[kind])])
+    assert (rows.num_rows, [record.row for record in bad]) == (1, [0])
+    assert "lead back" in bad[0].reason
+    server.register("orders-value", SCHEMAS[kind], [reference("a")], kind=kind)
+    with pytest.raises(ConfigurationError, match=r"Version 3 of subject 'orders-value' is no .* lead back"):
+        FORMATS[kind].prepared(["orders"], "value", {"r": server.config})
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RecursionError(), SchemaError("it is none")])
+def test_whatever_a_schema_raises_makes_its_records_bad(
+    server: FakeRegistry, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def failing(*_: object) -> None:
+        raise error
+
+    server.register("orders-value", AVRO)
+    found = DECLARED["AVRO"].prepared(["orders"], "value", {"r": server.config})
+    monkeypatch.setattr(avro_schema, "parse", failing)
+    rows, bad = connected(server, found, [wire(1, b"\2"), None])
+    assert (rows.num_rows, [record.row for record in bad]) == (1, [0])
+
+
+class TestUnknownIds:
+    def test_a_task_has_one_client_and_one_request_for_each(
+        self, server: FakeRegistry, monkeypatch: pytest.MonkeyPatch, kind: str
+    ) -> None:
+        clients: list[httpx.Client] = []
+        made = httpx.Client
+
+        def counted(**options: Any) -> httpx.Client:
+            clients.append(made(**options))
+            return clients[-1]
+
+        monkeypatch.setattr(httpx, "Client", counted)
+        server.register("orders-value", SCHEMAS[kind], kind=kind)
+        found = DECLARED[kind].prepared(["orders"], "value", {"r": server.config})
+        clients.clear()
+        server.requests.clear()
+        decode = found.connected_decoder(found.columns(), {"r": server.config})
+        unknown = [wire(number, VALUES[kind]) for number in range(1_000, 1_100)]
+        for _ in range(3):
+            rows, bad = decode(record_batch([*unknown, wire(1, VALUES[kind])]))
+            assert (rows.num_rows, len(bad)) == (1, 100)
+        assert len(server.requests) == len(set(server.requests)) == 100
+        assert len(clients) == 1
+
+    def test_the_client_is_closed_with_its_decoder(self, server: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+        closed: list[str] = []
+        close = SchemaRegistry.close
+
+        def noted(registry: SchemaRegistry) -> None:
+            close(registry)
+            closed.append(registry.host)
+
+        monkeypatch.setattr(SchemaRegistry, "close", noted)
+        found = DECLARED["AVRO"]
+        decode = found.connected_decoder(found.columns(), {"r": server.config})
+        assert decode(record_batch([wire(7, b"")])).bad
+        assert not closed
+        del decode
+        gc.collect()
+        assert len(closed) == 1
+
+    @pytest.mark.parametrize("part", ["value", "key"])
+    def test_so_many_that_somebody_makes_them_up_end_the_load(self, server: FakeRegistry, kind: str, part: str) -> None:
+        values: list[bytes | None] = [wire(number, VALUES[kind]) for number in range(1_000, 1_200)]
+        record_format: RecordFormat = DECLARED[kind]
+        records = record_batch(values)
+        if part == "key":
+            record_format = whole_record(Text("t"), record_format)
+            records = records.append_column("key", records.column("value"))
+            records = records.set_column(0, "value", [None] * len(values))
+        decode = decoder_of(record_format, record_format.columns(), {"r": server.config})
+        with pytest.raises(RecordError) as raised:
+            decode_rows(records, decode, slice_of(values))
+        assert (raised.value.topic, raised.value.partition) == ("orders", 3)
+        assert raised.value.offset == FIRST_OFFSET + 100 * STEP
+        assert not raised.value.retriable
+        for words in ("schema 1100: 100 other ids", "restored from a backup", "somebody writes records"):
+            assert words in raised.value.reason
+        assert len(server.requests) == 100
+
+    def test_what_is_no_id_costs_no_request_and_ends_no_load(self, server: FakeRegistry, kind: str) -> None:
+        values: list[bytes | None] = [b"\1" + number.to_bytes(4, "big") for number in range(3_000)]
+        rows, bad = connected(server, DECLARED[kind], values)
+        assert (rows.num_rows, len(bad), server.requests) == (0, 3_000, [])
+
+    def test_memory_does_not_grow_with_prefixes(self, server: FakeRegistry) -> None:
+        found = DECLARED["PROTOBUF"]
+        server.register("orders-value", PROTO, kind="PROTOBUF")
+        decode = found.connected_decoder(found.columns(), {"r": server.config})
+
+        def batch(first: int) -> list[bytes | None]:
+            # Zero in more bytes than it needs, in each of which a bit of the number is hidden; and what is no prefix.
+            same = [b"\0\0\0\0\1" + zigzag(1) + b"\x80" * (number % 140) + b"\0\x08\1" for number in range(150)]
+            return [*same, *(b"\1" + number.to_bytes(4, "big") for number in range(first, first + 2_000))]
+
+        decode(record_batch(batch(0)))
+        gc.collect()
+        tracemalloc.start()
+        for first in range(2_000, 12_000, 2_000):
+            rows, _ = decode(record_batch(batch(first)))
+            assert set(rows.column("id").to_pylist()) == {1}
+        del rows
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+        tracemalloc.stop()
+
+
+class TestCompiler:
+    def test_no_module_of_the_current_directory_runs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("grpc_tools", "signal", "google"):
+            (tmp_path / f"{name}.py").write_text("import pathlib; pathlib.Path('ran').touch(); raise SystemExit(7)")
+        monkeypatch.chdir(tmp_path)
+        (found,) = compile_schemas({"1": RegisteredSchema("PROTOBUF", PROTO)}).values()
+        assert isinstance(found, str)
+        assert not (tmp_path / "ran").exists()
+
+    def test_a_schema_that_ends_the_compiler_is_alone_in_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        dying = protobuf_schema._COMPILE.replace(
+            "    protoc.main",
+            "    text = open(directory + '/' + name).read()\n"
+            "    'crash' in text and signal.raise_signal(signal.SIGKILL)\n"
+            "    'hang' in text and signal.pause()\n"
+            "    protoc.main",
+        )
+        monkeypatch.setattr(protobuf_schema, "_COMPILE", dying)
+        monkeypatch.setattr(protobuf_schema, "_COMPILE_SECONDS", 3)
+        texts = {"1": PROTO, "2": f"{PROTO} // crash", "3": f"{PROTO} // hang", "4": PROTO, "5": "message {"}
+        found = compile_schemas({key: RegisteredSchema("PROTOBUF", text) for key, text in texts.items()})
+        assert found["1"] == found["4"]
+        assert isinstance(found["1"], str)
+        assert [str(found[key]) for key in "23"] == ["it ended the compiler, which has 3 seconds"] * 2
+        assert "line 1:9: Expected message name" in str(found["5"])
+
+    def test_a_compiler_that_does_not_start_makes_no_record_bad(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(protobuf_schema, "_COMPILE", "raise ImportError('libstdc++')")
+        with pytest.raises(StagingError, match=r"The compiler of Protobuf failed: (?s:.*)ImportError: libstdc"):
+            compile_schemas({"1": RegisteredSchema("PROTOBUF", PROTO)})
+
+
+_JSON = st.recursive(
+    st.sampled_from([None, True, -1, 0, 1e999, 2**70, "", "int", "record", "string", "null", "fixed", "enum", "#"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["type", "name", "fields", "items", "values", "symbols", "size", "default", "aliases", "namespace",
+                 "logicalType", "precision", "scale", "properties", "$ref", "oneOf", "anyOf", "enum", "format", "$defs"]
+            ),
+            inner,
+        )
+    ),
+)  # fmt: skip
+
+
+@st.composite
+def _damaged(draw: st.DrawFn, schema: Any) -> Any:
+    """A schema of which some part is another."""
+    if isinstance(schema, dict) and schema and draw(st.integers(0, 4)):
+        key = draw(st.sampled_from(sorted(schema)))
+        return schema | {key: draw(_damaged(schema[key]))}
+    if isinstance(schema, list) and schema and draw(st.integers(0, 4)):
+        place = draw(st.integers(0, len(schema) - 1))
+        return [*schema[:place], draw(_damaged(schema[place])), *schema[place + 1 :]]
+    return draw(_JSON)
+
+
+_LOGICAL = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+_WHOLE = record(
+    "r",
+    field("a", ["null", {"type": "enum", "name": "e", "symbols": ["A", "B"]}], default=None),
+    field("b", {"type": "array", "items": record("p", field("x", _LOGICAL), field("y", "r"))}),
+    field("c", {"type": "map", "values": ["null", "int", "string"]}, aliases=["d"], default={}),
+    field("f", {"type": "fixed", "name": "f", "size": 3}, default="abc"),
+)
+
+
+@examples(1_000)
+@given(schema=_damaged(_WHOLE))
+def test_any_json_is_an_avro_schema_or_a_schema_error(schema: Any) -> None:
+    try:
+        kind = avro_schema.parse(json.dumps(schema))
+    except SchemaError:
+        return
+    found = Avro(schema=json.dumps(schema))
+    try:
+        columns = found.columns()
+    except ConfigurationError:
+        return
+    try:
+        AvroDecoder(kind, columns, kind)
+    except SchemaError:
+        return
+    rows, bad = found.decoder(columns)(record_batch([b"", b"\0" * 20, b"\2" * 20]))
+    assert rows.num_rows + len(bad) == 3
+
+
+@examples(1_000)
+@given(schema=_damaged({"type": "object", "properties": {"a": {"oneOf": [{"type": "null"}, {"$ref": "#/$defs/d"}]},
+                        "b": {"type": "array", "items": {"type": "string", "format": "date"}}, "c": {"enum": ["x"]}},
+                        "$defs": {"d": {"type": ["null", "integer"]}}}))  # fmt: skip
+def test_any_json_is_a_json_schema_or_a_schema_error(schema: Any) -> None:
+    try:
+        columns_of(RegisteredSchema("JSON", json.dumps(schema)))
+    except SchemaError:
+        return
