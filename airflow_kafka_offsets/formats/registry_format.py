@@ -238,18 +238,14 @@ class RegistryFormat(Templated, ABC):
                     try:
                         number, schema = registry.version(subject, version)
                     except SchemaError as error:
-                        self._leave_out(
-                            f"Version {version} of subject {subject!r}",
-                            error,
-                            self.takes_latest and version == versions[-1],
-                        )
+                        is_needed = self.takes_latest and version == versions[-1]
+                        self._leave_out(f"Version {version} of subject {subject!r}", error, is_needed)
                         continue
                     if schema.type == self.schema_type:
                         registered[str(number)] = schema
                         latest[subject] = str(number)
-        with_schemas = replace(
-            self, schemas=self.usable_schemas(registered, latest.values() if self.takes_latest else ())
-        )
+        needed = latest.values() if self.takes_latest else ()
+        with_schemas = replace(self, schemas=self.usable_schemas(registered, needed))
         return with_schemas._with_latest(subjects, latest, registry.host) if self.takes_latest else with_schemas
 
     def _leave_out(self, what: str, error: SchemaError, is_needed: bool) -> None:

@@ -31,10 +31,9 @@ def check_size(count: int, depth: int, most: int = MOST_TYPES, what: str = "type
 
 
 class Budget:
-    """Counts the types of a schema while they are resolved."""
+    """Counts what a schema has while it is resolved."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    count = 0
 
     def take(self, depth: int, **of: Any) -> None:
         """Count one more; see `check_size`."""

@@ -144,8 +144,8 @@ def test_three_versions_of_protobuf(server: SchemaRegistryServer) -> None:
         register(server, "proto3-value", f'syntax = "proto3"; message Order {{ {text} }}', schemaType="PROTOBUF")
         for text in fields
     ]
-    value = b"\x08\x01\x12\x01n\x18\x02"
-    records = [protobuf_wire(number, value, 0) for number in numbers]
+    values = [b"\x08\x01", b"\x08\x01\x12\x01n", b"\x08\x01\x12\x01n\x18\x02"]
+    records = [protobuf_wire(number, value, 0) for number, value in zip(numbers, values, strict=True)]
     rows = decode(server, "proto3", *records, record_format=Protobuf(registry_conn_id="r"))
     assert [(row["note"], row["level"]) for row in rows] == [("", 0), ("n", 0), ("n", 2)]
 
