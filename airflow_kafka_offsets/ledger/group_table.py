@@ -21,9 +21,6 @@ from airflow_kafka_offsets.sinks.target_names import TargetNames, existing_table
 
 log = logging.getLogger(__name__)
 
-# Databases limit the bound values of a statement.
-_AT_ONCE = 500
-
 
 class GroupTable(NamedTuple):
     """The table that a group loads into.
@@ -44,7 +41,7 @@ def group_table(conn: Connection, tables: Tables, group_id: str) -> GroupTable |
 
 
 def group_tables(conn: Connection, tables: Tables, group_ids: Sequence[str]) -> dict[str, GroupTable]:
-    """Return the tables that groups load into, by group, with two queries for some hundreds of them."""
+    """Return the tables that groups load into, by group, with two queries."""
     groups, batches = tables.consumer_groups, tables.offset_batches.c
     into_table = (batches.state != "abandoned", batches.target_table.is_not(None))
     # A load decides; an `initialize` may be left of a load that was abandoned.
@@ -52,14 +49,10 @@ def group_tables(conn: Connection, tables: Tables, group_ids: Sequence[str]) -> 
         latest_batch(tables, groups.c.group_id, batches.kind == kind, *into_table).correlate(groups).scalar_subquery()
         for kind in ("load", "initialize")
     ]
-    found: dict[str, GroupTable] = {}
-    for first in range(0, len(group_ids), _AT_ONCE):
-        some = groups.c.group_id.in_(group_ids[first : first + _AT_ONCE])
-        ids = conn.scalars(sa.select(sa.func.coalesce(*latest)).where(some)).all()
-        of_batches = batches.batch_id.in_([batch_id for batch_id in ids if batch_id is not None])
-        columns = (batches.consumer_group, batches.batch_id, batches.kind, batches.target_table)
-        found |= {group: GroupTable(*known) for group, *known in conn.execute(sa.select(*columns).where(of_batches))}
-    return found
+    found = conn.scalars(sa.select(sa.func.coalesce(*latest)).where(groups.c.group_id.in_(group_ids)))
+    columns = (batches.consumer_group, batches.batch_id, batches.kind, batches.target_table)
+    query = sa.select(*columns).where(batches.batch_id.in_([batch_id for batch_id in found if batch_id is not None]))
+    return {group: GroupTable(*known) for group, *known in conn.execute(query)}
 
 
 def tables_of_groups(conn: Connection, tables: Tables) -> list[str]:
