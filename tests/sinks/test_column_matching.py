@@ -125,7 +125,9 @@ class TestMatch:
         with pytest.raises(TargetError, match="'tags'"):
             match(table(sa.Column("a", sa.Integer)), rows(tags=pa.list_(pa.string())), POSTGRES)
 
-    @pytest.mark.parametrize("generated", [sa.Computed("a * 2"), sa.Identity(always=True)], ids=["computed", "identity"])
+    @pytest.mark.parametrize(
+        "generated", [sa.Computed("a * 2"), sa.Identity(always=True)], ids=["computed", "identity"]
+    )
     def test_a_column_that_the_database_always_generates_is_not_written(self, generated: sa.schema.SchemaItem) -> None:
         target = table(sa.Column("a", sa.Integer), sa.Column("b", sa.Integer, generated))
         with pytest.raises(TargetError, match="column 'b' is GENERATED ALWAYS"):
