@@ -132,7 +132,13 @@ def _write(
         if context.replace:
             replace_output(conn, tables, batch.group_id, batch.batch_id, pipeline.sink.name, target.remove, batch.span)
         claim.write_dead_letters(conn, batch, dead_letters(staged.directory, staged.manifest))
-        count, rows = _write_rows(conn, pipeline, target, staged)
+        rows = _staged_rows(pipeline, staged)
+        if publication.is_external and not staged.is_lost:
+            # The target may have the batch, and does not refuse its records once more.
+            rows.refuse_kept()
+        count = _write_rows(conn, pipeline, target, rows)
+        if publication.is_external:
+            rows.keep_refused()
         claim.write_dead_letters(conn, batch, context.refused_dead_letters(batch, rows))
         # At the end: a text that is new to the database is locked from here to COMMIT.
         store_schemas(conn, tables, batch.batch_id, staged.manifest.schemas)
@@ -187,20 +193,20 @@ def _add_columns(
         log.info("Batch %d adds columns to %s: %s", batch_id, pipeline.sink.name, first_few(map(repr, added)))
 
 
-def _write_rows(conn: Connection, pipeline: Pipeline, target: Target, staged: StagedBatch) -> tuple[int, StagedRows]:
+def _write_rows(conn: Connection, pipeline: Pipeline, target: Target, rows: StagedRows) -> int:
     """Write staged rows within a transaction, without those of records that the target refuses.
 
-    :return: how many rows the target reports, and the rows with the refused records
+    :return: how many rows the target reports
     """
-    rows = _staged_rows(pipeline, staged)
     if pipeline.transform is None:
-        return target.write(rows), rows
+        return target.write(rows)
     while True:
-        attempt = conn.begin_nested()
+        attempt, known = conn.begin_nested(), len(rows.refused.reasons)
         count = target.write(rows)
-        if not rows.wrote_refused():
+        # Rows of records that were refused before are left out.
+        if len(rows.refused.reasons) == known or not rows.wrote_refused():
             attempt.commit()
-            return count, rows
+            return count
         # Of a record that is a dead letter no other row may stay either.
         attempt.rollback()
 

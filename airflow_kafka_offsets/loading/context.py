@@ -130,7 +130,7 @@ def _of_rows(rows: StagedRows, reasons: Mapping[Record, str]) -> pa.RecordBatch:
         {
             **record._asdict(),
             "value": _json(values[record]),
-            "timestamp": timestamps[record],
+            "timestamp": timestamps.get(record),
             "error_class": "target",
             "error": reason + _NO_RECORD,
         }

@@ -11,8 +11,10 @@ with fewer rows than another one is filled up with nulls at its end.
 from __future__ import annotations
 
 import base64
+import json
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -132,6 +134,8 @@ def split(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
             yield number, pa.RecordBatch.from_arrays(arrays, schema=pa.schema(structs.type.fields))
 
 
+REFUSED = "refused.json"
+
 # What a writer holds at once in addition to one record batch.
 _CHUNK_BYTES = 64 << 20
 
@@ -236,6 +240,23 @@ class StagedRows:
             for batch in record_batches(self._staging, file):
                 for row, reason in enumerate(batch.column(REASON).to_pylist()):
                     self.refused.add(record_of(batch, row, reason), reason)
+
+    def keep_refused(self) -> None:
+        """Write down the refused records: the target may commit externally, and the transaction that makes them dead
+        letters may fail after that.
+        """
+        if self.refused.reasons:
+            plain = [[*record, reason] for record, reason in self.refused.reasons.items()]
+            self._staging.write_again(REFUSED, json.dumps(plain))
+
+    def refuse_kept(self) -> None:
+        """Take note of the records that an earlier attempt to commit these rows wrote down.
+
+        :raises DeadLetterError: the batch has more dead letters than it may have
+        """
+        with suppress(FileNotFoundError):
+            for *record, reason in json.loads(self._staging.read_text(REFUSED)):
+                self.refused.add(Record(*record), reason)
 
     def wrote_refused(self) -> bool:
         """Return whether rows of refused records were written: a transform may make several rows of a record."""

@@ -21,12 +21,13 @@ from airflow_kafka_offsets.exceptions import (
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.transforms.sql import Sql
 from airflow_kafka_offsets.verification.verify import verify
 from tests.support import fixtures
 from tests.support.archive import ARCHIVE, Archive, ArchivedRows
 from tests.support.clients import Kafka, produce
-from tests.support.external_archive import ExternalArchive
-from tests.support.loads import Loader, TopicFactory, names, positions
+from tests.support.external_archive import ExternalArchive, ProcessDiedError
+from tests.support.loads import Loader, TopicFactory, names, positions, rows
 from tests.support.openings import KEPT, at, produce_at
 from tests.support.rewinds import Rewinder
 
@@ -98,6 +99,26 @@ def test_a_refused_record_leaves_nothing_and_a_retry_loads_the_rest_once(
     assert inline_loader(name, sink=lenient, limits=Limits(max_records=3), run=run).rows == 3
     assert archived(inline_loader, sink) == [(1, 0), (1, 1), (1, 2), (2, 3), (2, 4), (2, 5)]
     assert proved(inline_loader, sink) == (6, 0, 6)
+
+
+@pytest.mark.parametrize("transform", [None, Sql("SELECT * FROM records")], ids=["plain", "transformed"])
+def test_a_refused_record_is_a_dead_letter_after_a_death_between_the_two_commits(
+    inline_loader: Loader, kafka: Kafka, topic: TopicFactory, tmp_path: Path, transform: Sql | None
+) -> None:
+    name, run = topic(), TaskRun("run")
+    sink = ExternalArchive("orders_archive", path=str(tmp_path / "elsewhere.db"))
+    produce(kafka, name, [*names(0, 2), json.dumps({"id": 2, "name": "refused"}).encode(), *names(3, 1)])
+    options: dict[str, Any] = {"on_bad_record": DeadLetters(), "transform": transform, "run": run}
+    with pytest.raises(ProcessDiedError):
+        inline_loader(name, sink=replace(sink, dies="after"), **options)
+
+    result = inline_loader(name, sink=sink, **options)
+
+    assert (result.records, result.rows, result.dead_letters) == (4, 3, 1)
+    assert archived(inline_loader, sink) == [(1, 0), (1, 1), (1, 3)]
+    assert rows(inline_loader.engine, "SELECT offset_value, error_class FROM dead_letters") == [(2, "target")]
+    coverage = verify("loader", sink=sink, engine=inline_loader.engine)
+    assert (coverage.rows, coverage.dead_letters) == (3, 1)
 
 
 def test_a_rewind_takes_back_rows_and_dead_letters(inline_loader: Loader, loaded: str, sink: Archive) -> None:
