@@ -1,5 +1,5 @@
-"""What the formats share whose records have schemas: the columns that these give, the subjects of a schema registry,
-which the worker fetches, and the schemas that tasks ask for. A DAG file imports this module.
+"""The base of formats whose records have schemas: their columns, the subjects that the worker fetches from a schema
+registry, and the schemas that tasks ask for. A DAG file imports this module.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ _MOST_REFUSED = 100
 
 @dataclass(frozen=True, slots=True)
 class RegistryFormat(Templated, ABC):
-    """A format whose records have schemas. They may be in Confluent's wire format, in which a record begins with the id
-    that its schema has in a registry.
+    """A format whose records have schemas. In Confluent's wire format, a record begins with the id of its schema in a
+    registry.
 
     :param ddl: the columns as Spark DDL; None for those of the reader's schema (templated)
-    :param registry_conn_id: an Airflow connection of type `http`; None if no record has the id of a schema (templated)
-    :param subject: whose schemas are fetched before Spark starts; None is the name of the topic with `-value` or `-key`
-        (templated)
-    :param columns_from: where no columns are declared, `schema` for all fields of the reader's schema, or `target` for
-        those that are columns of the target
-    :param on_new_field: what becomes of fields that are no columns; the worker fills it in
+    :param registry_conn_id: an Airflow connection of type `http`; None if records have no schema id (templated)
+    :param subject: the subject whose schemas are fetched before Spark starts; None is the name of the topic with
+        `-value` or `-key` (templated)
+    :param columns_from: if no columns are declared, `schema` for all fields of the reader's schema, or `target` for
+        those that the target has as columns
+    :param on_new_field: what to do with fields without a column; the worker fills it in
     :param schemas: schemas by id, in a form that JSON can hold; the worker fills them in
     :param latest: the id of the reader's schema, if it is the latest of the subject; the worker fills it in
     """
@@ -87,9 +87,7 @@ class RegistryFormat(Templated, ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Return what decides how a record is decoded. An id means the same schema forever: which of them are known
-        decides nothing.
-        """
+        """Return what decides how a record is decoded. Known schemas do not: an id always means the same one."""
 
     @abstractmethod
     def check_parameters(self) -> None:
@@ -111,13 +109,13 @@ class RegistryFormat(Templated, ABC):
 
     @abstractmethod
     def field_types(self) -> Mapping[str, Callable[[], pa.DataType]]:
-        """Return the fields of all schemas that are known, those of the reader's schema and of newer ones first, each
-        with what returns the type of its column, or raises a SchemaError.
+        """Return the fields of all known schemas, those of the reader's schema and of newer ones first. Each has a
+        function that returns the type of its column, or raises a SchemaError.
         """
 
     @abstractmethod
     def decoders(self, columns: pa.Schema) -> Callable[[bytes, Any], SchemaDecoder]:
-        """Return what returns the decoder of values, by their prefix and their schema, or raises a SchemaError."""
+        """Return a function from prefix and schema to the decoder of values; it may raise a SchemaError."""
 
     @property
     def takes_latest(self) -> bool:
@@ -145,7 +143,7 @@ class RegistryFormat(Templated, ABC):
         return self
 
     def latest_form(self) -> object:
-        """Return what the latest schemas of several subjects must have in common."""
+        """Return the part of a schema that must be the same in the latest schemas of several subjects."""
         return self.columns()
 
     def slow_reason(self, schema: Any) -> str | None:

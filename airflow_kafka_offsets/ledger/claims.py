@@ -82,7 +82,7 @@ class Claim(ABC):
     def write_dead_letters(self, conn: Connection, batch: Batch, dead_letters: Iterable[pa.RecordBatch]) -> None:
         """Write dead letters of the batch, within the transaction that commits it.
 
-        :param dead letters: record batches with the columns of `staging.dead_letters.SCHEMA`
+        :param dead_letters: record batches with the columns of `staging.dead_letters.SCHEMA`
         """
         insert_dead_letters(conn, self.ledger.tables, batch, dead_letters)
 

@@ -174,7 +174,7 @@ class DeadLetterClaim(BatchClaim):
 def errors_of(dead_letters: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
     """Return what is wrong with records: `topic`, `partition`, `offset`, `error_class` and `error` of each.
 
-    :param dead letters: record batches with the columns of `staging.dead_letters.SCHEMA`
+    :param dead_letters: record batches with the columns of `staging.dead_letters.SCHEMA`
     """
     names = ["topic", "partition", "offset", "error_class", "error"]
     return [error for chunk in dead_letters for error in chunk.select(names).to_pylist()]

@@ -47,7 +47,7 @@ def may_be_published(tables: Tables, group_id: str) -> sa.ColumnElement[bool]:
 def insert_dead_letters(conn: Connection, tables: Tables, batch: Batch, dead_letters: Iterable[pa.RecordBatch]) -> None:
     """Insert the dead letters of a batch.
 
-    :param dead letters: record batches with the columns of `staging.dead_letters.SCHEMA`
+    :param dead_letters: record batches with the columns of `staging.dead_letters.SCHEMA`
     """
     of_batch = {"batch_id": batch.batch_id, "consumer_group": batch.group_id}
     for chunk in dead_letters:
