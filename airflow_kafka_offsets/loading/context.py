@@ -104,7 +104,7 @@ def with_refused(reads: Reads, refused: Mapping[Record, str]) -> Reads:
 
 
 def _slices(records: Mapping[Record, str]) -> Iterator[Slice]:
-    """Yield slices that hold the records, few of them and none much larger than it must be."""
+    """Yield slices that hold the records, as few as possible, and none much larger than necessary."""
     offsets: dict[TopicPartition, list[int]] = defaultdict(list)
     for record in sorted(records):
         offsets[TopicPartition(record.topic, record.partition)].append(record.offset)

@@ -1,4 +1,4 @@
-"""Several sinks of one database: a batch is read once, and written into all of them in one transaction."""
+"""Several sinks in one database: a batch is read once, and written into all of them in one transaction."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def as_sink(given: Sinks | None) -> Sink | None:
 
 
 def transform_of(sink: Sink, given: T) -> T | FanOutTransform:
-    """Return the transform of a load into a sink: several sinks have those of their branches.
+    """Return the transform of a load into a sink; for several sinks, that of all branches.
 
     :param given: as the transform of the load
     :raises ConfigurationError: the load has a transform besides those of the branches

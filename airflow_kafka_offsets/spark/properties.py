@@ -1,8 +1,8 @@
-"""Which Spark properties hold secrets, which go to the application over a socket (`job`), never on a command line; and
-whether properties protect what Spark's processes send to each other.
+"""Spark properties that hold secrets, and go to the application over a socket (`job`), never on a command line; and the
+properties that encrypt the traffic of Spark's processes.
 
-Spark hides in its own logs and event logs what `spark.redaction.regex` names; `REDACTION` names the same as this
-module. DAG files import it: it must stay light.
+In its logs and event logs, Spark redacts the properties that match `spark.redaction.regex`; `REDACTION` matches those
+of this module. DAG files import it: it must stay light.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def refuse_literal_secrets(conf: object) -> None:
 
 
 def weakness(master: str, properties: Mapping[str, Any]) -> str | None:
-    """Return what a cluster lacks to protect what the driver sends to executors, as a sentence; None where it lacks
-    nothing.
+    """Return which properties a cluster lacks to encrypt the traffic between driver and executors, as a sentence; None
+    if it lacks none.
 
-    These are Spark's properties, the code of tasks, and rows: https://spark.apache.org/docs/latest/security.html
+    The traffic has Spark's properties, the code of tasks, and rows: https://spark.apache.org/docs/latest/security.html
     """
     on = {name for name, value in properties.items() if str(value).lower() == "true"}
     lacking = []

@@ -1,7 +1,6 @@
-"""What a `Sql` may say: one SELECT from `records` that makes rows of each record by itself, and the same rows in each
-attempt.
+"""The SQL that `Sql` accepts: one SELECT from `records` that handles each record by itself, and is deterministic.
 
-sqlglot reads the text. datafusion, which runs it, gets it as it is, but for the names of columns and of `records`.
+sqlglot parses the text. datafusion runs it, with the names of columns and of `records` resolved.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ _PARTS = {
 def check(query: str) -> exp.Select:
     """Return the parsed text of a `Sql`.
 
-    :raises ConfigurationError: it needs more than one batch, is no SELECT from `records`, or would make other rows in a
-        retry
+    :raises ConfigurationError: it needs more than one batch, is not a single SELECT from `records`, or is not
+        deterministic
     """
     try:
         statements = [statement for statement in sqlglot.parse(query) if statement is not None]
