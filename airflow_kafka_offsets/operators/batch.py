@@ -229,7 +229,7 @@ class KafkaReplayPlanOperator(GroupOperator):
     """Resolve bounds to offsets once, and split them into parts for `KafkaReplayOperator`. Loads and writes nothing.
 
     End offsets grow, and the first record after an instant may expire: mapped tasks that resolve bounds themselves
-    could leave a gap between their parts, or overlap. With this operator they get offsets, and the ids of the topics.
+    could miss offsets between their parts, or overlap. With this operator they get offsets, and the ids of the topics.
 
     As for `KafkaReplayOperator`: `topics`, `bounds`. As for `KafkaBatchOperator`: `state_tables`, `kafka_conn_id`.
 

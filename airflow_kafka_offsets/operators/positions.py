@@ -199,7 +199,8 @@ class KafkaRewindOperator(GroupOperator):
 
 @complete_docs(KafkaBatchOperator)
 class KafkaVerifyOperator(GroupOperator):
-    """Prove the coverage of a group: history, positions, rows and dead letters match without a gap or an overlap.
+    """Prove the coverage of a group: history, positions, rows and dead letters match, and no offset is missing or
+    duplicated.
 
     Reads only, in one snapshot of the database; loads may run meanwhile. If something is wrong, the task fails at once
     with an error that names the first violation.
