@@ -10,7 +10,7 @@
 
     * `NoPositionError`: a topic has no stored position, and `start` does not provide one
     * `DataLossError`: records between the position and the beginning offset are gone
-    * `TopicRecreatedError`: the topic was deleted and created again
+    * `TopicRecreatedError`: the topic was recreated
     * `LogTruncatedError`: the log was truncated before the position
     * `ClusterChangedError`: the positions belong to another cluster
     * `DoubleLoadError`: records would be loaded into the target twice, by a replay and by a load

@@ -129,8 +129,8 @@ def check_start(start: Start) -> None:
             )
         if start > datetime.now(UTC) - _EPOCH:
             raise ConfigurationError(
-                "start as a duration must not reach back before 1970, where Kafka's timestamps begin "
-                f"(start='earliest' is all that the log holds); got start={start!r}"
+                "start as a duration must not begin before 1970, where Kafka's timestamps begin; for the whole log "
+                f"set start='earliest'; got start={start!r}"
             )
     elif isinstance(start, datetime) or start not in _WORDS:
         instant("start", start, f"one of {', '.join(_WORDS)}, a timestamp, a timedelta or CommittedBy(…)")

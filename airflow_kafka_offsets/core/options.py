@@ -186,8 +186,8 @@ class Staging(Options):
             return
         if holds_credentials(self.dir):
             raise ConfigurationError(
-                "Staging.dir must not hold credentials, which would be stored in the history of batches, and takes no "
-                f"options but {', '.join(sorted(URI_OPTIONS))}"
+                "Staging.dir must not hold credentials, which the history of batches would store, and takes only the "
+                f"options {', '.join(sorted(URI_OPTIONS))}"
             )
         if not urlsplit(self.dir).scheme and not self.dir.startswith("/"):
             raise ConfigurationError(f"Staging.dir must be an absolute path or a URI; got dir={self.dir!r}")

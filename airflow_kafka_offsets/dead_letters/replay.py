@@ -257,7 +257,7 @@ def _of_target(conn: Connection, tables: Tables, group_id: str, counts: Mapping[
     if counts and not found:
         batch_id = min(counts)
         raise ConfigurationError(
-            f"Batch {batch_id} was loaded into {targets[batch_id]!r}, and its dead letters belong there, not into "
+            f"Batch {batch_id} was loaded into {targets[batch_id]!r}, and its dead letters belong there, not in "
             f"{target!r}. Nothing was changed; name that table"
         )
     if len(found) < len(counts):

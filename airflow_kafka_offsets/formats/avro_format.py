@@ -123,7 +123,7 @@ class Avro(RegistryFormat):
         try:
             return None if self._reader_texts is None else _parsed(self._reader_texts)
         except SchemaError as error:
-            raise ConfigurationError(f"The reader's schema is no Avro schema that can be used: {error}") from error
+            raise ConfigurationError(f"The reader's schema is not a usable Avro schema: {error}") from error
 
     def decoders(self, columns: pa.Schema) -> Callable[[bytes, Any], AvroDecoder]:
         from airflow_kafka_offsets.formats.avro_decoder import AvroDecoder

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 OnNewField = Literal["ignore", "fail", "add"]
-"""What to do with fields of records that are no columns."""
+"""What to do with fields of records without a column."""
 
 ColumnsFrom = Literal["schema", "target"]
 """What decides the columns of a format where they are not declared: the reader's schema, or the table that the rows are

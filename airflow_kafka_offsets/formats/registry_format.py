@@ -170,7 +170,7 @@ class RegistryFormat(Templated, ABC):
             ) from error
         if columns is None:
             raise ConfigurationError(
-                f"{type(self).__name__} without columns needs a schema, which load and replay take from the registry "
+                f"{type(self).__name__} without columns needs a schema, which load and replay read from the registry "
                 "or the parameters"
             )
         return columns
@@ -180,7 +180,7 @@ class RegistryFormat(Templated, ABC):
         has_ddl = self.ddl is not None
         if self.columns_from not in get_args(ColumnsFrom) or (self.columns_from == "target" and has_ddl):
             raise ConfigurationError(
-                "A format has the columns that are declared, or columns_from='schema' or 'target'; got "
+                "A format has declared columns, or columns_from='schema' or 'target'; got "
                 f"columns_from={self.columns_from!r}{' with declared columns' if has_ddl else ''}"
             )
 
@@ -251,7 +251,7 @@ class RegistryFormat(Templated, ABC):
 
         :raises ConfigurationError: it is needed
         """
-        reason = f"{what} is no {self.schema_name} that can be used: {error}"
+        reason = f"{what} is not a usable {self.schema_name}: {error}"
         if is_needed:
             raise ConfigurationError(reason) from error
         log.warning("%s. Records with it are bad", reason)
@@ -263,15 +263,15 @@ class RegistryFormat(Templated, ABC):
         """
         if missing := [subject for subject in subjects if subject not in latest]:
             raise ConfigurationError(
-                f"The schema registry at {host} has no {self.schema_name} of subject {missing[0]!r}, from which the "
-                "columns would be taken: declare the columns, or name another subject"
+                f"The schema registry at {host} has no {self.schema_name} of subject {missing[0]!r}, which defines "
+                "the columns: declare the columns, or name another subject"
             )
         found = {number: replace(self, latest=number) for number in latest.values()}
         first, *others = [each.latest_form() for each in found.values()]
         if any(other != first for other in others):
             raise ConfigurationError(
-                f"The latest schemas of {', '.join(latest)} differ: declare the columns, or name one subject, of "
-                "which all topics have the columns then"
+                f"The latest schemas of {', '.join(latest)} differ: declare the columns, or name one subject, whose "
+                "columns all topics get"
             )
         return found[latest[subjects[0]]]
 
@@ -360,20 +360,20 @@ def _names_of_target(target: str, columns: Sequence[str] | None, known: Mapping[
     """Return the columns of a target that are fields; see `RegistryFormat.with_fields`."""
     if columns is None:
         raise ConfigurationError(
-            f"The columns of the records are to be those of {target!r}, which does not exist: create it, or declare "
-            "the columns"
+            f"columns_from='target' takes the columns of {target!r}, which does not exist: create it, or declare the "
+            "columns"
         )
     by_lower = {name.lower(): name for name in known}
     for name in columns:
         if name not in known and name.lower() in by_lower:
             raise ConfigurationError(
-                f"Column {name!r} of {target!r} would stay null: its name and that of field {by_lower[name.lower()]!r} "
-                "differ in case only. Rename the column, or the field by a transform"
+                f"Column {name!r} of {target!r} would stay null: its name and the name of field "
+                f"{by_lower[name.lower()]!r} differ in case only. Rename the column, or the field by a transform"
             )
     names = [name for name in columns if name in known]
     if not names:
         raise ConfigurationError(
-            f"The columns of the records are to be those of {target!r}, which has none of their fields: "
+            f"columns_from='target' takes the columns of {target!r}, which has none of the fields: "
             f"{first_few(map(repr, known))}"
         )
     return names
@@ -415,10 +415,10 @@ class TaskSchemas:
         if number not in self._refused:
             if len(self._refused) == _MOST_REFUSED:
                 raise RefusedSchemasError(
-                    f"schema {number}: {_MOST_REFUSED} other ids of schemas in the slice cannot be used, the last one "
+                    f"schema {number}: {_MOST_REFUSED} other schema ids in the slice are unusable, the last one "
                     f"because {list(self._refused.values())[-1]}. Either the registry was restored from a backup "
-                    "without its newest schemas: register them again with their ids. Or somebody writes records with "
-                    "ids of their own making"
+                    "without its newest schemas: register them again with their ids. Or a producer writes ids that "
+                    "it made up: correct it"
                 )
             try:
                 return self._fetch(number)

@@ -26,7 +26,7 @@ def note_outputs(conn: Connection, tables: Tables, batch_id: int, target: Target
     Called within the transaction, under the group's lock.
 
     :param batch_id: of the batch; one that moves positions writes nothing
-    :param target: one that is no fan-out needs no note
+    :param target: only a fan-out needs a note
     """
     if target.written:
         _change(conn, tables, batch_id, target.written)

@@ -189,10 +189,9 @@ def abandon_locked(
         row = conn.execute(found.where(of_batch)).one_or_none()
     if row is not None and row.replaced:
         raise OpenBatchError(
-            f"Batch {batch_id} of group {group_id!r} cannot be abandoned: it is a replay that may be in the target "
-            "already, and the rows that it replaced would be gone with its own. Nothing was changed; run it to its "
-            f"end: clear its task, or replay the same bounds with run=TaskRun({row.run_id!r}, …) as the history names "
-            "it."
+            f"Batch {batch_id} of group {group_id!r} cannot be abandoned: it is a replay whose rows may be in the "
+            "target already, and the rows that it replaced would be lost. Nothing was changed; finish the replay: "
+            f"clear its task, or replay the same bounds with run=TaskRun({row.run_id!r}, …) as the history names it."
         )
     if row is None or not update_open(conn, tables, batch_id, state="abandoned", reason=recorded):
         refusal = "the group has no such batch" if row is None else f"it is {row.state}"

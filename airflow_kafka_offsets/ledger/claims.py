@@ -224,8 +224,8 @@ class GroupClaim(Claim):
             )
         return FencedError(
             f"Group {self.group_id!r} was taken over by {row.lease_owner or 'a later attempt'} (epoch {row.epoch}) "
-            f"while this attempt ({self.owner}, epoch {self.epoch}) was running. Nothing of the batch at hand was "
-            "written, and what this attempt committed before stays; the later attempt carries on from there."
+            f"while this attempt ({self.owner}, epoch {self.epoch}) was running. Nothing of the current batch was "
+            "written, and earlier commits of this attempt stay; the later attempt continues from there."
         )
 
 
@@ -316,7 +316,7 @@ def _lock_at_once(conn: Connection, tables: Tables, group_id: str, owner: TaskRu
         row = conn.execute(select).one_or_none()
     except OperationalError as error:
         if is_lock_timeout(error):
-            raise GroupBusyError(f"Group {group_id!r} is being committed by another run right now") from error
+            raise GroupBusyError(f"Group {group_id!r} is being committed by another run") from error
         raise
     if row is None:  # Under REPEATABLE READ, a row that another run has just inserted is not visible yet.
         raise GroupBusyError(f"Group {group_id!r} was claimed by another run at the same moment")

@@ -91,8 +91,8 @@ def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Writt
         nothing = f"Batch {of_group} was not committed, and nothing of it was written: {reason}."
         if is_outage(error):
             raise DatabaseUnavailableError(
-                f"{nothing} Run the task again when the database is back: staged files that still exist are committed "
-                "without reading Kafka again."
+                f"{nothing} Run the task again when the database is available: it commits the staged files without "
+                "reading Kafka again."
             ) from error
         if isinstance(error, ProgrammingError):  # for example, missing rights on the state tables
             raise
@@ -100,8 +100,8 @@ def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Writt
         raise TargetError(f"{nothing} Correct the target table, or the records, and run the task again.") from None
     except CommitUnknownError as unknown:
         raise CommitUnknownError(
-            f"It is not known whether batch {of_group} was committed. {unknown}. Run the task again: it looks the "
-            "batch up in the ledger and carries on from there."
+            f"It is unknown whether batch {of_group} was committed. {unknown}. Run the task again: it looks up the "
+            "batch in the state tables, and continues from there."
         ) from unknown
     except DatabaseBusyError as busy:
         raise DatabaseBusyError(f"Batch {of_group} was not committed: {busy}") from busy

@@ -92,8 +92,8 @@ class DeadLetterClaim(BatchClaim):
         kept = self.is_own() & tables.dead_letters.c.error_class.is_distinct_from(DROPPED)
         if _count(conn, tables, kept).total() != self.records:
             raise LedgerError(
-                f"Dead letters of batch {self.source_id} were replayed or removed by somebody else meanwhile, or "
-                "dropped. Nothing of the batch was changed; look at the list again"
+                f"Dead letters of batch {self.source_id} were replayed or removed by another process meanwhile, or "
+                "dropped. Nothing of the batch was changed; list the dead letters again"
             )
 
     def write_dead_letters(self, conn: Connection, batch: Batch, dead_letters: Iterable[pa.RecordBatch]) -> None:
@@ -166,8 +166,8 @@ class DeadLetterClaim(BatchClaim):
         current = f"{row.state}, {row.reason}" if row is not None else "its row is gone"
         return FencedError(
             f"Batch {self.batch.batch_id}, a replay of dead letters of batch {self.source_id} of group "
-            f"{self.group_id!r}, was taken over ({current}). Nothing of it was written by this one; look at the list "
-            "again, and replay what is left."
+            f"{self.group_id!r}, was taken over ({current}). This replay wrote nothing of it; list the dead letters "
+            "again, and replay the remaining ones."
         )
 
 

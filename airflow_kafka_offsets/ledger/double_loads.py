@@ -170,8 +170,8 @@ def _removed_since(conn: Connection, tables: Tables, names: TargetNames, written
 def _double_load(row: Any, offsets: str, group_id: str, target: str, planned: OffsetRange) -> DoubleLoadError:
     tp = planned.topic_partition
     begins = (
-        f"Group {group_id!r} begins at offset {planned.start}, and would load these records into the same table again. "
-        "Nothing was loaded."
+        f"Group {group_id!r} begins at offset {planned.start}, and would load these records into the same table "
+        "again. Nothing was loaded."
     )
     if row.kind == "replay":
         return DoubleLoadError(
@@ -182,9 +182,9 @@ def _double_load(row: Any, offsets: str, group_id: str, target: str, planned: Of
         )
     return DoubleLoadError(
         f"Group {row.consumer_group!r} has loaded {offsets} into table {target!r} with batch {row.batch_id}. {begins} "
-        f"If it is another name of the same load, end that load, and take its positions over: airflow kafka-offsets "
-        f"rewind {group_id} --topic {tp.topic} --to-group {row.consumer_group} --new-group --conn-id CONN_ID "
-        "--execute. If each group loads another part of the records, with a transform, say so in both loads: "
+        "If it is the same load under another name, end that load, and take over its positions: airflow "
+        f"kafka-offsets rewind {group_id} --topic {tp.topic} --to-group {row.consumer_group} --new-group --conn-id "
+        "CONN_ID --execute. If the transform of each group takes other records, set in both loads: "
         'Coordination(other_groups="allow").'
     )
 

@@ -84,11 +84,11 @@ def loads_into(conn: Connection, tables: Tables, group_id: str, target: str) -> 
 
 
 def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
-    """Check that a group goes on loading into its table, which has the records before its positions.
+    """Check that a group continues to load into its table, which has the records before its positions.
 
     If that table does not exist any more, it is taken for renamed to the target, and the history gets the new name. If
     it was dropped instead, `verify` reports its rows as missing, as it does after a table was dropped and created
-    again. A target that is no table is never taken for renamed.
+    again. Only tables are taken for renamed.
 
     :param target: the name of the load's table
     :raises ForeignBatchError: the group loads into another table; the message says how to move to a new one
@@ -110,8 +110,8 @@ def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
         old_names = {name: targets.renamed(name, known.name, target) for name in names}
     renamed = claim.transact(lambda conn: _rename(conn, tables, old_names))
     log.warning(
-        "Table %r of group %r does not exist any more: it is taken for renamed to %r, and %s the new "
-        "name from now on. If it was dropped, its rows are missing: 'airflow kafka-offsets verify' shows which",
+        "Table %r of group %r does not exist any more: this load assumes that it was renamed to %r, and %s the new "
+        "name from now on. If it was dropped, its rows are missing: 'airflow kafka-offsets verify' shows them",
         known.name,
         group_id,
         target,
@@ -133,8 +133,8 @@ def _another_table(group_id: str, known: GroupTable, topics: Sequence[str], targ
     scope = " ".join(f"--topic {topic}" for topic in topics)
     return ForeignBatchError(
         f"Group {group_id!r} loads into table {known.name!r}, last with batch {known.batch_id}; this load is into "
-        f"{target!r}, and would get only the records that the other one does not load. Nothing was loaded. Give every "
-        f"load a group_id of its own. To go on in {target!r} from the positions of this group, choose a new group_id, "
-        f"and copy the positions to it: airflow kafka-offsets rewind NEW_GROUP {scope} --to-group {group_id} "
-        "--new-group --conn-id CONN_ID --execute."
+        f"{target!r}, and would miss the records that are in the other table. Nothing was loaded. Give every load its "
+        f"own group_id. To continue in {target!r} from the positions of this group, choose a new group_id, and copy "
+        f"the positions to it: airflow kafka-offsets rewind NEW_GROUP {scope} --to-group {group_id} --new-group "
+        "--conn-id CONN_ID --execute."
     )

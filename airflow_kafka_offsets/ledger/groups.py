@@ -42,8 +42,8 @@ def cluster_of(conn: Connection, tables: Tables, group_id: str) -> str | None:
     if row is None:
         known = conn.scalars(sa.select(groups.group_id).order_by(groups.group_id).limit(_SHOWN)).all()
         raise ConfigurationError(
-            f"The state tables in database {conn.engine.url.database!r} know no group {group_id!r}; "
-            f"{'they know ' + ', '.join(map(repr, known)) if known else 'they know none'}"
+            f"The state tables in database {conn.engine.url.database!r} have no group {group_id!r}; "
+            f"{'they have ' + ', '.join(map(repr, known)) if known else 'they have none'}"
         )
     cluster_id: str | None = row.cluster_id
     return cluster_id

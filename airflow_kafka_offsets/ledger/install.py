@@ -119,8 +119,8 @@ def _change(ledger: Ledger, work: Callable[[Connection], bool], done: str, way_o
                 return False
         if is_outage(error):
             raise DatabaseUnavailableError(
-                f"The state tables could not be {done} in database {engine.url.database!r}: {database_message(error)}. "
-                "Nothing was written; run the task again when the database is back."
+                f"The state tables could not be {done} in database {engine.url.database!r}: "
+                f"{database_message(error)}. Nothing was written; run the task again when the database is available."
             ) from error
         if sqlstate(error) == _NO_SUCH_SCHEMA:
             way_out = _missing_schema(tables, engine.dialect)
@@ -192,8 +192,8 @@ def stored_version(conn: Connection, tables: Tables) -> int | None:
         )
     if version is not None and version < OLDEST_VERSION:
         raise LedgerError(
-            f"The state tables have schema version {version}, of airflow-kafka-offsets before its first release, and "
-            f"only those from version {OLDEST_VERSION} on can be upgraded: note the positions in "
+            f"The state tables have schema version {version}, from before the first release of airflow-kafka-offsets, "
+            f"and cannot be upgraded (the oldest upgradable version is {OLDEST_VERSION}): note the positions in "
             f"{tables.consumed_offsets.fullname!r}, create new state tables under another schema or prefix, and set "
             "the positions there with 'airflow kafka-offsets rewind GROUP --from-file FILE --new-group'."
         )
@@ -208,9 +208,9 @@ def installed_version(conn: Connection, tables: Tables) -> int | None:
     version = stored_version(conn, tables)
     if version is not None and version < SCHEMA_VERSION:
         raise LedgerError(
-            f"The state tables have schema version {version}, this package works with {SCHEMA_VERSION}. Stop what uses "
-            "them with an earlier version of airflow-kafka-offsets, and upgrade them with 'airflow kafka-offsets "
-            "init'."
+            f"The state tables have schema version {version}, this package works with {SCHEMA_VERSION}. Stop the "
+            "loads that use an earlier version of airflow-kafka-offsets, and upgrade the tables with 'airflow "
+            "kafka-offsets init'."
         )
     return version
 
@@ -224,8 +224,8 @@ def check_installed(conn: Connection, tables: Tables) -> None:
     if installed_version(conn, tables) is None:
         raise ConfigurationError(
             f"Database {conn.engine.url.database!r} has no table {tables.schema_version.fullname!r}, or an empty one: "
-            "nothing was ever loaded into it, or the state tables are in another schema or have another prefix. The "
-            "first load creates them, or 'airflow kafka-offsets init'"
+            "nothing was loaded yet, or the state tables have another schema or prefix. The first load creates them, "
+            "or 'airflow kafka-offsets init'"
         )
 
 

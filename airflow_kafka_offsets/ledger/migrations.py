@@ -69,9 +69,9 @@ def _add_dead_letter_batches(conn: Connection, tables: Tables) -> Iterator[State
     ):
         raise LedgerError(
             "The state tables cannot be upgraded to schema version 10: a replay of dead letters was interrupted, and "
-            "its target may have rows of them already. Nothing was changed. With the installed version of "
-            "airflow-kafka-offsets before the upgrade, replay dead letters of each group once more; then run 'airflow "
-            "kafka-offsets init' again"
+            "its target may have their rows already. Nothing was changed. With the earlier version of "
+            "airflow-kafka-offsets, replay the dead letters of each group again; then run 'airflow kafka-offsets "
+            "init' again"
         )
     if "replayed_by" not in existing:
         yield TableStatement("ALTER TABLE {} ADD replayed_by BIGINT", dead_letters)

@@ -79,9 +79,8 @@ def check_positions(conn: Connection, tables: Tables, batch: Batch) -> None:
         if position is None or position.offset != starts[tp]:
             raise PositionConflictError(
                 f"Batch {batch.batch_id} of group {batch.group_id!r} starts {tp} at offset {starts[tp]}, but the "
-                f"stored position is {position.offset if position else 'missing'}. The positions were changed by "
-                "something other than this package. Nothing was written; find out what changed them, and restore the "
-                "position or abandon the batch."
+                f"stored position is {position.offset if position else 'missing'}. The position was changed without "
+                "this package. Nothing was written; find out what changed it, and restore it or abandon the batch."
             )
 
 

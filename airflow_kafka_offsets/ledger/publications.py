@@ -128,9 +128,9 @@ class Publication:
         number = self.table.last_number(self.output)
         if number > self.output.batch_id:
             raise OlderLedgerError(
-                f"The target has batch {number} of group {self.output.group_id!r}, and batch "
-                f"{self.output.batch_id} is to be committed: the state tables were restored from an older backup than "
-                "the target. Nothing was written: restore both to the same moment"
+                f"The target has batch {number} of group {self.output.group_id!r}, which is later than the batch to "
+                f"commit, {self.output.batch_id}: the state tables were restored from an older backup than the "
+                "target. Nothing was written: restore both to the same moment"
             )
         return number == self.output.batch_id
 
@@ -184,7 +184,7 @@ def published_reads(ledger: Ledger, batch_id: int) -> dict[TopicPartition, Range
 
 
 class PublishedBatch(NamedTuple):
-    """A batch whose rows a target which commits externally has by right."""
+    """A batch that belongs in an external target."""
 
     batch_id: int
     group_id: str

@@ -216,10 +216,9 @@ def refuse_published(conn: Connection, tables: Tables, group_id: str, batch_id: 
     other = conn.scalar(sa.select(sa.func.min(ranges.c.batch_id)))
     if other is not None:
         raise OpenBatchError(
-            f"Batch {other}, an open replay of group {group_id!r}, may have published rows of the offsets that are to "
-            "be replaced: they would stay beside the new ones. Nothing was changed; run that replay again to its end, "
-            f"or, where it replaces nothing, abandon it (airflow kafka-offsets abandon {group_id} --batch {other} "
-            "--conn-id CONN_ID)."
+            f"Batch {other}, an open replay of group {group_id!r}, may have published rows of the offsets to replace: "
+            "the target would have them twice. Nothing was changed; finish that replay, or, if it does not replace "
+            f"rows, abandon it (airflow kafka-offsets abandon {group_id} --batch {other} --conn-id CONN_ID)."
         )
 
 
@@ -239,7 +238,6 @@ def _check_target(conn: Connection, tables: Tables, group_id: str, elsewhere: _R
     ).one_or_none()
     if row is not None:
         raise ConfigurationError(
-            f"Batch {row.batch_id} of group {group_id!r} loaded offsets that are to be replaced into table "
-            f"{row.target_table!r}; the table named is {name!r}. Nothing was changed; name the table that the group "
-            "loads into."
+            f"Batch {row.batch_id} of group {group_id!r} loaded offsets to replace into table {row.target_table!r}, "
+            f"not into {name!r}. Nothing was changed; name the table that the group loads into."
         )

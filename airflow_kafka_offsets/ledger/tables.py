@@ -275,8 +275,8 @@ class Tables:
             for name in (table.name, *(str(index.name) for index in table.indexes)):
                 if is_too_long(name, dialect):
                     raise ConfigurationError(
-                        f"The name {name!r} is longer than the {dialect.max_identifier_length} that {dialect.name} "
-                        f"keeps: choose a shorter prefix than {self.prefix!r}"
+                        f"The name {name!r} is longer than the {dialect.max_identifier_length} characters that "
+                        f"{dialect.name} allows: choose a shorter prefix than {self.prefix!r}"
                     )
 
     def set_options(self, dialect: Dialect) -> None:

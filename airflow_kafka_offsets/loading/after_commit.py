@@ -61,7 +61,7 @@ def mirror(
     for tp in accepted:
         if committed.get(tp) != positions[tp].offset:
             refused[tp] = (
-                f"it was committed, but the group shows {committed.get(tp, 'nothing')} instead of "
+                f"the position was committed, but the group shows {committed.get(tp, 'nothing')} instead of "
                 f"{positions[tp].offset}: another client commits to it; choose another name"
             )
     return refused
@@ -215,8 +215,7 @@ def _send(context: LoadContext, batch_id: int, topic: str) -> None:
     log.info("Wrote %s of batch %d to topic %r", count(sent, "dead letter"), batch_id, topic)
     if left_out:
         log.warning(
-            "%s of batch %d without key, value and headers: with them they are larger than max.message.bytes of topic "
-            "%r allows",
+            "%s of batch %d without key, value and headers: with these they exceed max.message.bytes of topic %r",
             count(left_out, "dead letter was written", "dead letters were written"),
             batch_id,
             topic,

@@ -51,8 +51,8 @@ def stage_and_commit(
     :param began: when this attempt started with the batch, by the monotonic clock
     :param prefetch: a context manager around the commit of the staged batch; if the commit fails, it has stopped
     :raises StagedFileError: the files are damaged again; the next attempt stages the batch again
-    :raises TopicRecreatedError: a topic that would have to be read again was created again
-    :raises LogTruncatedError: a log that would have to be read again was truncated
+    :raises TopicRecreatedError: a topic that has to be read again was recreated
+    :raises LogTruncatedError: a log that has to be read again was truncated
     """
     try:
         staged = staged or stage(context, claim, batch)
@@ -66,8 +66,9 @@ def stage_and_commit(
         return commit(context, claim, batch, stage(context, claim, batch), began)
     except StagedFileError as damaged:
         raise StagedFileError(
-            f"Files of batch {batch.batch_id} were damaged twice, and nothing of it was committed: {damaged}. Find out "
-            "what changes or removes files in the staging directory, and run the task again: it stages the batch again"
+            f"Files of batch {batch.batch_id} were damaged twice, and nothing of it was committed: {damaged}. Find "
+            "out what changes or removes files in the staging directory, and run the task again, which stages the "
+            "batch again"
         ) from damaged
 
 

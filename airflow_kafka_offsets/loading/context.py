@@ -237,7 +237,7 @@ class BatchContext(ABC):
     def check_logs(self, batch: Batch) -> None:
         """Check that the records of a batch are still those that it was planned for.
 
-        :raises TopicRecreatedError: a topic was created again
+        :raises TopicRecreatedError: a topic was recreated
         :raises LogTruncatedError: a log was truncated
         """
 

@@ -111,8 +111,8 @@ class Pipeline:
         on_new_field = self.extra_columns.on_new_field
         if on_new_field != "ignore" and not any(isinstance(each, RegistryFormat) for each in self._formats):
             raise ConfigurationError(
-                f"on_new_field={on_new_field!r} needs a format whose records have schemas, such as Avro(…): what "
-                f"{type(self.value_format).__name__}(…) does not declare has no type"
+                f"on_new_field={on_new_field!r} needs a format whose records have schemas, such as Avro(…): a field "
+                f"that {type(self.value_format).__name__}(…) does not declare has no type"
             )
         pipeline = self._with_formats(lambda part, given: self._prepared_format(part, given, connections, engine))
         if self._transform is None:
@@ -187,12 +187,12 @@ class Pipeline:
         check_rendered(vars(self), PIPELINE_RULES)
         if len(self.group_id) > NAME_LENGTH or "\0" in self.group_id:
             raise ConfigurationError(
-                f"group_id must have at most {NAME_LENGTH} characters, and no NUL among them; got "
-                f"{len(self.group_id)}, which begin with {self.group_id[:40]!r}"
+                f"group_id must have at most {NAME_LENGTH} characters, and no NUL; got {len(self.group_id)}, which "
+                f"begin with {self.group_id[:40]!r}"
             )
         if self.dead_letters is not None and self.dead_letters.topic in self.topics:
             raise ConfigurationError(
-                "DeadLetters.topic must not be one of the topics that are loaded, since each dead letter would become "
+                "DeadLetters.topic must not be one of the loaded topics, because each dead letter would become "
                 f"another one; got topic={self.dead_letters.topic!r}"
             )
         columns = row_columns(self.record_format)

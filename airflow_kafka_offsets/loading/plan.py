@@ -78,7 +78,7 @@ def _find_published(context: LoadContext, batch: Batch, on_data_loss: OnDataLoss
     if lost and on_data_loss == "fail":
         return None
     log.warning(
-        "The files of batch %d are lost, and its records expired: its rows are in %s, and the positions move after "
+        "The files of batch %d are lost, and its records expired, but its rows are in %s: the positions move after "
         "them%s",
         batch.batch_id,
         context.pipeline.sink.name,
@@ -265,16 +265,16 @@ def _resume(context: LoadContext, claim: Claim, options: LoadOptions, batch: Bat
         is_own = TargetNames(conn).same(batch.target_table or "", pipeline.sink.name)
     if not topics <= set(pipeline.topics) or not is_own:
         raise ForeignBatchError(
-            f"Group {batch.group_id!r} has the open batch {batch.batch_id}, of topics {', '.join(sorted(topics))} into "
-            f"table {batch.target_table!r}; this load is of {', '.join(pipeline.topics)} into {pipeline.sink.name!r}. "
-            "Run the load that planned it to its end, and give every load a group_id of its own. If that load no "
-            f"longer exists, abandon the batch: airflow kafka-offsets abandon {batch.group_id} --batch "
+            f"Group {batch.group_id!r} has the open batch {batch.batch_id}, of topics {', '.join(sorted(topics))} "
+            f"into table {batch.target_table!r}; this load is of {', '.join(pipeline.topics)} into "
+            f"{pipeline.sink.name!r}. Finish the load that planned it, and give every load its own group_id. If that "
+            f"load no longer exists, abandon the batch: airflow kafka-offsets abandon {batch.group_id} --batch "
             f"{batch.batch_id} --conn-id CONN_ID."
         )
     if batch.fingerprint != context.recipe.fingerprint:
         log.warning(
-            "Batch %d was planned with other columns, another transform, or other code of the transform; its rows are "
-            "made with those of this attempt",
+            "Batch %d was planned with other columns, another transform, or other code of the transform; this "
+            "attempt uses the current ones",
             batch.batch_id,
         )
     staged = find_files(context, claim, batch, options.on_data_loss)

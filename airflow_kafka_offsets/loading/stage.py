@@ -130,7 +130,7 @@ def begin_attempt(context: BatchContext, claim: Claim, batch: Batch) -> Attempt:
 def finish_attempt(context: BatchContext, claim: Claim, batch: Batch, staged: StagedBatch) -> StagedBatch:
     """Record that an open batch is staged, and return it.
 
-    :raises TopicRecreatedError: a topic was created again while it was read
+    :raises TopicRecreatedError: a topic was recreated while it was read
     """
     # If a topic was recreated while Spark read, records of the new topic would be loaded as those of the old one.
     context.check_logs(batch)
@@ -208,8 +208,8 @@ def launch(launcher: Launcher, job: StageJob, directory: StagingDirectory) -> No
             )
             if {slice_.index for slice_ in suspects} <= set(job.isolated):
                 raise WorkerCrashError(
-                    f"{crash}. It was reading {places or 'nothing'}, and no record ends the process that decodes it: a "
-                    "transform of DataFrames did, the writer of the sink, or the machine for lack of memory"
+                    f"{crash}. It was reading {places or 'nothing'}, but no record was the cause: a DataFrame "
+                    "transform, the writer of the sink, or a lack of memory ended the process"
                 ) from crash
             log.warning("%s. The batch is staged again, and %s decoded in child processes", crash, places)
             # Where another slice ended the second run, all are decoded so.
@@ -224,7 +224,7 @@ def _launch(launcher: Launcher, job: StageJob) -> None:
     except KafkaOffsetsError:
         raise
     except Exception as error:
-        # Several tasks may have failed. An error that no retry can mend comes first.
+        # Several tasks may have failed. An error that no retry can fix comes first.
         reported = sorted(reported_failures(job), key=lambda error: (error.retriable, str(error)))
         cause = reported[0] if reported else failure(job.batch_id, error, job.dataframe_transform)
         # The message has what of the traceback is the user's.
@@ -239,7 +239,7 @@ def resume_staged(
     If that attempt ended before it recorded that they are complete, this one does.
 
     :param is_published: see `find_staged`
-    :raises TopicRecreatedError: a topic was created again since the batch was planned
+    :raises TopicRecreatedError: a topic was recreated since the batch was planned
     """
     is_marked = batch.state == "staged"
     if is_published and not is_marked:

@@ -71,8 +71,8 @@ def directory_of_attempt(batch_id: int, uri: str, staging_dir: str | None) -> St
     if _batch_of(root, uri) == batch_id:
         return StagingDirectory(uri)
     log.warning(
-        "The staging directory %s of batch %d is left as it is: it is not a directory of this batch in %s, where "
-        "this load stages. A load with its staging directory removes it after Staging.retention",
+        "The staging directory %s of batch %d is not removed: it is not a directory of this batch in %s, the staging "
+        "directory of this load. A load with its staging directory removes it after Staging.retention",
         uri,
         batch_id,
         root.uri,

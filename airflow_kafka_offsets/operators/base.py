@@ -164,8 +164,8 @@ def task_run(context: Context) -> TaskRun:
 
 
 _STOPPED = (
-    "Airflow stopped this task, and the task stopped Spark. What is committed stays; a retry, or the next run, "
-    "resumes the open batch, of which nothing is loaded"
+    "Airflow stopped this task, and the task stopped Spark. Committed batches stay; a retry, or the next run, "
+    "resumes the open batch, of which nothing was loaded"
 )
 
 

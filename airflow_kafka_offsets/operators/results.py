@@ -92,7 +92,7 @@ def outcome(ledger: Ledger, pipeline: Pipeline, result: LoadResult, run: TaskRun
 
     what = f"The history of group {pipeline.group_id!r} could not be read"
     first = next(iter(result.batches), None)
-    with translated_errors(what, "Run the task again: what is committed is not loaded again."):
+    with translated_errors(what, "Run the task again: committed batches are not loaded again."):
         done = read_task_result(ledger, pipeline.group_id, run, kind, first)
     ranges: dict[str, dict[str, list[int]]] | None = None
     if done.ranges is not None:

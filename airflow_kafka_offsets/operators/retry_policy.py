@@ -33,7 +33,7 @@ class KafkaOffsetsRetryPolicy(RetryPolicy):
         name = type(exception).__name__
         if exception.retriable:
             return RetryDecision.retry(reason=f"{name}: the next try carries on where this one stopped")
-        return RetryDecision.fail(reason=f"{name}: running the task again changes nothing; the error says what does")
+        return RetryDecision.fail(reason=f"{name}: a retry cannot help; see the error for what to do")
 
     def serialize(self) -> dict[str, Any]:
         """Return the parameters: none."""

@@ -122,8 +122,8 @@ def _without_frame(function: Callable[..., Any]) -> Callable[..., Any]:
     parameters = list(signature.parameters.values())
     if not parameters or parameters[0].kind not in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
         raise ConfigurationError(
-            f"@task.kafka_batch: the first parameter of {function.__qualname__} is the DataFrame of the decoded "
-            "records; it has none"
+            f"@task.kafka_batch: the first parameter of {function.__qualname__} must be the DataFrame of the decoded "
+            "records; it has no parameter"
         )
     if unnamed := [
         each for each in parameters[1:] if each.kind not in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)

@@ -223,11 +223,11 @@ def fit_to_logs(ranges: Iterable[OffsetRange], logs: Logs, on_data_loss: OnDataL
         fitted.append(replace(cut, topic_id=log.topic_id, how="replay", end_epoch=log.leader_epoch))
     if wrong:
         raise ConfigurationError(
-            f"Offsets that are to be replayed are not in Kafka: {first_few(wrong, between='; ')}. Nothing was loaded."
+            f"Offsets to replay are not in Kafka: {first_few(wrong, between='; ')}. Nothing was loaded."
         )
     if lost and on_data_loss == "fail":
         raise DataLossError(
-            "Records that are to be replayed are gone from the log (retention, or deleted records): "
+            "Records to replay were deleted from the log (by retention, or by a user): "
             f"{first_few(lost, between='; ')}. Nothing was loaded. To replay the rest, set on_data_loss='skip': the "
             "gap is recorded in offset_gaps."
         )
@@ -267,7 +267,7 @@ def bounds_as_json(ranges: Iterable[OffsetRange], logs: Logs) -> list[dict[str, 
     missing = [range_ for range_ in ranges if range_.topic_id is None and range_.topic_partition not in logs]
     if missing:
         raise ConfigurationError(
-            f"Offsets that are to be replayed are not in Kafka, the topic has no such partition: {first_few(missing)}"
+            f"Offsets to replay are not in Kafka, because the topic has no such partition: {first_few(missing)}"
         )
     return [
         {name: getattr(range_, name) for name in ("topic", "partition", "start", "end")}
@@ -329,9 +329,8 @@ def _warn_of_records_after(
     counts = search.count_within(milliseconds(since), milliseconds(until), looked_at)
     if left_out := {tp: found for tp, found in sorted(counts.items()) if found}:
         log.warning(
-            "Timestamps are out of order: %s of the span from %s to %s, after the range up to the first record that "
-            "is not older, are not replayed. As far as it was looked: %s. With all_records=True, exactly the records "
-            "of the span are",
+            "Timestamps are out of order: %s of the span from %s to %s are not replayed, because they are after the "
+            "first record that is not older. Searched: %s. all_records=True replays exactly the records of the span",
             count(sum(left_out.values()), "record"),
             since.isoformat(),
             until.isoformat(),

@@ -173,8 +173,9 @@ def _check(pipeline: Pipeline, bounds: BoundsGiven, limits: Limits, engine: Engi
     bounds = check_bounds(bounds, pipeline.topics)
     if taken_span(bounds) is not None and replace and engine.dialect.name not in _EXACT_TIMES:
         raise ConfigurationError(
-            f"Rows of a span of time are replaced by their timestamps, of which tables on {engine.dialect.name} may "
-            f"not keep the milliseconds: with all_records, replace=True works on {' and '.join(_EXACT_TIMES)}"
+            "To replace rows of a span of time, their timestamps need milliseconds, which tables on "
+            f"{engine.dialect.name} may not store: with all_records, replace=True works on "
+            f"{' and '.join(_EXACT_TIMES)}"
         )
     return bounds
 
@@ -254,8 +255,8 @@ def _result_of_earlier_try(committed: ReplayedBatch, fingerprint: str) -> LoadRe
     log.info("Nothing to do for %s: already replayed by batch %d", first_few(batch.ranges), batch.batch_id)
     if batch.fingerprint != fingerprint:
         log.warning(
-            "Batch %d was replayed with other columns, another transform, or other code of it; a new run replays it "
-            "with these",
+            "Batch %d was replayed with other columns, another transform, or other code of the transform; a new run "
+            "replays it with the current ones",
             batch.batch_id,
         )
     return committed.result

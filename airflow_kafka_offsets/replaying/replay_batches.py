@@ -56,9 +56,9 @@ def refuse_double(conn: Connection, tables: Tables, replay: Replay, ranges: Sequ
         return
     if not (replay.replace or replay.upsert):
         raise DoubleLoadError(
-            f"Group {group_id!r} loads into table {target!r}: a replay into it would put records there a second time. "
-            "Nothing was written. Replay with replace=True, which removes the rows of these offsets in the same "
-            "transaction, or into a sink with an upsert_key, or into another table."
+            f"Group {group_id!r} loads into table {target!r}: a replay into it would duplicate records. Nothing was "
+            "written. Replay with replace=True, which removes the rows of these offsets in the same transaction, or "
+            "into a sink with an upsert_key, or into another table."
         )
     stored = stored_positions(conn, tables, group_id)
     after: list[str] = []
@@ -83,9 +83,9 @@ def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges
     if replay.replace:
         if known is None:
             raise ConfigurationError(
-                f"replace=True removes what group {replay.group_id!r} loaded, and it has loaded nothing yet: there is "
-                "nothing that could be replaced. Nothing was written. Run the load first, or replay without replace "
-                "into a table that the group will not load into."
+                f"replace=True removes what group {replay.group_id!r} loaded, and it has loaded nothing yet. Nothing "
+                "was written. Run the load first, or replay without replace into a table that the group will not "
+                "load into."
             )
         raise ConfigurationError(
             f"replace=True removes what group {replay.group_id!r} loaded, and that is in table {known.name!r}; this "
@@ -96,16 +96,16 @@ def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges
     shared = TargetNames(conn).shared(known.name, replay.target) if known is not None else None
     if known is not None and shared is not None:
         raise DoubleLoadError(
-            f"Group {replay.group_id!r} loads into {known.name!r}: a replay into {replay.target!r} would put records "
-            f"into {shared!r} a second time. Nothing was written. Replay into all sinks of the group with "
-            "replace=True, or into another table."
+            f"Group {replay.group_id!r} loads into {known.name!r}: a replay into {replay.target!r} would duplicate "
+            f"records in {shared!r}. Nothing was written. Replay into all sinks of the group with replace=True, or "
+            "into another table."
         )
     topics = {range_.topic for range_ in ranges}
     for other, table in groups_into(conn, tables, replay.target, topics, besides=replay.group_id).items():
         raise DoubleLoadError(
             f"Group {other!r} loads {', '.join(sorted(topics))} into table {table!r}: a replay of group "
-            f"{replay.group_id!r} would put records there a second time. Nothing was written. Replay for "
-            f"group_id={other!r} with replace=True, or into another table."
+            f"{replay.group_id!r} would duplicate records there. Nothing was written. Replay for group_id={other!r} "
+            "with replace=True, or into another table."
         )
 
 
@@ -141,9 +141,9 @@ def refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Seq
         start, end = next(span for span in spans if intersect(span, common))
         before = next(span for span in replayed[tp] if intersect(span, common))
         raise DoubleLoadError(
-            f"{tp} {start}..{end} is to be replayed into table {replay.target!r}, and batch {replayed[tp][before]} of "
+            f"{tp} {start}..{end} would be replayed into table {replay.target!r}, but batch {replayed[tp][before]} of "
             f"the same run replayed {before[0]}..{before[1]} into it: records would be duplicated. Nothing was "
-            "written. Bounds that changed since need a new run, and a table without these rows."
+            "written. For changed bounds, start a new run, and load into a table without these rows."
         )
 
 
@@ -178,7 +178,7 @@ class Replay:
         write all of them ahead of its work.
 
         Open batches of other replays of the task instance are abandoned. Parts of this replay that were abandoned
-        meanwhile are planned again. The group's row is locked, and not claimed: a running load goes on.
+        meanwhile are planned again. The group's row is locked, and not claimed: a running load continues.
 
         :param plans: of the batches; empty only takes over
         :return: all batches of the replay; none where no try has planned it
@@ -263,7 +263,7 @@ class ReplayClaim(BatchClaim):
         return FencedError(
             f"Batch {self.batch.batch_id}, a replay of group {self.group_id!r}, was taken over by a later attempt of "
             f"{self.owner} ({current}) while this one (try {self.owner.try_number}, epoch {self.epoch}) was running. "
-            "Nothing of the batch was written; the later attempt carries on with the same batch."
+            "Nothing of the batch was written; the later attempt continues with the same batch."
         )
 
 
@@ -355,9 +355,9 @@ def _refuse_published(conn: Connection, tables: Tables, others: sa.ColumnElement
     row = conn.execute(found.order_by(batches.batch_id).limit(1)).one_or_none()
     if row is not None:
         raise OpenBatchError(
-            f"Batch {row.batch_id} of the same task instance is a replay of {row.scenario}, and may be in the target "
-            "already: what it replaced would be gone, were it abandoned. Nothing was changed; run it to its end, then "
-            "replay something else."
+            f"Batch {row.batch_id} of the same task instance is a replay of {row.scenario}, and its rows may be in "
+            "the target already: if it were abandoned, the rows that it replaced would be lost. Nothing was changed; "
+            "finish it before another replay."
         )
 
 

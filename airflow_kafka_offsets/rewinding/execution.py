@@ -120,7 +120,7 @@ def execute_rewind(
             batch_id = transact(engine, rewind.execute, outcome=rewind.look_up)
     except CommitUnknownError as unknown:
         raise CommitUnknownError(
-            f"Whether the positions of group {group_id!r} were moved is not known. {unknown}. Look at the history of "
+            f"It is unknown whether the positions of group {group_id!r} were moved. {unknown}. Look at the history of "
             "the group: the rewind is there as a whole, or not at all."
         ) from unknown
     if target is not None:
@@ -273,9 +273,9 @@ def _check_unchanged(conn: Connection, tables: Tables, preview: RewindPreview, a
     row = conn.execute(sa.select(groups).where(groups.c.group_id == group_id)).one_or_none()
     if row is None or row.generation != (preview.generation or 0):
         raise RewindConflictError(
-            f"The positions of group {group_id!r} were rewound since this preview was made: it is of generation "
-            f"{preview.generation or 0}, the group of {row.generation if row is not None else 'none'}. Nothing was "
-            "changed; make a new preview."
+            f"The positions of group {group_id!r} were rewound since this preview was made: the preview is of "
+            f"generation {preview.generation or 0}, the group of {row.generation if row is not None else 'none'}. "
+            "Nothing was changed; make a new preview."
         )
     if row.cluster_id not in (None, preview.cluster_id) and not preview.moves_cluster:
         raise ClusterChangedError(
@@ -304,8 +304,8 @@ def _check_open_batch(group_id: str, open_batch: int | None, abandon: int | None
         raise OpenBatchError(f"Batch {abandon} of group {group_id!r} is not open. Nothing was changed.")
     also = f", which is not batch {abandon}" if abandon is not None else ""
     raise OpenBatchError(
-        f"Group {group_id!r} has the open batch {open_batch}{also}: it starts at the positions that would be moved. "
-        f"Nothing was changed; let a load finish it first, or abandon batch {open_batch} together with the rewind."
+        f"Group {group_id!r} has the open batch {open_batch}{also}, which starts at the positions to move. Nothing "
+        f"was changed; let a load finish it first, or abandon batch {open_batch} together with the rewind."
     )
 
 

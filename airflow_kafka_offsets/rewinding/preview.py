@@ -149,7 +149,7 @@ def decide(
     recreated = _of_earlier_topic(partitions, looked_up, logs)
     if recreated:
         raise TopicRecreatedError(
-            f"{scenario.text} means positions of an earlier topic of the same name, which mean nothing in the current "
+            f"{scenario.text} uses positions of an earlier topic of the same name, which are not valid in the current "
             f"one: {', '.join(recreated)}. Name an offset or a time instead, or leave these partitions out of the "
             "scope."
         )
@@ -213,14 +213,14 @@ def _check_shift(partitions: Sequence[TopicPartition], positions: Positions, log
     missing = [tp for tp in partitions if tp not in positions]
     if missing:
         raise NoPositionError(
-            f"shift-by counts from stored positions, and none is stored of {', '.join(map(str, missing))}. Nothing was "
-            "changed; leave them out of the scope, or name offsets for them first."
+            f"shift-by counts from stored positions, and there are none of {', '.join(map(str, missing))}. Nothing "
+            "was changed; leave them out of the scope, or name offsets for them first."
         )
     recreated = _of_earlier_topic(partitions, positions, logs)
     if recreated:
         raise TopicRecreatedError(
-            "shift-by counts from stored positions, and a topic was deleted and created again since, so that these "
-            f"mean nothing in it: {', '.join(recreated)}. Name an offset or a time instead."
+            "shift-by counts from stored positions, and a topic was recreated since, so they are not valid in it: "
+            f"{', '.join(recreated)}. Name an offset or a time instead."
         )
 
 
@@ -316,8 +316,8 @@ class RewindPreview:
         """
         if self.moves_cluster:
             raise ConfigurationError(
-                "Offsets of another cluster say nothing of the rows that were loaded from the old one: replace cannot "
-                "be combined with a change of the cluster"
+                "Offsets of the new cluster do not identify the rows that were loaded from the old one: replace "
+                "cannot be combined with a change of the cluster"
             )
 
     def as_dict(self) -> dict[str, Any]:
@@ -341,7 +341,7 @@ class RewindPreview:
         :raises ConfigurationError: it is not what `as_dict` returned
         """
         if not isinstance(saved, Mapping) or saved.get("format") != _FORMAT:
-            raise ConfigurationError(f"This is no saved preview of a rewind: its format is not {_FORMAT!r}")
+            raise ConfigurationError(f"This is not a saved preview of a rewind: its format is not {_FORMAT!r}")
         content = {name: value for name, value in saved.items() if name != "checksum"}
         if saved.get("checksum") != _checksum(content):
             raise ConfigurationError(

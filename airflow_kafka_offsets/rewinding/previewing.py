@@ -35,7 +35,7 @@ _OF_OLD_CLUSTER = ("to-batch", "to-group", "undo", "shift-by", "to-current")
 class CurrentState:
     """The positions of a group, and its open batch.
 
-    :param generation: None if nothing is stored of the group
+    :param generation: None if there are no stored positions of the group
     :param open_batch: the load that is planned or staged, or None
     """
 
@@ -173,7 +173,7 @@ class _Request:
                 return history.state_before(self.ledger, self.group_id, batch_id)
             case "to-group", str(other):
                 state = current_state(self.ledger, other)
-                way_out = "Its offsets mean nothing in this one; name an offset or a time."
+                way_out = "Its offsets are not valid in this one; name an offset or a time."
                 check_cluster(other, state.cluster_id, self.cluster.cluster_id(), way_out)
                 return {tp: Position(position.offset, position.topic_id) for tp, position in state.positions.items()}
         return {}
@@ -186,7 +186,7 @@ def current_state(ledger: Ledger, group_id: str, *, may_be_new: bool = False) ->
     them.
 
     :param may_be_new: whether the group may be missing in the state tables
-    :raises ConfigurationError: nothing is stored of the group
+    :raises ConfigurationError: there are no stored positions of the group
     """
     tables = ledger.tables
     groups = tables.consumer_groups.c
@@ -236,18 +236,17 @@ def _check_new_cluster(
             group_id,
             old_cluster,
             cluster_id,
-            "Correct the connection; or, if the group is to continue from this cluster, rewind with a change of the "
-            "cluster to an offset or a time in it.",
+            "Correct the connection; or, to continue the group from this cluster, rewind with a change of the "
+            "cluster, to an offset or a time in it.",
         )
     if scenario.name in _OF_OLD_CLUSTER:
         raise ConfigurationError(
-            f"{scenario.name} means offsets of the cluster that group {group_id!r} was loaded from, {old_cluster!r}. "
+            f"{scenario.name} uses offsets of the cluster that group {group_id!r} was loaded from, {old_cluster!r}. "
             "With a change of the cluster, name an offset, a time, a file, or a consumer group in the new cluster."
         )
     if scope:
         raise ConfigurationError(
-            "A group belongs to one cluster: with a change of the cluster all its positions are moved; leave out the "
-            "scope"
+            "A group belongs to one cluster: a change of the cluster moves all its positions; leave out the scope"
         )
 
 

@@ -204,9 +204,7 @@ def _duration(name: str, value: Any) -> timedelta:
     if parsed < timedelta(0):
         raise ConfigurationError(f"{name} counts back from now and must not be negative; got {value!r}")
     if parsed > datetime.now(UTC) - datetime.fromtimestamp(0, UTC):
-        raise ConfigurationError(
-            f"{name} must not reach back before 1970, where Kafka's timestamps begin; got {value!r}"
-        )
+        raise ConfigurationError(f"{name} must not begin before 1970, where Kafka's timestamps begin; got {value!r}")
     return timedelta(seconds=parsed.total_seconds())
 
 

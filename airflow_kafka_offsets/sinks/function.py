@@ -106,9 +106,9 @@ class FunctionSink(Sink):
         """
         if self.remove is None:
             raise ConfigurationError(
-                f"What function {self.write!r} wrote of the offsets that are to be replaced is known to it alone. "
-                "Nothing was changed; give FunctionSink(…, remove='package.module.function') a function that removes "
-                "it, or delete it yourself and rewind without replacing"
+                f"Only function {self.write!r} knows what it wrote for the offsets to replace. Nothing was changed; "
+                "give FunctionSink(…, remove='package.module.function') a function that removes it, or delete it "
+                "yourself and rewind without replacing"
             )
         return _imported("FunctionSink: remove", self.remove, "conn", "ranges", "span")
 

@@ -141,8 +141,8 @@ def _leave(what: str, savepoint: NestedTransaction, leave: Callable[[], None]) -
     except DBAPIError as error:
         if sqlstate(error) == _FAILED_TRANSACTION:
             raise FunctionError(
-                f"{what} went on after the database had refused a statement, which nothing in the transaction can "
-                "follow. Nothing was written; put what may fail into a block of conn.begin_nested()"
+                f"{what} continued after the database had refused a statement, which ends the transaction. Nothing "
+                "was written; put statements that may fail into a block of conn.begin_nested()"
             ) from None
         if _may_pass(error):
             raise
@@ -153,10 +153,9 @@ def _leave(what: str, savepoint: NestedTransaction, leave: Callable[[], None]) -
 
 def _ended(what: str, reason: str) -> FunctionError:
     return FunctionError(
-        f"{what} ended the transaction that it was given, behind the connection's back ({reason}). No position moved, "
-        "and a retry calls the function again. What it had written by then may be committed: look for it, and delete "
-        "it. Leave out what commits, such as commit() of the driver's connection, and DDL where the database commits "
-        "before it"
+        f"{what} ended the transaction without the connection that it was given ({reason}). No position moved, and a "
+        "retry calls the function again. Its earlier writes may be committed: look for them, and delete them. Do not "
+        "commit, for example by commit() of the driver's connection, or by DDL if the database commits before it"
     )
 
 
@@ -307,8 +306,8 @@ class FunctionTarget(Target):
             key in known and _is_number(number) for key, number in returned.items()
         ):
             raise FunctionError(
-                f"{what} returned {_described(returned)}: it has to return the number of rows that it removed by "
-                "(batch_id, topic, partition) of the ranges that it was given. Nothing was changed"
+                f"{what} returned {_described(returned)}: it must return the number of removed rows by (batch_id, "
+                "topic, partition) of the given ranges. Nothing was changed"
             )
         return [
             Removed(batch_id, TopicPartition(topic, partition), number)
@@ -359,15 +358,15 @@ class _GivenRows:
             pass
         if returned is None and self._count > count:
             raise FunctionError(
-                f"{what} returned None after {count:,} of {self._count:,} rows: it has to read all of them, or to "
-                "return the number of rows that it wrote. Nothing was written"
+                f"{what} returned None after {count:,} of {self._count:,} rows: it must read all of them, or return "
+                "the number of rows that it wrote. Nothing was written"
             )
         if returned is None:
             return count
         if not _is_number(returned):
             raise FunctionError(
-                f"{what} returned {_described(returned)}, and not the number of rows that it wrote, or None. Nothing "
-                "was written"
+                f"{what} returned {_described(returned)}, not the number of rows that it wrote, or None. Nothing was "
+                "written"
             )
         return int(returned)
 
@@ -375,7 +374,7 @@ class _GivenRows:
 def _refuse(rows: StagedRows, refused: Sequence[RecordError], what: str) -> None:
     """Take note of the records that the function refuses.
 
-    :raises RecordError: they are no dead letters in this batch
+    :raises RecordError: this batch allows no dead letters
     :raises FunctionError: it was given no row of a record
     """
     records = {Record(error.topic, error.partition, error.offset): error.reason for error in refused}
@@ -386,8 +385,8 @@ def _refuse(rows: StagedRows, refused: Sequence[RecordError], what: str) -> None
     for record, reason in records.items():
         if record not in named or record in rows.refused.reasons:
             raise FunctionError(
-                f"{what} refuses topic {record.topic!r} partition {record.partition} offset {record.offset}, and was "
-                "given no row of that record. Nothing was written"
+                f"{what} refuses topic {record.topic!r} partition {record.partition} offset {record.offset}, which is "
+                "the record of no given row. Nothing was written"
             )
         rows.refused.add(record, reason)
 
@@ -408,4 +407,4 @@ class UnknownRows(TargetRows):
 
     @property
     def limit(self) -> str:
-        return f"What function {self.function!r} writes is known to it alone (FunctionSink without a table)"
+        return f"Only function {self.function!r} knows what it writes (FunctionSink without a table)"

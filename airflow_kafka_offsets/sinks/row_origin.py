@@ -61,7 +61,7 @@ def check_key_names(key: Sequence[str], columns: pa.Schema | None) -> None:
     """Check that a key identifies rows, and that the rows say which of them is the newest.
 
     :param columns: the columns of the rows, or None where a transform decides them
-    :raises ConfigurationError: the key is no tuple of columns of the rows
+    :raises ConfigurationError: the key is not a tuple of columns of the rows
     :raises TargetError: the transform drops the columns that say which row is newer
     """
     if isinstance(key, str) or len(set(key)) != len(key):
@@ -75,7 +75,7 @@ def check_key_names(key: Sequence[str], columns: pa.Schema | None) -> None:
         )
     if dropped := [name for name in RECORD if name not in columns.names]:
         raise TargetError(
-            f"The transform drops {quoted_names(dropped)}: which row of a key is the newest could not be known. Keep "
+            f"The transform drops {quoted_names(dropped)}: without them, the newest row of a key is unknown. Keep "
             "these columns, or append, without upsert_key"
         )
 

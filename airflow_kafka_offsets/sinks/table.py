@@ -190,8 +190,8 @@ class Table(ABC):
             known = f"which is of group {written.consumer_group!r} into {written.target_table!r} by the state tables"
         raise OlderLedgerError(
             f"Table {self.sink.name!r} holds rows of batch {last.number}, {known}; the next batch would be "
-            f"{output.batch_id}. The state tables were restored from an older backup than the table, or created again, "
-            "or somebody copied the rows from another table. Nothing was written: records would be loaded again. "
+            f"{output.batch_id}. The state tables were restored from an older backup than the table, or created "
+            "again, or the rows were copied from another table. Nothing was written: records would be loaded again. "
             f"{self.way_out(conn, batches, output)}"
         )
 

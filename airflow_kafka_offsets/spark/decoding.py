@@ -72,7 +72,7 @@ def decode_rows(records: pa.RecordBatch, decode: Decoder, slice_: Slice) -> Deco
     """Decode records to rows that say which record they came from.
 
     :param records: what `kafka.reader.read` yields
-    :raises NewFieldError: records have fields that are no columns, and none may be left out
+    :raises NewFieldError: records have fields without a column, and none may be left out
     :raises RecordError: the schemas of too many ids cannot be used; names the record with the next one
     """
     try:

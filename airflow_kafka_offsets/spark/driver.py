@@ -124,8 +124,9 @@ def failure(batch_id: int, error: Exception, transform: DataFrameTransform | Non
     missing = re.search(r"No module named '([\w.]+)'", text)
     if missing:
         return ConfigurationError(
-            f"Spark's Python has no module {missing[1]!r}: install pyarrow, confluent-kafka and what the format or the "
-            "transform imports where the executors run, or set spark.pyspark.python to a Python that has them"
+            f"Spark's Python has no module {missing[1]!r}: where the executors run, install pyarrow, confluent-kafka "
+            "and the modules that the format or the transform imports, or set spark.pyspark.python to a Python that "
+            "has them"
         )
     if transform is not None and (users := from_text(f"Transform {transform.name!r}", text)) is not None:
         return users
@@ -253,8 +254,8 @@ def write_manifest(
     if unread and found.started and job.dataframe_transform is not None:
         raise TransformError(
             f"Transform {job.dataframe_transform.name!r} stops reading early (limit, head, take): "
-            f"{unread[0].topic}[{unread[0].partition}] {unread[0].start}..{unread[0].end} was not read, or not to its "
-            "end. The positions would move over records that were never read; choose rows by a condition instead."
+            f"{unread[0].topic}[{unread[0].partition}] {unread[0].start}..{unread[0].end} was not read to its end. "
+            "The positions would move past unread records; choose rows by a condition instead."
         )
     if unread and job.dataframe_transform is None:
         raise StagingError(
@@ -289,7 +290,7 @@ def advice(rows: DataFrame, name: str) -> str | None:
     if not is_simple(text.getvalue()):
         return None
     return (
-        f"Transform {name!r} is one that Sql(…) can do: it only selects, computes and filters. Sql does so in the pass "
+        f"Transform {name!r} can be written as Sql(…): it only selects, computes and filters. Sql runs in the pass "
         "that decodes the records, in a fraction of the time; the rows of a DataFrame go through the JVM and back"
     )
 

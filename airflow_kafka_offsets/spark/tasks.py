@@ -30,8 +30,8 @@ RESULT_DDL = "file STRING"
 """The column of what `write_arrow` yields."""
 
 _NO_DEAD_LETTER = (
-    ". The record becomes no dead letter, as other rows that the transform of DataFrames made of it may be written: "
-    "have the transform leave such rows out, or change the column"
+    ". The record cannot become a dead letter, because a DataFrame transform may have made other rows of it: leave "
+    "out such rows in the transform, or change the column"
 )
 
 
@@ -149,7 +149,7 @@ def separate_large(records: pa.RecordBatch, most: int) -> tuple[pa.RecordBatch, 
         lengths.append([_header_bytes(headers) for headers in records.column("headers")])
     sizes = list(map(sum, zip(*lengths, strict=True)))
     large = [
-        BadRecord(row, f"it has {size:,} bytes, and Reading.max_record_bytes allows {most:,}", "size")
+        BadRecord(row, f"it has {size:,} bytes, but Reading.max_record_bytes allows {most:,}", "size")
         for row, size in enumerate(sizes)
         if size > most
     ]

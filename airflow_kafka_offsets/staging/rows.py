@@ -52,7 +52,7 @@ def null_key(names: Sequence[str]) -> str:
 
     :param names: the columns that are null
     """
-    return f"{', '.join(map(repr, names))} is null, and a row without its key can replace no other (upsert_key)"
+    return f"{', '.join(map(repr, names))} is null, but upsert_key needs a value"
 
 
 class RefusedRecords:
@@ -74,7 +74,7 @@ class RefusedRecords:
     def add(self, record: Record, reason: str) -> None:
         """Add a record, once however many rows it has.
 
-        :raises RecordError: refused records are no dead letters in this batch
+        :raises RecordError: this batch allows no dead letters
         :raises DeadLetterError: the batch has more dead letters than it may have
         """
         if not self._are_dead_letters:
@@ -200,7 +200,7 @@ class StagedRows:
 
         :param columns: the columns to write, with the types in which the writer wants them
         :param at_least: the number of rows of a chunk, but for the last one, and for one of very large rows
-        :raises RecordError: a value is outside the range of its column, and refused records are no dead letters; names
+        :raises RecordError: a value is outside the range of its column, and the batch allows no dead letters; names
             the record
         """
         self.left_out = 0
@@ -299,7 +299,7 @@ class RowChunk(NamedTuple):
         """Take note that the target refuses a row for one of its values, and that the sink leaves it out.
 
         :param row: its index in the chunk
-        :raises RecordError: refused records are no dead letters in this batch
+        :raises RecordError: this batch allows no dead letters
         :raises DeadLetterError: the batch has more dead letters than it may have
         :raises TargetError: the rows do not say which record they are of
         """
@@ -334,7 +334,8 @@ def record_of(rows: pa.RecordBatch | pa.Table, row: int, reason: str) -> Record:
     record = Record(*(rows.column(name)[row].as_py() for name in RECORD))
     if None in record:
         raise TargetError(
-            f"The target refuses a row: {reason}. The transform returns a row that does not say which record"
+            f"The target refuses a row: {reason}. The transform returns a row without its origin (topic, partition, "
+            "offset)"
         )
     return record
 
@@ -346,8 +347,8 @@ def are_of(batch: pa.RecordBatch, records: Collection[Record]) -> pa.Array:
     """
     if not set(RECORD) <= set(batch.schema.names):
         raise TargetError(
-            "A record is refused, and rows that do not say which record they are of may be of it: have the transform "
-            f"keep the columns {', '.join(RECORD)}"
+            "A record is refused, and rows without an origin may be its rows: have the transform keep the columns "
+            f"{', '.join(RECORD)}"
         )
     offsets = pa.array(sorted({record.offset for record in records}), pa.int64())
     found = pc.is_in(batch.column(OFFSET).cast(pa.int64()), value_set=offsets)

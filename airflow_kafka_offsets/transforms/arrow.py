@@ -69,8 +69,7 @@ class ArrowTransform(Templated):
             result = function(_empty(columns))
         except Exception as error:
             log.info(
-                "%s cannot be called with an empty batch (%s): the columns that it returns are checked with the first "
-                "records",
+                "%s cannot be called with an empty batch (%s): its columns are checked with the first records",
                 self._what,
                 type(error).__name__,
             )

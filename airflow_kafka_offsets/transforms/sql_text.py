@@ -29,7 +29,7 @@ _OF_SEVERAL_ROWS = {
     "covar", "mean", "quantile_cont", "row_number", "var", "var_population", "var_sample",
 }  # fmt: skip
 
-_WHY_BATCHES = "a transform sees a batch of records at a time, and which records are in one is decided by chance"
+_WHY_BATCHES = "a transform sees one batch of records at a time, and batches are arbitrary"
 _WHY_ATTEMPTS = "a retry would make other rows of the same records"
 
 # The parts of a SELECT, by sqlglot's names of them. Newer versions end some with an underscore.
@@ -120,8 +120,7 @@ def _check_names(query: str, select: exp.Select) -> None:
             if name == BATCH_ID or name.startswith(RESERVED_PREFIX):
                 raise _refusal(
                     query,
-                    f"{alias.alias} is a reserved name: the columns that say where a row came from are kept as they "
-                    "are",
+                    f"{alias.alias} is a reserved name: the origin columns are kept as they are",
                 )
 
 

@@ -123,8 +123,8 @@ def describe_unchecked(limit: str) -> str:
     :param limit: of `TargetRows`
     """
     return (
-        f"{limit}: history and positions are proved, its rows were not looked at; the number of rows is what the "
-        "history says"
+        f"{limit}: history and positions are proved, its rows were not checked; the number of rows is that of the "
+        "history"
     )
 
 
@@ -165,14 +165,13 @@ def _check_target(snapshot: Snapshot, *, looks_for_records: bool) -> None:
     known = group_table(conn, tables, group_id) if rows.detail == "nothing" else None
     if known is not None and not TargetNames(conn).same(known.name, target):
         raise ConfigurationError(
-            f"Group {group_id!r} loads into table {known.name!r}, as batch {known.batch_id} of its history says, and "
-            f"the table named is {target!r}, whose rows do not say their batch: nothing can be proved of it. Name the "
-            "table that the group loads into; one that was renamed is known by its new name from the next load into "
-            "it on."
+            f"Group {group_id!r} loads into table {known.name!r}, by batch {known.batch_id} of its history, not into "
+            f"{target!r}, whose rows have no batch id: nothing can be proved. Name the table that the group loads "
+            "into; if it was renamed, run a load into it first."
         )
     if looks_for_records and rows.exists and rows.limit and not rows.branches:
         raise ConfigurationError(
-            f"{rows.limit}: records of Kafka cannot be looked for in it. Verify without the Kafka connection."
+            f"{rows.limit}: records of Kafka cannot be looked up in it. Verify without the Kafka connection."
         )
 
 

@@ -175,7 +175,7 @@ class DeltaSnapshot(Snapshot):
             raise ValueError("partition_values")
         if layout != cast("DeltaShape", shape).digest:
             raise StagedFileError(
-                f"Table {self.name!r} has other columns or partitions than when the files of the batch were written"
+                f"Table {self.name!r} was altered: it has other columns or partitions than the files of the batch"
             )
         return AddAction(**add), LakeFile(file.name, (file.name, file.bytes, add["partition_values"]))
 

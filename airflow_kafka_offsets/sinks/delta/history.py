@@ -98,9 +98,9 @@ def refuse_restored(name: str, table: deltalake.DeltaTable, group_id: str, last_
     raise TargetError(
         f"Table {name!r} was restored to a version before {published.version} by its version "
         f"{restores[0]['version']}, and batch {published.batch_id} of group {group_id!r} was committed to it as "
-        f"version {published.version}: its rows are gone, and the positions say that they are there. Nothing was "
-        f"written. Restore the table to version {restores[-1]['version'] - 1}, or rewind the group to where its rows "
-        "end now and load again (abandon its open batch with the rewind)"
+        f"version {published.version}: its rows are gone, but the positions are after them. Nothing was written. "
+        f"Restore the table to version {restores[-1]['version'] - 1}, or rewind the group to where its rows end now, "
+        "abandon its open batch with the rewind, and load again"
     )
 
 

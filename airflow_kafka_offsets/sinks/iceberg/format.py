@@ -114,7 +114,7 @@ def catalog_properties(conn_id: str, connections: Connections) -> dict[str, Any]
     :raises ConfigurationError: the connection is not known
     """
     if conn_id not in connections:
-        raise ConfigurationError(f"Connection {conn_id!r} is not known here: pass what it holds in connections=")
+        raise ConfigurationError(f"Connection {conn_id!r} is unknown: pass its contents in connections=")
     connection = connections[conn_id]
     properties = dict(connection.get("extra") or {})
     host, login = connection.get("host"), connection.get("login")
@@ -191,7 +191,7 @@ class ConnectedIcebergTable(LakeTable):
         if len(files) == 2 and files[0] == files[1]:
             raise ConfigurationError(
                 f"The catalog of {self.sink.name} is in the SQLite file of the positions, which takes one writer at a "
-                "time: leave catalog= out, for one commit of both"
+                "time: leave out catalog=, so that both are committed together"
             )
 
     def snapshot(self, conn: Connection | None = None, *, lock: bool = False) -> IcebergSnapshot | None:
@@ -243,8 +243,8 @@ class ConnectedIcebergTable(LakeTable):
         sink = self.sink
         if sink.warehouse is None:
             raise ConfigurationError(
-                f"{sink.name} does not exist, and is created where warehouse= says: a directory that all machines "
-                "share, or a URI such as s3://bucket/warehouse"
+                f"{sink.name} does not exist: to create it, set warehouse= to a directory that all machines share, or "
+                "to a URI such as s3://bucket/warehouse"
             )
 
         def work(conn: Connection) -> None:

@@ -67,8 +67,8 @@ def _read(table: Table, name: str, text: str) -> Publication:
         return Publication(plain["group"], plain["batch"], result, plain["snapshot"], plain["sequence"])
     except (ValueError, KeyError, TypeError, zlib.error) as error:
         raise TargetError(
-            f"Property {name!r} of Iceberg table {'.'.join(table.name())!r} cannot be read: {type(error).__name__}. It "
-            "says which batch was loaded last, and is not to be changed"
+            f"Property {name!r} of Iceberg table {'.'.join(table.name())!r} cannot be read: {type(error).__name__}. "
+            "It names the last loaded batch, and must not be changed"
         ) from error
 
 
@@ -93,11 +93,11 @@ def refuse_rollback(table: Table, group_id: str) -> None:
         return
     (name, last), current = found, table.current_snapshot()
     raise TargetError(
-        f"Iceberg table {'.'.join(table.name())!r} was set back, or replaced: snapshot {last.snapshot}, by which group "
-        f"{group_id!r} published batch {last.batch}, is not in the history of the current snapshot "
-        f"{current.snapshot_id if current else None}. The positions of the group are after rows that are gone. Nothing "
-        "was written. Either set the table forward again (for example CALL system.set_current_snapshot), or, if the "
-        f"rows are to stay away, remove property {name!r} of the table, and rewind the group without replacing to "
+        f"Iceberg table {'.'.join(table.name())!r} was rolled back, or replaced: snapshot {last.snapshot}, by which "
+        f"group {group_id!r} published batch {last.batch}, is not in the history of the current snapshot "
+        f"{current.snapshot_id if current else None}. The positions of the group are after rows that are gone. "
+        "Nothing was written. Either restore the snapshot (for example CALL system.set_current_snapshot), or, to "
+        f"continue without the rows, remove property {name!r} of the table, and rewind the group without replacing to "
         "where its rows end."
     )
 

@@ -196,11 +196,10 @@ class IcebergSnapshot(Snapshot):
         assert isinstance(shape, TableShape)
         if table_of(file.data) != shape.uuid:
             raise TargetError(
-                f"{self.name} was dropped and created again after the files of the batch were written: it is another "
-                "table, without the rows of earlier batches. Nothing was written, and no position moved. If the "
-                "earlier table was dropped by mistake, restore it (register_table of its last metadata file, under "
-                "this name), and run the task again. If the new one is meant: abandon the batch, and rewind the group "
-                "to where the new table is to begin."
+                f"{self.name} was recreated after the files of the batch were written: the new table lacks the rows "
+                "of earlier batches. Nothing was written, and no position moved. If the earlier table was dropped by "
+                "mistake, restore it (register_table of its last metadata file, under this name), and run the task "
+                "again. Otherwise, abandon the batch, and rewind the group to the first offset for the new table."
             )
         plain, entry = json.loads(file.data), shape.from_json(file.data)
         if entry is None:

@@ -85,8 +85,8 @@ def required_columns(name: str, table: pa.Schema, required: Sequence[str], key: 
         )
     if unusable := [column for column in key if not _is_exact(table.field(column).type)]:
         raise TargetError(
-            f"upsert_key names {first_few(unusable)}, whose values cannot be compared exactly: it takes columns of "
-            "whole numbers, decimals, texts, bytes, booleans, dates and times"
+            f"upsert_key names {first_few(unusable)}, whose values cannot be compared exactly: use columns of whole "
+            "numbers, decimals, texts, bytes, booleans, dates and times"
         )
     return tuple(dict.fromkeys(column for column in (*required, *needed) if column != BATCH_ID))
 
@@ -105,7 +105,7 @@ def check_parameters(sink: DirectorySink) -> pa.Schema | None:
         raise ConfigurationError(f"{type(sink).__name__} needs an absolute path or a URI; got uri={sink.uri!r}")
     if not is_local(sink.uri) and holds_credentials(sink.uri):
         raise ConfigurationError(
-            "uri must not hold credentials, since it is stored in the history of batches, and takes no options but "
+            "uri must not hold credentials, which the history of batches would store, and takes only the options "
             f"{', '.join(sorted(URI_OPTIONS))}"
         )
     if sink.file_bytes <= 0:
@@ -133,8 +133,8 @@ def created_columns(sink: DirectorySink, columns: pa.Schema) -> pa.Schema:
             )
     if unfit := [name for name in sink.partition_by if not can_partition(schema.field(name).type)]:
         raise ConfigurationError(
-            f"partition_by names {', '.join(unfit)}: a floating, binary or nested column cannot be one that the table "
-            "is partitioned by"
+            f"partition_by names {', '.join(unfit)}: a table cannot be partitioned by floating, binary or nested "
+            "columns"
         )
     # In a partition column an empty text is null.
     fields = [each.with_nullable(True) if each.name in sink.partition_by else each for each in schema]
@@ -149,7 +149,7 @@ def check_partitions(name: str, columns: pa.Schema, found: Sequence[str], wanted
     if wanted and list(wanted) != list(found):
         raise TargetError(
             f"Table {name!r} is partitioned by {', '.join(found) or 'nothing'}, and not by {', '.join(wanted)}: leave "
-            "out partition_by, which is for a table that is created, or create another table"
+            "out partition_by, which is for created tables only, or create another table"
         )
     if unfit := [column for column in found if not can_partition(columns.field(column).type)]:
         raise TargetError(f"Table {name!r} is partitioned by {', '.join(unfit)}, whose types cannot be written exactly")

@@ -77,9 +77,9 @@ class ReplacedRows(NamedTuple):
         """
         if missing := [name for name in self.columns if name not in table.names]:
             raise ConfigurationError(
-                f"Table {self.target!r} has no column {', '.join(missing)}: which of its rows are of the offsets that "
-                "are to be replaced is not known. Nothing was changed; delete the rows yourself and rewind without "
-                "replacing, or load into a new table."
+                f"Table {self.target!r} has no column {', '.join(missing)}: the rows of the offsets to replace cannot "
+                "be identified. Nothing was changed; delete the rows yourself and rewind without replacing, or load "
+                "into a new table."
             )
 
     def counted(self, rows: pa.Table) -> Counter[Key]:
@@ -108,8 +108,8 @@ class ReplacedRows(NamedTuple):
         if silent:
             raise ConfigurationError(
                 f"Table {self.target!r} holds {count(silent, 'row')} of the offsets that are read, without a "
-                f"{TIMESTAMP}: whether they are of the span that is to be replaced is not known. Nothing was changed; "
-                "replay a range of offsets, or without all_records."
+                f"{TIMESTAMP}: it is unknown whether they are in the span to replace. Nothing was changed; replay a "
+                "range of offsets, or without all_records."
             )
         is_within = pc.greater_equal(timestamp, pa.scalar(span.since, timestamp.type))
         if span.until is not None:
@@ -124,10 +124,10 @@ class ReplacedRows(NamedTuple):
             if pc.any(silent).as_py():
                 batch_id = pc.min(batches.filter(silent)).as_py()
                 raise ConfigurationError(
-                    f"Table {self.target!r} holds rows of batch {batch_id} that do not say their topic, partition and "
-                    "offset: which of them are of the offsets that are to be replaced is not known. Nothing was "
-                    "changed; have the transform keep the columns _kafka_topic, _kafka_partition and _kafka_offset, "
-                    "and delete these rows yourself."
+                    f"Table {self.target!r} holds rows of batch {batch_id} without topic, partition and offset: the "
+                    "rows of the offsets to replace cannot be identified. Nothing was changed; have the transform "
+                    "keep the columns _kafka_topic, _kafka_partition and _kafka_offset, and delete these rows "
+                    "yourself."
                 )
 
 

@@ -161,8 +161,8 @@ class LakeTarget(Target):
             self._plan(snapshot)
             if self.result != expected:
                 raise DatabaseBusyError(
-                    f"Another writer changed rows of {self.name!r} that are to be replaced at the same moment, or it "
-                    "wrote newer ones of the same keys. Nothing of the batch was written; run the task again"
+                    f"At the same time, another writer changed rows of {self.name!r} that this batch replaces, or "
+                    "wrote newer rows of the same keys. Nothing of the batch was written; run the task again"
                 )
 
     def retire(self) -> list[Removed]:
@@ -217,9 +217,9 @@ class LakeTarget(Target):
 
     def _set_back(self, rows: int) -> TargetError:
         return TargetError(
-            f"Table {self.name!r} was set back: batch {self.output.batch_id} of group {self.output.group_id!r} was "
-            f"published in it with {rows:,} rows, and none of them is there. No position moved. Set the table forward "
-            "again, or abandon the batch with a rewind to where it begins, and load again"
+            f"Table {self.name!r} was rolled back: batch {self.output.batch_id} of group {self.output.group_id!r} was "
+            f"published in it with {rows:,} rows, and none of them is there. No position moved. Restore the later "
+            "version of the table, or abandon the batch with a rewind to its start, and load again"
         )
 
     def _plan(self, snapshot: Snapshot) -> None:
@@ -247,8 +247,8 @@ class LakeTarget(Target):
         if number is None and self._is_done(snapshot.refresh()):
             return True
         raise CommitUnknownError(
-            f"There was no answer whether a commit to {self.name!r} was made ({reason}), and the table does not show "
-            "it. Nothing is committed twice: the next attempt looks first"
+            f"The outcome of a commit to {self.name!r} is unknown ({reason}), and the table does not show it. Nothing "
+            "is committed twice: the next attempt checks the table first"
         )
 
     def _change(self, snapshot: Snapshot, number: int | None) -> Change:
@@ -286,8 +286,8 @@ class LakeTarget(Target):
         result = self.published(snapshot)
         if result is not None and (result.rows, result.removed) != (self.result.rows, self.result.removed):
             raise DatabaseBusyError(
-                f"Another attempt published batch {self.output.batch_id} in {self.name!r} at this moment, with "
-                f"{result.rows:,} rows where this one has {self.result.rows:,}. Run the task again: it goes on from "
+                f"At the same time, another attempt published batch {self.output.batch_id} in {self.name!r}, with "
+                f"{result.rows:,} rows, but this one has {self.result.rows:,}. Run the task again: it continues from "
                 "there"
             )
         return result is not None

@@ -124,7 +124,7 @@ class ConnectedSqlTable(Table):
         first = conn.scalar(sa.select(sa.func.min(rows.c[BATCH_ID])).where(column > max(numbers, default=-1)))
         return (
             f"Restore both to the same moment, or delete the rows with {BATCH_ID} >= {first}, which this load then "
-            f"brings back; set {BATCH_ID} of rows that were copied on purpose to null."
+            f"loads again; set {BATCH_ID} of rows that were copied on purpose to null."
         )
 
     def rows(self, conn: Connection) -> SqlRows:
@@ -143,8 +143,8 @@ class ConnectedSqlTable(Table):
             return None
         if sa.inspect(conn).get_multi_columns(schema, filter_names=[name], kind=ObjectKind.ANY_VIEW):
             raise ConfigurationError(
-                f"{self.sink.name!r} is a view, and rows are loaded into tables: name the table that it shows, or a "
-                "table of its own"
+                f"{self.sink.name!r} is a view, but rows are loaded into tables: name the table of the view, or "
+                "another table"
             )
         check_transactional(conn, schema, [name])
         check_rights(conn, table, ("INSERT",), "insert into table {table!r}")
@@ -240,9 +240,8 @@ class SqlTarget(Target):
             sent = len(rows) - rows.left_out
             if count != sent:
                 log.warning(
-                    "The database reports %s rows in table %r of the %s that were sent to it: a trigger or a rule of "
-                    "the table drops rows, or writes them elsewhere. The history has the number that the database "
-                    "reports",
+                    "The database reports %s rows in table %r, but %s were sent: a trigger or a rule of the table "
+                    "drops rows, or writes them elsewhere. The history has the reported number",
                     f"{count:,}",
                     sink.name,
                     f"{sent:,}",
@@ -296,13 +295,13 @@ def check_growth(engine: Engine, table: sa.Table, columns: pa.Schema) -> None:
     existing = {column.name.lower(): column.name for column in table.columns}
     if alike := [(existing[field.name.lower()], field.name) for field in missing if field.name.lower() in existing]:
         raise TargetError(
-            f"Table {table.fullname!r} has a column {alike[0][0]!r}, and gets no column {alike[0][1]!r}, whose name "
-            "differs in case only: rename the column, or the field by a transform"
+            f"Table {table.fullname!r} has a column {alike[0][0]!r}, and cannot get column {alike[0][1]!r}, whose "
+            "name differs in case only: rename the column, or the field by a transform"
         )
     if engine.dialect.name not in _TRANSACTIONAL_DDL:
         raise ConfigurationError(
-            f"on_new_field='add' adds columns in the transaction of the commit, which {engine.dialect.name} cannot: "
-            f"add {', '.join(repr(field.name) for field in missing)} to table {table.fullname!r} yourself"
+            f"on_new_field='add' adds columns in the transaction of the commit, which {engine.dialect.name} does not "
+            f"support: add {', '.join(repr(field.name) for field in missing)} to table {table.fullname!r} yourself"
         )
     if engine.dialect.name != "postgresql":
         return

@@ -129,7 +129,7 @@ class _Load:
             length = len(text.encode())
             if length > limit:
                 reason = (
-                    f"its row takes {length:,} bytes in a statement, and the server takes {limit:,} "
+                    f"its row takes {length:,} bytes in a statement, but the server allows {limit:,} "
                     "(max_allowed_packet)"
                 )
                 raise RowRefusedError(reason, row, has_bad_value=True)

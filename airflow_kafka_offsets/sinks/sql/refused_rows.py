@@ -115,7 +115,7 @@ def write_chunk(conn: Connection, chunk: RowChunk, write: Callable[[int, int], i
 
     :param write: see `write_around`
     :return: how many rows the database reports
-    :raises RecordError: a row is refused for another reason, or refused records are no dead letters
+    :raises RecordError: a row is refused for another reason, or the batch allows no dead letters
     """
 
     def refuse(row: int, refused: RowRefusedError) -> None:

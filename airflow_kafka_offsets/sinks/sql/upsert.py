@@ -141,7 +141,7 @@ class Upsert:
     def refuse_nulls(self, staged: sa.Table) -> None:
         """Refuse the records of rows that do not say their key.
 
-        :raises RecordError: refused records are no dead letters; names the first one
+        :raises RecordError: the batch allows no dead letters; names the first one
         :raises TargetError: the transform dropped where a row is from
         """
         lacking = sa.or_(*(staged.c[name].is_(None) for name in (*self.key, *RECORD)))
@@ -151,8 +151,8 @@ class Upsert:
             null = [name for name in (*self.key, *RECORD) if row._mapping[name] is None]
             if set(null) & set(RECORD):
                 raise TargetError(
-                    f"The transform returns a row whose {quoted_names(null)} is null: which row of its key is the "
-                    f"newest cannot be known. Nothing was written into {self.table.fullname!r}"
+                    f"The transform returns a row whose {quoted_names(null)} is null: the newest row of its key is "
+                    f"unknown. Nothing was written into {self.table.fullname!r}"
                 )
             self.refused.add(Record(*(row._mapping[name] for name in RECORD)), null_key(null))
 
@@ -339,7 +339,7 @@ def check_key(dialect: Dialect, key: Sequence[str], columns: pa.Schema | None) -
     """Check that a key identifies rows, and that the rows say which of them is the newest.
 
     :param columns: the columns of the rows, or None where a transform decides them
-    :raises ConfigurationError: the database is of another kind, or the key is no tuple of columns of the rows
+    :raises ConfigurationError: the database is of another kind, or the key is not a tuple of columns of the rows
     :raises TargetError: the transform drops the columns that say which row is newer
     """
     if dialect.name not in ("postgresql", "sqlite") and not is_mysql(dialect):
@@ -362,10 +362,9 @@ def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
         )
     if lacking := [name for name in RECORD if name not in table.columns]:
         raise TargetError(
-            f"Table {table.fullname!r} has no column {quoted_names(lacking)}: whether a row of it is newer than one "
-            "with the same key could not be known. "
-            f"{'; '.join(add_column(table, ORIGIN_COLUMNS.field(name), conn.dialect) for name in lacking)}; or append, "
-            "without upsert_key"
+            f"Table {table.fullname!r} has no column {quoted_names(lacking)}: without it, the newest row of a key is "
+            f"unknown. {'; '.join(add_column(table, ORIGIN_COLUMNS.field(name), conn.dialect) for name in lacking)}; "
+            "or append, without upsert_key"
         )
     if not _is_unique(conn, table, key):
         index = sa.Index(f"{table.name}_key", *(table.columns[name] for name in key), unique=True)
