@@ -1,5 +1,5 @@
-"""Put dead letters through the pipeline as it is now. Each batch with dead letters gets a batch of kind `dead_letters`,
-which is staged and committed like a load: its records are in the state tables, and not in Kafka.
+"""Replay dead letters through the current pipeline. Each batch with dead letters gets a batch of kind `dead_letters`,
+which is staged and committed like a load, except that its records are in the state tables, not in Kafka.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def replay_dead_letters(
     :param who: the author, for the history; None is the user of this process
     :param reason: a note for the history
     :param connections: as for `load`
-    :return: what became of the dead letters of each batch; those of interrupted replays first
+    :return: the result for the dead letters of each batch; those of interrupted replays first
     :raises ConfigurationError: the dead letters belong in another target, the group does not exist, or a DataFrame
         transform has no launcher
     :raises KafkaOffsetsError: see `exceptions`

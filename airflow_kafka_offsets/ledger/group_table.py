@@ -1,6 +1,6 @@
-"""Which table a group loads into: the answer for loads, replays, rewinds and `verify`.
+"""The table that a group loads into, for loads, replays, rewinds and `verify`.
 
-What is refused because records are in a table already is in `ledger.double_loads`.
+`ledger.double_loads` refuses loads of records that are in a table already.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 class GroupTable(NamedTuple):
     """The table that a group loads into.
 
-    :param batch_id: the batch that the answer is from
-    :param kind: of that batch: "load", or "initialize" where nothing was loaded yet
-    :param name: as the history has it
+    :param batch_id: the batch in the history that names the table
+    :param kind: the kind of that batch: "load", or "initialize" if nothing was loaded yet
+    :param name: the name in the history
     """
 
     batch_id: int
@@ -68,8 +68,8 @@ def names_of(
 ) -> list[str]:
     """Return the names by which the history knows a target.
 
-    :param of_batch: conditions for the batches that are looked at; without any, the whole history is read
-    :param shared: whether names also count that have only one target of several in common with it
+    :param of_batch: conditions for batches; without any, the whole history is read
+    :param shared: whether to include names of several targets that share only one with it
     """
     name, known = tables.offset_batches.c.target_table, TargetNames(conn)
     names = conn.scalars(sa.select(name).where(name.is_not(None), *of_batch).distinct()).all()
@@ -86,9 +86,9 @@ def loads_into(conn: Connection, tables: Tables, group_id: str, target: str) -> 
 def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
     """Check that a group continues to load into its table, which has the records before its positions.
 
-    If that table does not exist any more, it is taken for renamed to the target, and the history gets the new name. If
-    it was dropped instead, `verify` reports its rows as missing, as it does after a table was dropped and created
-    again. Only tables are taken for renamed.
+    If that table does not exist any more, it is assumed to be renamed to the target, and the history gets the new name.
+    If it was dropped instead, `verify` reports its rows as missing, as for a recreated table. This holds for tables
+    only.
 
     :param target: the name of the load's table
     :raises ForeignBatchError: the group loads into another table; the message says how to move to a new one

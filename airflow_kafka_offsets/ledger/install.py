@@ -1,5 +1,5 @@
-"""The state tables in a database: created, upgraded, their version checked, the rights on them granted; and the id by
-which external targets tell their publications from those of other state tables.
+"""Create and upgrade the state tables, check their version, and grant privileges on them; and the id by which external
+targets distinguish publications of these state tables from those of others.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def create_missing(ledger: Ledger) -> bool:
 
 
 def statements(ledger: Ledger) -> str:
-    """Return the SQL that `init` would run, for users without the right to run DDL; empty where there is nothing to do.
+    """Return the SQL that `init` would run, for users who may not run DDL; empty if there is nothing to do.
 
     :raises LedgerError: the tables cannot be upgraded, or are of a newer version than this package knows
     """
@@ -134,7 +134,7 @@ def _change(ledger: Ledger, work: Callable[[Connection], bool], done: str, way_o
 
 @contextmanager
 def _named_lock(conn: Connection, tables: Tables) -> Iterator[None]:
-    """Keep other processes from changing the tables, where each DDL statement ends the transaction and its locks."""
+    """Keep other processes from changing the tables, in databases in which DDL ends the transaction and its locks."""
     if not is_mysql(conn.dialect):
         yield
         return
@@ -233,7 +233,7 @@ _ONLY_ROW = 1
 
 
 def installation_id(ledger: Ledger, conn: Connection | None = None) -> str:
-    """Return the name of these state tables, which no other ones have: it is made when it is first asked for."""
+    """Return the unique name of these state tables, which the first call creates."""
     table = ledger.tables.installation
     query = sa.select(table.c.installation_id)
 
@@ -254,9 +254,9 @@ def installation_id(ledger: Ledger, conn: Connection | None = None) -> str:
 
 
 def rights_of_loads(tables: Tables) -> Iterator[tuple[sa.Table, str]]:
-    """Yield each right that loads, replays that replace nothing, reports and `verify` need on a table.
+    """Yield each privilege that loads, replays without `replace`, reports and `verify` need on a table.
 
-    A test measures them right by right.
+    A test measures each privilege.
     """
     updated = (
         *(tables.consumer_groups, tables.consumed_offsets, tables.offset_batches, tables.offset_ranges),
@@ -271,7 +271,7 @@ def rights_of_loads(tables: Tables) -> Iterator[tuple[sa.Table, str]]:
 
 
 def rights_of_moves(tables: Tables) -> Iterator[tuple[sa.Table, str]]:
-    """Yield each right that rewinds, and replays that replace rows, need besides those of loads."""
+    """Yield each privilege that rewinds, and replays that replace rows, need in addition to those of loads."""
     yield tables.replaced_output, "INSERT"
     for table in (tables.consumer_groups, tables.consumed_offsets, tables.dead_letters):
         yield table, "DELETE"
@@ -280,7 +280,7 @@ def rights_of_moves(tables: Tables) -> Iterator[tuple[sa.Table, str]]:
 
 
 def grants(tables: Tables, dialect: Dialect, role: str, *, moves: bool) -> str:
-    """Return the statements that grant a role what it needs, and no more.
+    """Return the statements that grant a role the privileges that it needs.
 
     :param moves: also for rewinds, and replays that replace rows
     """

@@ -57,7 +57,7 @@ def upgrade_statements(conn: Connection, tables: Tables, version: int) -> Iterat
 
 
 def _add_dead_letter_batches(conn: Connection, tables: Tables) -> Iterator[Statement]:
-    """Let dead letters name the batch that replays them, in the place of the attempt that may have published them."""
+    """Let dead letters name the batch that replays them, instead of the attempt that may have published them."""
     dead_letters, publishing = tables.dead_letters, sa.column("publishing", sa.Text)
     # SQLite has one writer at a time; in other databases the first ALTER TABLE ends the lock.
     if conn.dialect.name == "postgresql":
@@ -81,7 +81,7 @@ def _add_dead_letter_batches(conn: Connection, tables: Tables) -> Iterator[State
 
 
 def _rename_columns(conn: Connection, tables: Tables) -> Iterator[Statement]:
-    """Give columns, states and kinds of batches the words of Kafka and Airflow; indexes follow."""
+    """Rename columns, states and kinds of batches, and their indexes."""
     yield from _add_dead_letter_batches(conn, tables)
     dialect, batches = conn.dialect, tables.offset_batches
     partial = {
