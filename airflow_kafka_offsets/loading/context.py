@@ -47,8 +47,8 @@ from airflow_kafka_offsets.staging.rows import Record, StagedRows, TargetColumns
 
 @dataclass
 class TargetChecks:
-    """The checks of a load, or of a replay. A target that commits externally may be set back by others at any time:
-    it is checked for each batch.
+    """The checks of a load, or of a replay. An external target may be rolled back by other programs at any time, so it
+    is checked for each batch.
     """
 
     ledger: Ledger

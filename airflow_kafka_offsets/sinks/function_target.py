@@ -1,5 +1,5 @@
-"""The functions of a `FunctionSink` in one transaction, which is not theirs to end: calls them in a savepoint, and
-checks what they return and do to it.
+"""The functions of a `FunctionSink` in one transaction, which they must not end: call them in a savepoint, and check
+their results and the state of the transaction.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FAILED_TRANSACTION = "25P02"
 
 
 class RecordsRefusedError(Exception):
-    """The code refuses records; what it wrote was taken back."""
+    """The function refuses records; its writes were rolled back."""
 
     def __init__(self, errors: list[RecordError]) -> None:
         super().__init__(errors)
@@ -160,8 +160,8 @@ def _ended(what: str, reason: str) -> FunctionError:
 
 
 def _error(conn: Connection, what: str, error: Exception) -> Exception:
-    """Return the error of an exception of the user's code; that of the database itself where repeating the transaction
-    may help.
+    """Return the error for an exception of the user's code; the error of the database if repeating the transaction may
+    help.
     """
     raised = _database_error(conn, error)
     if raised is None:
@@ -227,7 +227,7 @@ class ReplacedRange(NamedTuple):
 class ConnectedFunction(Table):
     """The functions for a database; see `Table`.
 
-    :param proved: the table that was named for `verify`; nothing is known of what else a function writes
+    :param proved: the table that was named for `verify`; other writes of a function are unknown
     """
 
     sink: FunctionSink
@@ -372,7 +372,7 @@ class _GivenRows:
 
 
 def _refuse(rows: StagedRows, refused: Sequence[RecordError], what: str) -> None:
-    """Take note of the records that the function refuses.
+    """Note the records that the function refuses.
 
     :raises RecordError: this batch allows no dead letters
     :raises FunctionError: it was given no row of a record
@@ -401,7 +401,7 @@ def _described(value: Any) -> str:
 
 @dataclass(frozen=True)
 class UnknownRows(TargetRows):
-    """Rows that say nothing of where they are from; see `TargetRows`."""
+    """Rows without an origin; see `TargetRows`."""
 
     function: str
 

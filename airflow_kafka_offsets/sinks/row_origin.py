@@ -1,5 +1,5 @@
-"""The columns that say which record a row came from: what `verify` can learn by them, and that `upsert_key` needs them.
-The same for tables of a database and of files.
+"""The origin columns, which say from which record a row came: `verify` and `upsert_key` use them, in tables of a
+database and of files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PLACE = (BATCH_ID, *RECORD)
 
 
 class OriginRows(TargetRows):
-    """The rows of a table whose columns decide what can be learned of them; see `TargetRows`.
+    """The rows of a table whose origin columns decide the detail; see `TargetRows`.
 
     :ivar name: of the table, for messages
     :ivar replaced: whether later batches replace the rows of earlier ones
@@ -38,7 +38,7 @@ class OriginRows(TargetRows):
 
     @property
     def missing(self) -> list[str]:
-        """The columns that would say where a row is from, and that the table lacks."""
+        """The origin columns that the table lacks."""
         columns = self.columns or ()
         return [name for name in PLACE if name not in columns]
 

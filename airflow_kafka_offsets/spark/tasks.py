@@ -1,4 +1,4 @@
-"""What runs in Spark's Python workers: read slices, decode their records, and write rows to staged files."""
+"""The code of Spark's Python workers: read slices, decode their records, and write rows to staged files."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _NO_DEAD_LETTER = (
 
 
 def job_of_attempt(sent: SentJob) -> StageJob:
-    """Return the job of an attempt of a task. Where an earlier attempt failed, maybe because its process ended, its
-    slices are decoded in child processes.
+    """Return the job of a task attempt. If an earlier attempt failed, perhaps because its process ended, its slices are
+    decoded in child processes.
     """
     from pyspark import TaskContext
 
@@ -139,7 +139,7 @@ def separate_large(records: pa.RecordBatch, most: int) -> tuple[pa.RecordBatch, 
     """Separate the records whose key, value and headers, as far as they were read, have more bytes than a limit.
 
     :param records: what `kafka.reader.read` yields
-    :return: the other records, and the large ones as bad records of all
+    :return: the other records, and the large ones as bad records with their index in the batch
     """
     # Batches of usual size are not looked at record by record.
     if records.nbytes <= most:

@@ -1,11 +1,11 @@
-"""The staged rows as a sink reads them in the commit, the columns of its target, and the records whose rows it refuses.
+"""The staged rows as a sink reads them in the commit, the columns of its target, and the refused records.
 
 Rows are record batches with the types of the target, always in the same order. A refused record becomes a dead letter,
-or an error. A database refuses rows in the commit; where Spark's tasks write the files of the target, they find such
-rows and stage them (`REASON`).
+or an error. A database refuses rows in the commit; if Spark's tasks write the files of the target, they stage rows that
+cannot be written (`REASON`).
 
 The rows of a fan-out are one record batch until they are written, with a column of structs for each branch. A branch
-with fewer rows than another one is filled up with nulls at its end.
+with fewer rows than another one is padded with nulls.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ValueCheck = Callable[[pa.Array], dict[int, str]]
 
 
 class Record(NamedTuple):
-    """Where a record is."""
+    """The coordinates of a record."""
 
     topic: str
     partition: int
@@ -48,7 +48,7 @@ class Record(NamedTuple):
 
 
 def null_key(names: Sequence[str]) -> str:
-    """Return why a row is refused whose key is null.
+    """Return the reason for a refused row with a null in its key.
 
     :param names: the columns that are null
     """
@@ -56,7 +56,7 @@ def null_key(names: Sequence[str]) -> str:
 
 
 class RefusedRecords:
-    """The records of a batch that the target refuses, with the reasons. One may have several rows, of a transform.
+    """The records of a batch that the target refuses, with the reasons. A transform may make several rows of a record.
 
     :param are_dead_letters: whether they become dead letters; the first one is an error otherwise
     :param undecoded: how many records of the batch are dead letters already
@@ -157,7 +157,7 @@ class StagedRows:
     :param staging: the directory of the attempt that the ledger names
     :param refused: takes what the target refuses; the first such record is an error by default
     :ivar checks: of values that fit the types of the target, by the names of columns
-    :ivar left_out: how many rows `chunks` did not yield, or had refused, since it was called last
+    :ivar left_out: the number of rows that the last call of `chunks` did not yield, or that were refused
     """
 
     left_out = 0
@@ -170,7 +170,7 @@ class StagedRows:
 
     @classmethod
     def none(cls, batch_id: int) -> StagedRows:
-        """Return no rows, for a target that is asked what it has, or takes a number without rows."""
+        """Return no rows, for a target that is only queried, or publishes a batch without rows."""
         return cls(StagingDirectory("/"), Manifest(batch_id, "", (), ()))
 
     def __len__(self) -> int:
@@ -182,7 +182,7 @@ class StagedRows:
         return self._manifest.row_files
 
     def schema(self) -> pa.Schema | None:
-        """Return the columns, without the batch's id, of a fan-out those of all branches; None if there are no rows."""
+        """Return the columns without the batch id (of a fan-out, those of all branches); None if there are no rows."""
         branches = sorted({file.branch for file in self._manifest.files if file.branch is not None})
         if branches:
             return combined({number: self.of_branch(number).schema() for number in branches})
@@ -223,12 +223,12 @@ class StagedRows:
             yield RowChunk(pa.Table.from_batches(cast), pa.Table.from_batches(staged), self)
 
     def refuse(self, record: Record, reason: str) -> None:
-        """Leave out a row, and take note of its record."""
+        """Leave out a row, and note its record."""
         self.refused.add(record, reason)
         self.left_out += 1
 
     def refuse_staged(self) -> None:
-        """Take note of the records whose rows Spark's tasks could not write into final files; `files` are without them.
+        """Note the records whose rows Spark's tasks could not write into final files; `files` lack them.
 
         :raises DeadLetterError: the batch has more dead letters than it may have
         """
@@ -296,7 +296,7 @@ class RowChunk(NamedTuple):
     source: StagedRows
 
     def refuse(self, row: int, reason: str) -> None:
-        """Take note that the target refuses a row for one of its values, and that the sink leaves it out.
+        """Note that the target refuses a row for one of its values, and that the sink leaves it out.
 
         :param row: its index in the chunk
         :raises RecordError: this batch allows no dead letters
@@ -357,8 +357,8 @@ def are_of(batch: pa.RecordBatch, records: Collection[Record]) -> pa.Array:
 
 
 def _fitting(values: pa.Array, column: pa.Field) -> tuple[pa.Array, dict[int, str]]:
-    """Return values in the type of a column, and why which of them do not fit. Where some do not, the values are of no
-    use.
+    """Return values in the type of a column, and the reasons for those that do not fit. If there are any, the values
+    are not usable.
     """
     # Those of a transform; a format knows its own.
     if not pa.types.is_nested(values.type) and (late := out_of_years(values)):

@@ -1,4 +1,4 @@
-"""What a commit to a Delta table says of the batch that it published, and whether a RESTORE took rows away.
+"""The published batches in the commits of a Delta table, and whether a RESTORE removed rows.
 
 The positions and the application transactions of a table do not go back with a RESTORE.
 """
@@ -38,7 +38,7 @@ class Published(NamedTuple):
 
 
 def commit_metadata(change: Change) -> dict[str, str]:
-    """Return what a commit says of itself."""
+    """Return the metadata of a commit."""
     output = change.output
     ranges = [[read.topic, read.partition, read.start, read.end] for read in output.ranges]
     names = {"series": output.series, "batch": change.number, "group": output.group_id}
@@ -105,7 +105,7 @@ def refuse_restored(name: str, table: deltalake.DeltaTable, group_id: str, last_
 
 
 def _restored_version(restore: dict[str, Any], published: Published) -> int:
-    """Return the version to which a table was restored. Of a time, one that is before or after a publication alike."""
+    """Return the version to which a table was restored. For a timestamp, it is on the same side of each publication."""
     parameters = restore.get("operationParameters") or {}
     version = _parameter(parameters.get("version"))
     if isinstance(version, int):

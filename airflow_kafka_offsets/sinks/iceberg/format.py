@@ -45,10 +45,10 @@ _STORAGE = ("s3.", "gcs.", "adls.", "hdfs.", "hf.", "client.", "py-io-impl")
 
 
 class PositionsCatalog(SqlCatalog):
-    """A SQL catalog over the connection of a transaction: what it commits, the transaction commits.
+    """A SQL catalog over the connection of a transaction, with which its changes are committed.
 
-    SQLAlchemy's sessions, which the superclass opens, take part in a transaction that their connection is in, and leave
-    its COMMIT to its owner.
+    The superclass opens sessions of SQLAlchemy, which join the transaction of their connection, and leave its COMMIT to
+    the owner.
     """
 
     def __init__(self, name: str, conn: Connection, **properties: str) -> None:
@@ -60,8 +60,8 @@ class PositionsCatalog(SqlCatalog):
         self._schema_version = "v1" if IcebergTables.iceberg_type.key in columns else "v0"
 
     def lock(self, identifier: str) -> None:
-        """Wait for other writers of a table, and let them wait until the end of the transaction: then they see what it
-        committed.
+        """Wait for other writers of a table, and block them until the end of the transaction: then they see its
+        changes.
         """
         *namespace, name = self.identifier_to_tuple(identifier)
         row = IcebergTables.__table__.c
@@ -78,7 +78,7 @@ class PositionsCatalog(SqlCatalog):
 
 @lru_cache(maxsize=16)
 def open_catalog(name: str, *pairs: tuple[str, str]) -> Catalog:
-    """Return a catalog by its properties; the same one for the same of them.
+    """Return the catalog for some properties; equal properties return the same one.
 
     :param pairs: names and values of properties
     :raises ConfigurationError: pyiceberg knows no such catalog

@@ -1,7 +1,6 @@
-"""What a commit leaves in an Iceberg table besides the rows: which batch was published last, and by which snapshot.
+"""The last published batch and its snapshot, which a commit stores in an Iceberg table.
 
-It is a property of the table, one for each series of publications: properties outlive the expiry of snapshots, and a
-rollback.
+Each series of publications has a table property: properties survive the expiry of snapshots, and rollbacks.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def _read(table: Table, name: str, text: str) -> Publication:
 
 
 def summary(output: Output) -> dict[str, str]:
-    """Return what the summary of a snapshot says of a batch."""
+    """Return the summary of a snapshot for a batch."""
     return {
         f"{PREFIX}group": output.group_id,
         f"{PREFIX}batch": str(output.batch_id),
@@ -82,9 +81,9 @@ def summary(output: Output) -> dict[str, str]:
 
 
 def refuse_rollback(table: Table, group_id: str) -> None:
-    """Raise if the table was set back behind the last snapshot of a group.
+    """Raise if the table was rolled back to before the last snapshot of a group.
 
-    Where the snapshots are expired that would tell, nothing is raised.
+    If the relevant snapshots are expired, nothing is raised.
 
     :raises TargetError: the last snapshot of the group is not in the history of the current one
     """

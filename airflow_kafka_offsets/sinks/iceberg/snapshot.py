@@ -1,4 +1,4 @@
-"""An Iceberg table in one version: which files may hold rows that are looked for, and one commit to it."""
+"""An Iceberg table in one version: the files that may hold certain rows, and one commit to it."""
 
 from __future__ import annotations
 
@@ -288,8 +288,8 @@ def condition(any_of: Sequence[Bounds]) -> BooleanExpression:
 def _has_deletes_by_value(table: Table) -> bool:
     """Return whether rows are deleted by value, which some engines write into files of their own.
 
-    pyiceberg finds this out itself, but for deletes whose values are ruled out by the condition of a scan. Their rows
-    would be back in a file that is written again for other rows.
+    pyiceberg finds this out itself, except for deletes whose values do not match the condition of a scan. Their rows
+    would come back in a file that is rewritten for other rows.
     """
     snapshot = table.current_snapshot()
     manifests = snapshot.manifests(table.io) if snapshot is not None else []

@@ -1,7 +1,7 @@
-"""The rows that a commit removes from a table of files: those of replaced offsets, of a batch, or those that newer ones
-of the same keys replace. Which they are is decided in Arrow, since no query joins them with the state tables.
+"""The rows that a commit removes from a table of files: those of replaced offsets, those of a batch, or those that
+newer rows of the same keys replace. They are selected in Arrow, because no query can join them with the state tables.
 
-Files without other rows are dropped, and the rows that stay of all others are written again.
+A file with no other rows is dropped; of any other file, the remaining rows are written again.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def count_rows(rows: pa.RecordBatch | pa.Table) -> Counter[Key]:
 
 
 def as_removed(removed: Iterable[tuple[int, str, int, int]]) -> list[Removed]:
-    """Return rows that are counted by batch, topic and partition in the form in which a target reports them."""
+    """Return row counts by batch, topic and partition in the form in which a target reports them."""
     return [Removed(batch, TopicPartition(topic, partition), rows) for batch, topic, partition, rows in removed]
 
 
@@ -178,8 +178,8 @@ RowFilter = ReplacedRows | BatchRows
 
 
 def of_output(snapshot: Snapshot, output: Output) -> RowFilter:
-    """Return which rows are of a batch: those of its ranges, where the table says it. Rows of another installation may
-    have its number.
+    """Return which rows are of a batch: those in its ranges, if the table has origin columns, because rows of other
+    state tables may have the same batch id.
     """
     if not set(RECORD) <= set(snapshot.columns.names):
         return BatchRows(output.batch_id, output.ranges[0].topic_partition if output.ranges else ("", 0))
@@ -223,7 +223,7 @@ class Removal:
 
 
 class _Found(NamedTuple):
-    """What there is in a file.
+    """The contents of a file.
 
     :param removed: the positions of rows that are removed
     """
@@ -249,8 +249,8 @@ class Search:
     def find(self, snapshot: RowSource) -> Removal:
         """Return the files with rows that are removed.
 
-        Where others remove files of the version meanwhile, this is about the table as it is now. A commit that goes on
-        from `snapshot` fails then.
+        If other writers remove files of the version meanwhile, the current version is searched; then a commit based on
+        `snapshot` fails.
 
         :raises FileNotFoundError: files of the current version are missing
         :raises TargetError: nothing may be removed from the table

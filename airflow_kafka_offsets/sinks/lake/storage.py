@@ -1,5 +1,5 @@
-"""What an Airflow connection of an object store means: options by the names of the Rust library `object_store`, from
-which those of pyiceberg follow.
+"""Convert an Airflow connection of an object store to options of the Rust library `object_store`, and these to
+pyiceberg properties.
 
 * Type `aws`: login and password are the keys; `region_name`, `endpoint_url` and `aws_session_token` in the extra.
   Without keys, the environment of the process has them, or the machine.

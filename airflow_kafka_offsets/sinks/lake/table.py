@@ -89,10 +89,10 @@ class LakeTable(Table):
         return TargetColumns(self.sink.name, tuple(names), required, may_grow and columns is not None)
 
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
-        """Raise if the state tables do not know the last publication of the group, or the table was set back behind it.
+        """Raise if the state tables lack the last publication of the group, or the table was rolled back to before it.
 
-        :raises OlderLedgerError: the state tables do not know it
-        :raises TargetError: the table was set back
+        :raises OlderLedgerError: the state tables lack it
+        :raises TargetError: the table was rolled back
         """
         snapshot = self.snapshot(conn)
         if snapshot is None:

@@ -1,4 +1,4 @@
-"""Plain Parquet files while batches are published, removed and verified. The name of a file says its batch."""
+"""Publish, remove and verify batches in plain Parquet files. The name of a file has its batch id."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _NAME = re.compile(r"(?:[^/]+=[^/]*/)*(\d+)(-[0-9a-f]{8})?-\d+\.parquet")
 
 @dataclass(frozen=True)
 class ParquetTable(Table):
-    """Plain Parquet files; see `Table`. Publishing a batch makes its files those that were staged, however often it is
-    repeated: no attempt has to know whether a batch is published.
+    """Plain Parquet files; see `Table`. Publishing a batch is idempotent: it replaces the batch's files with the staged
+    ones, so no attempt has to know whether the batch is published.
 
     :param sink: with the options of its object store
     """

@@ -1,4 +1,4 @@
-"""Values that a database would change without an error or a warning: their records are refused before they are sent."""
+"""Check for values that a database would change without an error or a warning: their records are refused."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The rows of a table by where they are from: read for `verify`, and deleted where their offsets are loaded again.
+"""The rows of a table by origin: read for `verify`, and deleted if their offsets are loaded again.
 
-Reads are grouped queries, whatever the table's size, and offset by offset where Kafka is read too.
+Reads are grouped queries, whatever the table's size, and offset by offset if Kafka is read too.
 """
 
 from __future__ import annotations

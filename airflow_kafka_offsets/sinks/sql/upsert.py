@@ -1,5 +1,5 @@
-"""Inserts rows, and replaces rows of the same keys: through a temporary table, in the transaction of the commit. What
-that needs of the key, of the rows, and of the table is checked before Spark starts, and again in the commit.
+"""Insert rows, and replace rows of the same keys: through a temporary table, in the transaction of the commit. The key,
+the rows and the table are checked before Spark starts, and again in the commit.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def upsert_rows(
     key: Sequence[str],
     append: Callable[[Connection, sa.Table, pa.Schema, StagedRows], int],
 ) -> int:
-    """Insert the newest row of each key, or replace the row that is there by it, unless that is newer.
+    """Insert the newest row of each key, or replace the stored row, unless that is newer.
 
     :param append: the fastest way into a table; into the temporary one here
     :return: how many rows were inserted or replaced
@@ -257,8 +257,8 @@ class Upsert:
 class MySqlUpsert(Upsert):
     """The statements of one upsert on MySQL and MariaDB.
 
-    `ON DUPLICATE KEY UPDATE` takes any unique index for the key, and does not tell rows that it inserts from rows that
-    it leaves. So rows are replaced by one statement and inserted by another.
+    `ON DUPLICATE KEY UPDATE` uses any unique index as the key, and does not distinguish inserted from unchanged rows.
+    So one statement replaces rows, and another inserts them.
 
     Temporary tables are created and dropped without an implicit COMMIT. They last until the session ends, which may be
     in a pool.
@@ -383,7 +383,7 @@ def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
 
 
 def _lacking_right(conn: Connection) -> str | None:
-    """Return the right to create temporary tables, as GRANT names it; None where the user has it."""
+    """Return the privilege to create temporary tables, as in GRANT; None if the user has it."""
     database = without_placeholders(conn.dialect).identifier_preparer.quote(conn.engine.url.database or "")
     if conn.dialect.name == "postgresql":
         query = sa.select(sa.func.has_database_privilege(sa.func.current_database(), "TEMPORARY"))
