@@ -60,7 +60,7 @@ def refuse_literal_secrets(conf: object) -> None:
         if _is_secret(str(name)) and isinstance(value, str) and "{{" not in value:
             raise ConfigurationError(
                 f"Spark.conf[{name!r}] holds a secret, which every user who may see the DAG could read. Take it from "
-                f"a connection, as in '{{ conn.lake.password }}': it then reaches Spark over a private socket"
+                "a connection, as in '{{ conn.lake.password }}': it then reaches Spark over a private socket"
             )
 
 

@@ -95,7 +95,7 @@ class TestRights:
     def test_a_role_has_to_be_named(self, cli: CommandLine) -> None:
         done = cli("init", "--conn-id", "warehouse", "--grant-moves")
         assert done.status == 2
-        assert "name a role" in done.stderr
+        assert "the name of a role" in done.stderr
 
     def test_a_database_that_is_read_only_is_told(self, cli: CommandLine, postgres_engine: Engine) -> None:
         with postgres_engine.begin() as conn:

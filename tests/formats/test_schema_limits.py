@@ -294,7 +294,7 @@ def test_references_that_cannot_be_used_make_records_bad_and_no_other(server: Fa
     assert (rows.num_rows, [record.row for record in bad]) == (1, [0])
     assert "lead back" in bad[0].reason
     server.register("orders-value", SCHEMAS[kind], [reference("a")], kind=kind)
-    with pytest.raises(ConfigurationError, match=r"Version 3 of subject 'orders-value' is no .* lead back"):
+    with pytest.raises(ConfigurationError, match=r"Version 3 of subject 'orders-value' is not a usable .* lead back"):
         FORMATS[kind].prepared(["orders"], "value", {"r": server.config})
 
 
@@ -368,7 +368,7 @@ class TestUnknownIds:
         assert (raised.value.topic, raised.value.partition) == ("orders", 3)
         assert raised.value.offset == FIRST_OFFSET + 100 * STEP
         assert not raised.value.retriable
-        for words in ("schema 1100: 100 other ids", "restored from a backup", "somebody writes records"):
+        for words in ("schema 1100: 100 other schema ids", "restored from a backup", "a producer writes ids"):
             assert words in raised.value.reason
         assert len(server.requests) == 100
 

@@ -247,7 +247,7 @@ def test_a_format_without_schemas_cannot_know_new_fields(
     loader: Loader, orders: Orders, on_new_field: OnNewField
 ) -> None:
     with pytest.raises(
-        ConfigurationError, match=r"needs a format whose records have schemas, such as Avro\(…\): what Json"
+        ConfigurationError, match=r"needs a format whose records have schemas, such as Avro\(…\): a field that Json"
     ):
         loader(orders.topic, value_format=Json("id BIGINT"), extra_columns=ExtraColumns(on_new_field=on_new_field))
 

@@ -160,7 +160,7 @@ class TestOpenBatch:
         before = loaded.dump()
 
         assert preview.open_batch == batch.batch_id
-        with pytest.raises(OpenBatchError, match=f"has the open batch {batch.batch_id}: it starts"):
+        with pytest.raises(OpenBatchError, match=f"has the open batch {batch.batch_id}, which starts"):
             loaded.execute(preview)
         assert loaded.dump() == before
 

@@ -252,7 +252,10 @@ def test_a_crash_and_a_retry_write_once(kafka: Kafka, inline_loader: Loader, nam
             "committed in one transaction; got conn_id='one', 'two'",
         ),
         (lambda: [ORDERS, ExternalArchive("far", path="far.db")], "'elsewhere://far' cannot be one of several sinks"),
-        (lambda: [ORDERS, Branch(SqlTable("large"), "package.function")], "a DataFrame transform reads them by itself"),  # type: ignore[arg-type]
+        (
+            lambda: [ORDERS, Branch(SqlTable("large"), "package.function")],
+            "a DataFrame transform reads them separately",
+        ),  # type: ignore[arg-type]
     ],
 )
 def test_sinks_that_cannot_be_written_together_are_named(made: Function[[], Any], message: str) -> None:
