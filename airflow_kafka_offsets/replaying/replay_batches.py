@@ -1,8 +1,8 @@
 """Batches of replays in the state tables: planned all at once, taken over by later tries, planned again where records
 expired.
 
-A replay claims single batches, and not the group, which its loads go on with. Refused are those that would duplicate
-records in their target: records that are there, or that a load will write.
+A replay claims single batches, not the group, whose loads continue. It is refused if it would duplicate records: those
+that the target has, or that a load will write.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from airflow_kafka_offsets.sinks.target_names import TargetNames
 
 
 def refuse_double(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
-    """Check that no record will be duplicated in the target, neither by earlier loads nor by what the group will load.
+    """Check that no record will be duplicated in the target, by earlier or later loads of the group.
 
     :raises DoubleLoadError: a record would be
-    :raises ConfigurationError: the rows that are to be replaced are in another table, or there are none yet
+    :raises ConfigurationError: the rows to replace are in another table, or there are none yet
     """
     group_id, target = replay.group_id, replay.target
     if not loads_into(conn, tables, group_id, target):
@@ -110,9 +110,9 @@ def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges
 
 
 def refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
-    """Check that a run appends no offset twice, in another mapped task instance or after it was cleared.
+    """Check that a run appends no offset twice, in another mapped task instance or after a clear.
 
-    :raises DoubleLoadError: it would
+    :raises DoubleLoadError: an offset would be appended twice
     """
     if replay.replace or replay.upsert:
         return
@@ -152,8 +152,8 @@ class Replay:
     """A replay, as a task instance asks for it.
 
     :param scenario: the bounds that the user gave, as text: tries with the same text carry on with the same batches
-    :param span: of time, if only the records within it are taken and replaced
-    :param replace: remove what batches of the group wrote of the offsets, in the same transaction
+    :param span: the span of time to which loaded and replaced records are limited, if any
+    :param replace: remove the output of the group's batches for the offsets, in the same transaction
     :param upsert: whether the sink identifies a row by a key, so that loading it again does not duplicate it
     :param reason: for the history
     :param who: for the history
@@ -174,17 +174,17 @@ class Replay:
         return self.recipe.target_table
 
     def record(self, ledger: Ledger, plans: Sequence[Plan] = (), *, cluster_id: str) -> list[ReplayBatch]:
-        """Take over the batches that an earlier try of the same task instance planned for the same replay, or else
-        write all of them ahead of its work.
+        """Take over the batches that an earlier try of the same task instance planned for the same replay, or store all
+        planned batches.
 
         Open batches of other replays of the task instance are abandoned. Parts of this replay that were abandoned
         meanwhile are planned again. The group's row is locked, and not claimed: a running load continues.
 
-        :param plans: of the batches; empty only takes over
+        :param plans: the plans of the batches; empty only takes over
         :return: all batches of the replay; none where no try has planned it
         :raises ClusterChangedError: the group belongs to another cluster
         :raises DoubleLoadError: records would be duplicated
-        :raises ConfigurationError: there is nothing to replace
+        :raises ConfigurationError: no rows can be replaced
         :raises OpenBatchError: another replay of the task instance may have replaced rows already
         """
         tables = ledger.tables
@@ -254,7 +254,7 @@ class ReplayClaim(BatchClaim):
         return self.transact(work)
 
     def fenced(self, conn: Connection) -> FencedError:
-        """Return the error that says which try has the batch now."""
+        """Return the error that names the current owner of the batch."""
         batches = self.ledger.tables.offset_batches.c
         row = conn.execute(
             sa.select(batches.epoch, batches.try_number).where(batches.batch_id == self.batch.batch_id)
@@ -268,7 +268,7 @@ class ReplayClaim(BatchClaim):
 
 
 class ReplayedBatch(NamedTuple):
-    """A committed batch of a replay, and what it did."""
+    """A committed batch of a replay, and its results."""
 
     batch: Batch
     result: LoadResult
@@ -281,7 +281,7 @@ ReplayBatch = ReplayClaim | ReplayedBatch
 def missing_parts(planned: Iterable[Batch], abandoned: Iterable[Batch]) -> list[Batch]:
     """Return the abandoned parts whose offsets no other part has.
 
-    A part that was planned again, without expired records, is among the abandoned ones, and so may its successor be.
+    A part that was planned again without expired records is abandoned, and its successor may be abandoned, too.
 
     :param planned: the parts that are open or committed
     :param abandoned: in the order of their ids
@@ -349,7 +349,7 @@ def _take_over(conn: Connection, ledger: Ledger, replay: Replay, generation: int
 
 
 def _refuse_published(conn: Connection, tables: Tables, others: sa.ColumnElement[bool]) -> None:
-    """Raise if one of several batches may have been published, with a removal that could not be taken back."""
+    """Raise if one of several batches may have been published, with a removal that cannot be undone."""
     batches = tables.offset_batches.c
     found = sa.select(batches.batch_id, batches.scenario).where(others, may_have_replaced(tables))
     row = conn.execute(found.order_by(batches.batch_id).limit(1)).one_or_none()

@@ -51,11 +51,10 @@ def _fault(field: pa.Field, table: pa.Schema, *, is_missing: bool) -> str | None
 
 
 def match_new(name: str, table: pa.Schema, columns: pa.Schema) -> None:
-    """Check that the columns which a table lacks have names of their own, also for engines to which upper and lower
-    case are the same.
+    """Check that the columns which a table lacks have unique names, also in engines that ignore case.
 
-    :param table: its columns; none where it is created
-    :raises TargetError: they have not
+    :param table: its columns; none if it is created
+    :raises TargetError: names are not unique
     """
     known = {column.lower(): column for column in table.names}
     for field in lacking(table, columns):
@@ -67,15 +66,14 @@ def match_new(name: str, table: pa.Schema, columns: pa.Schema) -> None:
 
 
 def lacking(table: pa.Schema, columns: pa.Schema) -> list[pa.Field]:
-    """Return the columns of rows that a table lacks. Columns that this package adds to rows are left out instead."""
+    """Return the columns of rows that a table lacks, except those that this package adds to rows."""
     return [field for field in columns if field.name not in table.names and not is_added(field.name)]
 
 
 def required_columns(name: str, table: pa.Schema, required: Sequence[str], key: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns that may not be null: where rows are replaced by a key, also its own, and those that name the
-    record.
+    """Return the columns that may not be null; with an upsert key, also its columns and the origin columns.
 
-    :raises TargetError: the table lacks one of these, or values of the key cannot be compared exactly
+    :raises TargetError: the table lacks such a column, or values of the key cannot be compared exactly
     """
     needed = [*key, *(RECORD if key else ())]
     if missing := [column for column in needed if column not in table.names]:
@@ -96,10 +94,10 @@ def _is_exact(kind: pa.DataType) -> bool:
 
 
 def check_parameters(sink: DirectorySink) -> pa.Schema | None:
-    """Check the parameters of a sink that need no table.
+    """Check the parameters of a sink, without its table.
 
     :return: the declared columns
-    :raises ConfigurationError: one is wrong
+    :raises ConfigurationError: a parameter is wrong
     """
     if not sink.uri or (is_local(sink.uri) and not local_path(sink.uri).startswith("/")):
         raise ConfigurationError(f"{type(sink).__name__} needs an absolute path or a URI; got uri={sink.uri!r}")
@@ -122,8 +120,8 @@ def check_parameters(sink: DirectorySink) -> pa.Schema | None:
 def created_columns(sink: DirectorySink, columns: pa.Schema) -> pa.Schema:
     """Return the columns of a table that is created.
 
-    :param columns: of the rows, or as they were declared
-    :raises ConfigurationError: `partition_by` or `sort_by` names no column, or one that cannot be one
+    :param columns: the columns of the rows, or the declared ones
+    :raises ConfigurationError: `partition_by` or `sort_by` names a missing or unsuitable column
     """
     schema = pa.schema([*columns, pa.field(BATCH_ID, pa.int64())])
     for parameter, names in (("partition_by", sink.partition_by), ("sort_by", sink.sort_by)):
@@ -142,7 +140,7 @@ def created_columns(sink: DirectorySink, columns: pa.Schema) -> pa.Schema:
 
 
 def check_partitions(name: str, columns: pa.Schema, found: Sequence[str], wanted: Sequence[str]) -> None:
-    """Check that a table has the partition columns that were asked for, and that this package can write them.
+    """Check that a table has the partition columns of the sink, and that this package can write them.
 
     :raises TargetError: it has others
     """

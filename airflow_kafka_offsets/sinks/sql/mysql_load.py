@@ -1,4 +1,4 @@
-"""Writes rows into MySQL and MariaDB: by LOAD DATA LOCAL where the server allows it, else by INSERT with many rows,
+"""Write rows into MySQL and MariaDB: by LOAD DATA LOCAL where the server allows it, else by INSERT with many rows,
 always in the transaction of the commit.
 
 LOCAL implies IGNORE: the server changes values that do not fit, skips rows with an existing key, and warns. A chunk
@@ -54,7 +54,7 @@ def load_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: Stage
 
     :return: the number that the server reports
     :raises RecordError: the database refuses a row, which is not to be a dead letter; names the record
-    :raises TargetError: it refuses the statement: the table is not what it was a moment ago, for example
+    :raises TargetError: the database refuses the statement: the table was altered, for example
     """
     driver: Any = conn.connection.dbapi_connection
     local_infile, packet = conn.exec_driver_sql("SELECT @@GLOBAL.local_infile, @@SESSION.max_allowed_packet").one()
