@@ -267,7 +267,7 @@ def test_the_target_decides_the_columns(loader: Loader, orders: Orders) -> None:
 
 def test_a_target_that_is_to_decide_the_columns_has_to_exist(loader: Loader, orders: Orders) -> None:
     of_target = Avro(registry_conn_id="registry", columns_from="target")
-    with pytest.raises(ConfigurationError, match="those of 'elsewhere', which does not exist: create it"):
+    with pytest.raises(ConfigurationError, match="the columns of 'elsewhere', which does not exist: create it"):
         loader(orders.topic, value_format=of_target, sink=SqlTable("elsewhere"), group_id="other")
     with loader.engine.begin() as conn:
         conn.execute(sa.text("CREATE TABLE elsewhere (other INT)"))
