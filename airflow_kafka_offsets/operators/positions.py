@@ -53,7 +53,7 @@ class KafkaRewindOperator(GroupOperator):
     :param conn_id: connection of the database that holds the positions (templated)
     :param preview_only: only preview (a dry run); text such as `{{ params.preview_only }}` is read as true or false
         (templated)
-    :param reason: a note for the history (templated)
+    :param reason: why the positions move, for the history (templated)
     :param replace: the group's target: its rows of the offsets that will be read again, and their dead letters, are
         deleted in the same transaction; also where a position stays, and an earlier rewind left rows after it
         (templated)
