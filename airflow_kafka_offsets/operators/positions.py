@@ -212,7 +212,7 @@ class KafkaVerifyOperator(GroupOperator):
         or with an `upsert_key`, its rows are not checked, and `output_checked` of the result is false (templated)
     :param kafka_conn_id: connection of the Kafka provider, to read all records that Kafka still has, and look up each
         in the target; None reads the database only (templated)
-    :param isolation_level: the isolation level of the loads
+    :param isolation_level: the isolation level of the group's loads, for reading records again
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
     """
 
