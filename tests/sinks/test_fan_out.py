@@ -253,9 +253,9 @@ def test_a_crash_and_a_retry_write_once(kafka: Kafka, inline_loader: Loader, nam
         ),
         (lambda: [ORDERS, ExternalArchive("far", path="far.db")], "'elsewhere://far' cannot be one of several sinks"),
         (
-            lambda: [ORDERS, Branch(SqlTable("large"), "package.function")],
+            lambda: [ORDERS, Branch(SqlTable("large"), "package.function")],  # type: ignore[arg-type]
             "a DataFrame transform reads them separately",
-        ),  # type: ignore[arg-type]
+        ),
     ],
 )
 def test_sinks_that_cannot_be_written_together_are_named(made: Function[[], Any], message: str) -> None:
