@@ -2,33 +2,33 @@
 
 * `KafkaOffsetsError`
 
-  * `ConfigurationError`: a parameter, a connection or the machine is not as it must be
+  * `ConfigurationError`: a parameter, a connection or the machine is wrong
   * `KafkaUnavailableError` (retriable): the cluster, or a partition's leader, cannot be reached
   * `RegistryUnavailableError` (retriable): a schema registry does not answer
   * `UnknownTopicError`: the cluster has no such topic or partition, or this user may not describe it
-  * `PlanningError`: the stored positions and the log do not fit together
+  * `PlanningError`: the stored positions do not match the log
 
     * `NoPositionError`: a topic has no stored position, and `start` does not provide one
     * `DataLossError`: records between the position and the beginning offset are gone
-    * `TopicRecreatedError`: the topic was deleted and created again
+    * `TopicRecreatedError`: the topic was recreated
     * `LogTruncatedError`: the log was truncated before the position
     * `ClusterChangedError`: the positions belong to another cluster
     * `DoubleLoadError`: records would be loaded into the target twice, by a replay and by a load
 
   * `StagingError` (retriable): the Spark application did not stage the batch
 
-    * `StagedFileError` (retriable): a staged file is missing, or not as it was written
+    * `StagedFileError` (retriable): a staged file is missing or damaged
     * `WorkerCrashError` (retriable): a Python process of Spark ended while it staged the batch
 
   * `ReadError` (retriable): a range could not be read to its end
   * `RecordError`: a record cannot be decoded, or its row cannot be written; names topic, partition and offset
-  * `NewFieldError`: records have fields that are no columns, and `on_new_field` is "fail"
+  * `NewFieldError`: records have fields without a column, and `on_new_field` is "fail"
 
-    * `NewSchemaError` (retriable): the same with "add", of a schema that was not known when the columns were planned
+    * `NewSchemaError` (retriable): the same with "add", and the schema was not known when the load was planned
 
   * `DeadLetterError`: a batch has more bad or refused records than `DeadLetters.limit` allows
-  * `TransformError`: the user's transform raised, or returned something that cannot be used
-  * `FunctionError`: a function of `Callable` raised, ended its transaction, or returned something that cannot be used
+  * `TransformError`: the user's transform raised, or returned an unusable value
+  * `FunctionError`: a function of `FunctionSink` raised, ended its transaction, or returned an unusable value
   * `TargetError`: the target table does not fit the data
   * `LedgerError`: the state tables do not allow the change
 
@@ -36,14 +36,14 @@
     * `DatabaseUnavailableError` (retriable): the database is full, closed the connection, or was too slow
     * `GroupBusyError` (retriable): another run holds the group's lease
     * `ForeignBatchError`: the group belongs to a load of other topics, or into another table
-    * `OpenBatchError`: an open batch starts at the positions to be moved
+    * `OpenBatchError`: an open batch starts at the positions to move
     * `RewindConflictError`: positions have moved since the preview of a rewind, or since the rewind to undo
     * `PositionsMovedError` (retriable): the positions moved while a batch was planned from them
     * `FencedError`: a later attempt took over the group; this one can never commit
     * `PositionConflictError`: a stored position is not where the batch starts
     * `BatchClosedError`: the batch was committed or abandoned meanwhile; this attempt can never commit it
-    * `OlderLedgerError`: the target has rows of batches that the state tables do not have
-    * `CommitUnknownError` (retriable): the connection broke at COMMIT, and the ledger could not be read
+    * `OlderLedgerError`: the target has rows of batches that are missing in the state tables
+    * `CommitUnknownError` (retriable): the connection broke at COMMIT, and the state tables could not be read
 
   * `MirrorError`: a consumer group in Kafka does not show the stored positions
   * `VerificationError`: positions, history, target and dead letters do not prove that every record was loaded exactly
@@ -60,7 +60,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A fact that contradicts that every record was loaded exactly once.
+    """A finding that contradicts exactly-once loading.
 
     :param words: what is wrong, where, and what it means
     :param offset: the first offset concerned
@@ -80,7 +80,7 @@ class KafkaOffsetsError(Exception):
 
 
 class ConfigurationError(KafkaOffsetsError):
-    """A parameter, a connection or the machine is not as it must be; the message says what to change."""
+    """A parameter, a connection or the machine is wrong; the message says what to change."""
 
 
 class KafkaUnavailableError(KafkaOffsetsError):
@@ -92,7 +92,7 @@ class KafkaUnavailableError(KafkaOffsetsError):
 
 
 class RegistryUnavailableError(KafkaOffsetsError):
-    """A schema registry could not be reached, or failed; nothing is known of the records."""
+    """A schema registry could not be reached, or failed; the records could not be checked."""
 
     retriable = True
 
@@ -102,7 +102,7 @@ class UnknownTopicError(KafkaOffsetsError):
 
 
 class PlanningError(KafkaOffsetsError):
-    """The stored positions and the log do not fit together."""
+    """The stored positions do not match the log."""
 
 
 class NoPositionError(PlanningError):
@@ -138,11 +138,11 @@ class StagingError(KafkaOffsetsError):
 
 
 class StagedFileError(StagingError):
-    """A staged file is missing, cannot be read, or is not as it was written."""
+    """A staged file is missing, unreadable or damaged."""
 
 
 class WorkerCrashError(StagingError):
-    """A Python process of Spark ended while it staged the batch, and not for a record that it decoded."""
+    """A Python process of Spark ended while it staged the batch, and no record that it decoded was the cause."""
 
 
 class ReadError(KafkaOffsetsError):
@@ -177,11 +177,11 @@ class RecordError(KafkaOffsetsError):
 
 
 class NewFieldError(KafkaOffsetsError):
-    """Records have fields that are no columns, and the user chose not to leave fields out."""
+    """Records have fields without a column, and `on_new_field` is not "ignore"."""
 
 
 class NewSchemaError(NewFieldError):
-    """Records have fields that would be columns if their schema had been known when the load was planned."""
+    """Records have fields without a column, because their schema was not known when the load was planned."""
 
     retriable = True
 
@@ -191,16 +191,15 @@ class DeadLetterError(KafkaOffsetsError):
 
 
 class TransformError(KafkaOffsetsError):
-    """The user's transform raised, or returned something that cannot be used. The message has the user's own frames of
-    the traceback.
+    """The user's transform raised, or returned an unusable value. The message has the frames of the traceback that are
+    in the user's code.
     """
 
 
 class FunctionError(KafkaOffsetsError):
-    """A function of `Callable` cannot be imported, raised, ended its transaction, or returned something that cannot be
-    used.
+    """A function of `FunctionSink` cannot be imported, raised, ended its transaction, or returned an unusable value.
 
-    The message has the user's own frames of the traceback.
+    The message has the frames of the traceback that are in the user's code.
     """
 
 
@@ -215,8 +214,8 @@ class LedgerError(KafkaOffsetsError):
 class DatabaseBusyError(LedgerError):
     """Other writers blocked the database for longer than the limit.
 
-    Either one of them locks the whole database (SQLite), or the transaction was rolled back again and again for a
-    deadlock or a serialization failure.
+    Either a writer locks the whole database (SQLite), or the database rolled the transaction back several times because
+    of a deadlock or a serialization failure.
     """
 
     retriable = True
@@ -239,8 +238,8 @@ class GroupBusyError(LedgerError):
 
 
 class OpenBatchError(LedgerError):
-    """An open batch starts at the positions to be moved, or may be in the target already; or the batch to abandon is
-    not open.
+    """An open batch starts at the positions to move, or may be in the target already; or the batch to abandon is not
+    open.
     """
 
 
@@ -267,17 +266,17 @@ class BatchClosedError(LedgerError):
 
 
 class OlderLedgerError(LedgerError):
-    """The target has rows of batches that the state tables do not have: these are older than the target."""
+    """The target has rows of batches that are missing in the state tables, as after a restore of an older backup."""
 
 
 class CommitUnknownError(LedgerError):
-    """The connection broke at COMMIT, and the ledger could not be read for the outcome."""
+    """The connection broke at COMMIT, and the state tables could not be read for the outcome."""
 
     retriable = True
 
 
 class MirrorError(KafkaOffsetsError):
-    """A consumer group in Kafka does not show the stored positions after they were mirrored; they stay stored."""
+    """A consumer group in Kafka does not show the mirrored positions; the stored ones are correct."""
 
 
 class VerificationError(KafkaOffsetsError):
@@ -286,8 +285,8 @@ class VerificationError(KafkaOffsetsError):
     `topic`, `partition`, `offset` and `batch_id` are those of the first violation; each may be None.
 
     :param group_id: the group that was verified
-    :param violations: at least one, and the first 1,000 if there are more; the message names the first
-    :param count: of all violations; None is the number of those
+    :param violations: the first 1,000, at least one; the message names the first
+    :param count: the number of all violations; None is the number in `violations`
     """
 
     def __init__(self, group_id: str, violations: tuple[Violation, ...], count: int | None = None) -> None:

@@ -42,20 +42,20 @@ def get_provider_info() -> dict[str, Any]:
 def _options() -> dict[str, dict[str, Any]]:
     return {
         "conn_ids": _option(
-            "Databases whose groups the web interface shows, besides those that tasks of DAGs name: ids of "
-            "connections, separated by commas, each with ?schema=, &prefix= and &kafka_conn_id= where the state "
-            "tables are not in the default schema, or the topics not in the cluster of kafka_default.",
+            "Databases whose groups the web interface shows, besides those of DAGs: connection ids, separated by "
+            "commas, each with ?schema=, &prefix= and &kafka_conn_id= where the state tables are not in the default "
+            "schema, or the topics not in the cluster of kafka_default.",
             example="warehouse,lake?schema=orders_team&kafka_conn_id=kafka_eu",
         ),
         "rewind_in_web_interface": _option(
-            "Whether positions can be moved in the web interface, by who may edit a DAG of their group. Without it, "
-            "that needs the command line or a task.",
+            "Whether users who may edit a DAG of a group can move its positions in the web interface. Otherwise only "
+            "the command line and tasks move positions.",
             type="boolean",
             default="True",
         ),
         "class_archives": _option(
-            "Where 'airflow kafka-offsets archive-classes' writes the classes of Spark, and loads find them: a "
-            "directory that only root and the user of the workers may write to. By default airflow-kafka-offsets in "
+            "The directory in which 'airflow kafka-offsets archive-classes' writes the classes of Spark, and loads "
+            "find them; only root and the user of the workers may write to it. By default airflow-kafka-offsets in "
             "the user's cache directory.",
             example="/opt/airflow/classes",
         ),

@@ -25,6 +25,6 @@ with DAG(
         sink=orders,
         on_bad_record=DeadLetters(limit=100),
     )
-    # Without Kafka: later batches replace rows, so that records cannot be looked for in the table.
+    # Without Kafka: later batches replace rows, so records cannot be looked up in the table.
     verify = KafkaVerifyOperator(task_id="verify", group_id="orders_into_mariadb", sink=orders)
     load >> verify

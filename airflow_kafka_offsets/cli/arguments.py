@@ -19,7 +19,7 @@ _COMMITTED_BY = "committed-by:"
 
 
 def option(flag: str, text: str, **settings: Any) -> Argument:
-    """Return an argument of a command; a default that is not empty is named in the help.
+    """Return an argument of a command; the help shows a default that is not empty.
 
     :param text: the help
     :param settings: as for `ArgumentParser.add_argument`
@@ -41,7 +41,7 @@ def choice(flag: str, text: str, *choices: str) -> Argument:
 def repeated(flag: str, text: str, fallback: str = "", **settings: Any) -> Argument:
     """Return an argument that may be given several times.
 
-    :param fallback: what it is if it is not given, for the help
+    :param fallback: its default, for the help
     """
     default = f" (default: {fallback})" if fallback else ""
     return option(flag, f"{text}; may be given several times{default}", action="append", **settings)
@@ -125,12 +125,12 @@ TABLE_SCHEMA = option("--table-schema", "the schema of that table (default: that
 UPSERT_KEY = repeated("--upsert-key", "a column of the load's upsert_key", metavar="COLUMN")
 
 TASK = (
-    option("--dag-id", "the DAG of the load: its task, as it is now, says the target of any kind, and the pipeline"),
+    option("--dag-id", "the DAG of the load: its task, as it is now, defines the target and the pipeline"),
     option("--task-id", "the task of the load, in that DAG"),
 )
 """The arguments that name a task of a DAG."""
 
-TABLE = option("--table", "the table that the group loads into, in place of a task of a DAG")
+TABLE = option("--table", "the table that the group loads into, instead of a task of a DAG")
 
 OF_TASK = "that of the task of --task-id, or else"
 
@@ -155,7 +155,7 @@ PIPELINE = (
 )
 """The arguments of commands that decode records and write their rows, in addition to the table."""
 
-MAX_RECORDS = option("--max-records", "the most offsets of a batch", type=positive)
+MAX_RECORDS = option("--max-records", "the maximum number of offsets in a batch", type=positive)
 
 ON_DATA_LOSS = choice(
     "--on-data-loss", "fail, or skip records that Kafka deleted before they were loaded", "fail", "skip"
@@ -187,8 +187,7 @@ LAG = (
 AUTHOR = (
     option(
         "--who",
-        "the author, for the history, which also has the users of the process and of the database (default: the "
-        "former)",
+        "the author, for the history, which also has the user of the database (default: the user of the process)",
     ),
     option("--reason", "why, for the history"),
 )
@@ -201,7 +200,7 @@ DEAD_LETTERS = (
         "only those of this class: value, key, header, size, crash, transform, target, dropped",
         metavar="CLASS",
     ),
-    option("--schema-id", "only those whose value has this id of a schema", type=positive),
+    option("--schema-id", "only those whose value has this schema id", type=positive),
     repeated("--offsets", "only these offsets of a partition, the end exclusive", metavar="TOPIC:PARTITION:START-END"),
 )
 """The arguments that choose dead letters."""

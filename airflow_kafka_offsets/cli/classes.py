@@ -28,8 +28,8 @@ def archive_classes(args: Namespace) -> None:
     for directory in filter(None, directories):
         if Path(directory).is_dir() and any(Path(directory).iterdir()):
             raise ConfigurationError(
-                f"{directory} has files. It is in the class path of Spark's driver, and Java archives no classes where "
-                "a directory in the class path has files"
+                f"{directory} has files. Spark's driver has it in its class path, where Java archives no classes "
+                "while a directory has files: empty it"
             )
     environment |= {"SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     for with_sql in (False, True):
@@ -39,6 +39,6 @@ def archive_classes(args: Namespace) -> None:
         sys.stdout.write(f"{archive.path}\n")
         if not archive.java_options():
             raise ConfigurationError(
-                f"Loads will not take {archive.path}: others than root and this user may write to it, or to a "
+                f"Loads will not use {archive.path}: users besides root and this one may write to it or to a "
                 "directory above it, or its path has spaces"
             )

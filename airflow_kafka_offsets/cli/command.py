@@ -69,7 +69,7 @@ def describe_error(error: Exception, connections: Connections) -> str | None:
     if isinstance(error, DBAPIError) and is_refused_login(error):
         return f"the database refuses the login: {database_message(error)}. Correct {connections.database}"
     if isinstance(error, DBAPIError):
-        return f"the database says: {database_message(error)}. {connections.doctor} shows what is missing"
+        return f"the database reports: {database_message(error)}. {connections.doctor} shows what is missing"
     if isinstance(error, SQLAlchemyError):
         return f"the database connection cannot be used ({type(error).__name__}): check {connections.database}"
     if isinstance(error, ImportError):

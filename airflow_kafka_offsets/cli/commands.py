@@ -1,4 +1,4 @@
-"""All commands, as they are declared: their arguments, examples and help, which `make reference` also writes into
+"""The declarations of all commands: arguments, examples and help, which `make reference` also writes into
 `docs/commands.md`.
 
 A new command is a function here, which imports and calls one in a module of this package. Airflow imports this module
@@ -16,8 +16,9 @@ from airflow_kafka_offsets.cli.entries import Group
 KAFKA_OFFSETS = Group(
     "kafka-offsets",
     "Offsets and batches of Kafka loads",
-    "Show, check and correct what loads of Kafka topics have stored in a database. Data goes to standard output, notes "
-    "to standard error. A failure is one line on standard error, and an exit code other than 0.",
+    "Show, check and correct the offsets and batches that loads of Kafka topics store in a database. Data goes to "
+    "standard output, notes to standard error. A failure is one line on standard error, and an exit code other than "
+    "0.",
 )
 
 
@@ -62,7 +63,7 @@ def lag(args: Namespace) -> None:
 @KAFKA_OFFSETS.command(
     ("history orders_loader --conn-id warehouse --limit 5", "history orders_loader --conn-id warehouse --batch 42"),
     *shared.GROUP,
-    option("--limit", "the most batches to show", type=positive, default=20),
+    option("--limit", "the maximum number of batches to show", type=positive, default=20),
     option("--batch", "the id of the batch to show in full", type=positive),
     shared.OUTPUT,
 )
@@ -86,8 +87,8 @@ def history(args: Namespace) -> None:
     *shared.OF_LAG,
     option("--until", "load up to the first record at or after this instant (ISO 8601)"),
     shared.MAX_RECORDS,
-    option("--max-bytes", "the most bytes of a batch, estimated", type=positive),
-    option("--slice-offsets", "the most offsets of a slice", type=positive, default=250_000),
+    option("--max-bytes", "the maximum size of a batch in bytes, estimated", type=positive),
+    option("--slice-offsets", "the maximum number of offsets in a slice", type=positive, default=250_000),
     switch("--lake-table", "the target is a lake table: a large batch has fewer, larger slices"),
     shared.ON_DATA_LOSS,
 )
@@ -95,8 +96,8 @@ def plan(args: Namespace) -> None:
     """Show what the next batch of a group would load.
 
     Show what a load would do next, and write nothing: for every partition the range, the number of offsets, an estimate
-    of the bytes, and the number of slices that Spark reads in parallel. If the group has an open batch, that comes
-    next. Pass the options of the load: they are not stored.
+    of the bytes, and the number of slices that Spark reads in parallel. An open batch of the group comes first. Pass
+    the options of the load: they are not stored.
     """
     from airflow_kafka_offsets.cli import lag
 
@@ -115,7 +116,7 @@ def plan(args: Namespace) -> None:
     shared.UPSERT_KEY,
     option(
         "--kafka-conn-id",
-        "the Airflow connection of Kafka, to compare record by record (default: read the target and the database only)",
+        "the Airflow connection of Kafka, to compare record by record (default: read only the target and the database)",
     ),
     shared.ISOLATION_LEVEL_OF_TASK,
     shared.OUTPUT,
@@ -123,10 +124,10 @@ def plan(args: Namespace) -> None:
 def verify(args: Namespace) -> None:
     """Prove that a group loaded every record exactly once.
 
-    Prove that the history of a group has no hole and no overlap, and that its target holds each record up to the
-    positions exactly once. With --kafka-conn-id, read all records that Kafka still has again, and look for each. If
-    something is wrong, print the first 1,000 violations, each with the number of all, and exit with 1. With
-    --upsert-key, rows are not proved: later ones replace earlier ones.
+    Prove that the history of a group has no missing and no overlapping offsets, and that its target holds each record
+    before the positions exactly once. With --kafka-conn-id, read all records that Kafka still has, and look up each in
+    the target. If something is wrong, print the first 1,000 violations, each with the total number, and exit with 1.
+    With --upsert-key, rows are not proved: later ones replace earlier ones.
     """
     from airflow_kafka_offsets.cli import target
 
@@ -158,8 +159,8 @@ def export(args: Namespace) -> None:
 def doctor(args: Namespace) -> None:
     """Check that loads can run here.
 
-    Check versions, the database, the rights in it and the target, Kafka and its ACLs, Spark and Java, and say how to
-    mend each fault. Changes nothing. Exits with 1 if a check failed.
+    Check versions, the database and its privileges, the target, Kafka and its ACLs, Spark and Java, and show how to fix
+    each problem. Changes nothing. Exits with 1 if a check failed.
     """
     from airflow_kafka_offsets.cli import doctor
 
@@ -170,15 +171,15 @@ def doctor(args: Namespace) -> None:
     "init --conn-id warehouse --show-sql --grant-to loader",
     *shared.DATABASE,
     switch("--show-sql", "print the statements instead of running them"),
-    option("--grant-to", "grant this role what loads need on the state tables", metavar="ROLE"),
-    switch("--grant-moves", "grant the role also what rewinds need, and replays that replace rows"),
+    option("--grant-to", "grant this role the privileges on the state tables that loads need", metavar="ROLE"),
+    switch("--grant-moves", "also grant the role the privileges for rewinds, and for replays that replace rows"),
 )
 def init(args: Namespace) -> None:
     """Create or upgrade the state tables.
 
     Create the tables that hold offsets and batch history, or upgrade those of an earlier schema version. Safe to run
     again. With --show-sql, print the statements for this database instead, for a user who may run DDL. With --grant-to,
-    also those that grant a role what it needs on the state tables for loads, and no more.
+    also those that grant a role the privileges on the state tables that loads need.
     """
     from airflow_kafka_offsets.cli import state
 
@@ -201,12 +202,12 @@ def init(args: Namespace) -> None:
     option(
         "--to-datetime", "to the first record at or after an instant, ISO 8601; no zone means UTC", metavar="INSTANT"
     ),
-    option("--by-duration", "to the first record of the last so much time, ISO 8601: P1DT12H", metavar="DURATION"),
+    option("--by-duration", "back from now by a duration, ISO 8601: P1DT12H", metavar="DURATION"),
     option("--from-file", "to the offsets of a CSV file, topic,partition,offset (-: stdin)", metavar="FILE"),
     option("--to-batch", "to the state before a batch of the history", metavar="BATCH"),
     option("--to-group", "to the positions of another group in the state tables", metavar="GROUP"),
     switch("--undo", "undo the last rewind"),
-    option("--preview", "execute a preview that was saved with --output json (-: stdin)", metavar="FILE"),
+    option("--preview", "execute a preview saved with --output json (-: stdin)", metavar="FILE"),
     switch("--new-group", "allow a group that is not in the state tables yet"),
 )
 def rewind(args: Namespace) -> None:
@@ -289,12 +290,12 @@ def mirror(args: Namespace) -> None:
     repeated("--offsets", "offsets of a partition, the end exclusive", metavar="TOPIC:PARTITION:START-END"),
     option("--since", "from the first record at or after this instant, ISO 8601", metavar="INSTANT"),
     option("--until", "up to the first record at or after this instant", metavar="INSTANT"),
-    switch("--all-records", "read on to the end of the log, and take exactly the records of the span of time"),
+    switch("--all-records", "read up to the end of the log, and load exactly the records of the span of time"),
     option("--batch", "the range of this batch of the group's history", type=positive),
     *shared.TASK,
     shared.TABLE,
     *shared.PIPELINE,
-    switch("--replace", "remove what was loaded of the range, in the same transaction"),
+    switch("--replace", "remove the earlier rows of the range in the same transaction"),
     shared.MAX_RECORDS,
     shared.ON_DATA_LOSS,
     option(
@@ -307,11 +308,11 @@ def mirror(args: Namespace) -> None:
     shared.OUTPUT,
 )
 def replay(args: Namespace) -> None:
-    """Load a range of offsets or of time again, while loads of the group go on.
+    """Load a range of offsets or a span of time again, while loads of the group continue.
 
-    Load a range of offsets, a range of time, or that of a batch of the history, through Spark into a table, or into the
-    target of a task of a DAG. The positions are neither read nor moved, and loads of the group continue. Into the
-    group's own table it needs --replace, which removes what was loaded of the range in the same transaction, or
+    Load a range of offsets, a span of time, or the range of a batch in the history into a table, or into the target of
+    a task of a DAG, with Spark. The positions are neither read nor moved, and loads of the group continue. Into the
+    group's own table, a replay needs --replace, which removes the earlier rows of the range in the same transaction, or
     --upsert-key.
     """
     from airflow_kafka_offsets.cli import target
@@ -321,11 +322,11 @@ def replay(args: Namespace) -> None:
 
 @KAFKA_OFFSETS.command("archive-classes")
 def archive_classes(args: Namespace) -> None:
-    """Write an archive of Spark's classes, from which loads start sooner.
+    """Write class data sharing archives, with which Spark starts faster.
 
-    Start Spark twice, and have Java write the classes that loads need into archives, 65 and 155 MB, in the directory of
-    the option class_archives in section kafka_offsets, or in the user's cache directory. The drivers of loads find them
-    there, and start a second or two sooner. Run it once on each worker, or when its image is built, and again after an
+    Start Spark twice, and let Java write the classes that loads need into archives of 65 and 155 MB, in the directory
+    of the option class_archives in section kafka_offsets, or in the user's cache directory. The drivers of loads use
+    them, and start a second or two faster. Run it once on each worker, or when its image is built, and again after an
     upgrade of Java or Spark.
     """
     from airflow_kafka_offsets.cli import classes
@@ -335,9 +336,9 @@ def archive_classes(args: Namespace) -> None:
 
 DEAD_LETTERS = KAFKA_OFFSETS.group(
     "dead-letters",
-    "Look at dead letters, put them through the pipeline again, or drop them",
-    "Records that a load dead-lettered (on_bad_record=DeadLetters()): look at them, correct them, put them through the "
-    "pipeline as it is now, or drop what they hold.",
+    "Show, replay or drop dead letters",
+    "Records that a load dead-lettered (on_bad_record=DeadLetters()): show them, correct them, replay them through "
+    "the current pipeline, or drop their contents.",
 )
 
 
@@ -345,9 +346,9 @@ DEAD_LETTERS = KAFKA_OFFSETS.group(
 def list_letters(args: Namespace) -> None:
     """Count dead letters by batch, partition and error class.
 
-    Count the dead letters of a group by batch, partition and error class: value, key or header for the part that does
-    not decode, size of a record that was too large to be kept, target where the target refuses the row, dropped where
-    the contents were deleted.
+    Count the dead letters of a group by batch, partition and error class: value, key or header is the part that cannot
+    be decoded; size, a record that was too large to be kept; crash, one that ended the process; transform, one that the
+    transform failed for; target, one whose row the target refuses; dropped, one whose contents were deleted.
     """
     from airflow_kafka_offsets.cli import dead_letters
 
@@ -357,7 +358,7 @@ def list_letters(args: Namespace) -> None:
 @DEAD_LETTERS.command(
     "show orders_loader --conn-id warehouse --error-class value --output json",
     *shared.DEAD_LETTERS,
-    option("--limit", "the most of them", type=positive, default=100),
+    option("--limit", "the maximum number to show", type=positive, default=100),
     shared.OUTPUT,
 )
 def show_letters(args: Namespace) -> None:
@@ -386,11 +387,11 @@ def show_letters(args: Namespace) -> None:
     shared.OUTPUT,
 )
 def replay_letters(args: Namespace) -> None:
-    """Put dead letters through the pipeline again.
+    """Replay dead letters through the current pipeline.
 
     Decode dead letters again, write their rows, and delete them, in one transaction for each batch. A record that is
-    still bad stays a dead letter, with its new reason. The rows belong to the batch that dead-lettered the records.
-    Loads may go on meanwhile.
+    still bad stays a dead letter, with the new reason. The rows belong to the batch that dead-lettered the records.
+    Loads may run meanwhile.
     """
     from airflow_kafka_offsets.cli import dead_letters
 
@@ -402,7 +403,7 @@ def replay_letters(args: Namespace) -> None:
     *shared.DEAD_LETTERS,
     option(
         "--older-than",
-        "only those whose batch was committed so long ago, ISO 8601: P90D",
+        "only those whose batch was committed at least this long ago, ISO 8601: P90D",
         type=shared.duration,
         metavar="DURATION",
     ),
@@ -411,10 +412,10 @@ def replay_letters(args: Namespace) -> None:
     shared.OUTPUT,
 )
 def drop_letters(args: Namespace) -> None:
-    """Delete what dead letters hold.
+    """Delete the contents of dead letters.
 
-    Delete key, value, headers and error of dead letters, with --execute; without it, count them. That there were such
-    records, who dropped them and why stays in dead_letters, so that 'verify' proves the same as before.
+    Delete key, value, headers and error of dead letters, with --execute; without it, count them. Their offsets, who
+    dropped them and why stay in dead_letters, so that 'verify' proves the same as before.
     """
     from airflow_kafka_offsets.cli import dead_letters
 

@@ -143,7 +143,7 @@ class FileConnections:
         given = self._args.kafka_config or os.environ.get(KAFKA_CONFIG)
         if not given:
             raise ConfigurationError(
-                f"There is no configuration of Kafka: name its file with --kafka-config, or in {KAFKA_CONFIG}"
+                f"No Kafka configuration was given: name its file with --kafka-config, or in {KAFKA_CONFIG}"
             )
         if given.lstrip().startswith("{"):
             where, text = KAFKA_CONFIG, given
@@ -190,7 +190,7 @@ def parse_config(text: str) -> dict[str, Any]:
             config = json.loads(text)
         except ValueError as error:
             # The message has a position, and nothing of the text.
-            raise ConfigurationError(f"The Kafka configuration is no valid JSON: {error}") from None
+            raise ConfigurationError(f"The Kafka configuration is not valid JSON: {error}") from None
         return dict(config)
     config = {}
     for number, line in enumerate(text.splitlines(), 1):

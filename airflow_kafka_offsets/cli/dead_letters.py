@@ -84,13 +84,13 @@ def drop(args: Namespace) -> None:
                 dead_letters = replace(dead_letters, committed_before=database_now(conn) - args.older_than)
             if not args.execute:
                 show(summary(conn, ledger.tables, dead_letters), args.output)
-                note("Nothing was dropped; --execute deletes what these dead letters hold")
+                note("Nothing was dropped; --execute deletes the contents of these dead letters")
                 return
         dropped = drop_dead_letters(
             dead_letters, engine=ledger.engine, tables=ledger.tables, who=args.who, reason=args.reason
         )
     show([{"group": args.group, "dropped": dropped}], args.output)
-    note(f"{count(dropped, 'dead letter')} dropped; that there were such records stays in the history")
+    note(f"{count(dropped, 'dead letter')} dropped; dead_letters keeps their offsets")
 
 
 @usage()

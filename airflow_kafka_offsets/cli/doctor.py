@@ -42,7 +42,7 @@ def doctor(args: Namespace) -> None:
 
 
 def _run(check: Check, machine: CheckContext) -> tuple[str, str, str | None]:
-    """Run a check, and return its result, what it found, and how to mend what failed."""
+    """Run a check, and return its result, what it found, and how to fix it."""
     try:
         return "ok", check.look(machine), None
     except CheckSkipped as reason:

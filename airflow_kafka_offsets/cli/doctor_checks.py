@@ -131,7 +131,7 @@ class CheckContext:
 
     @_check(
         "rights",
-        "GRANT the missing rights to the user",
+        "GRANT the missing privileges to the user",
         _DATABASE | {"state tables": "there are no state tables to check"},
     )
     def rights(self) -> str:
@@ -149,12 +149,12 @@ class CheckContext:
                 stored = conn.scalars(sa.select(ledger.tables.consumed_offsets.c.topic).distinct()).all()
         self._topics = self._topics or stored
         if only_loads is not None:
-            return f"all that loads need; not all for rewinds, and replays that replace rows: {only_loads}"
-        return "all that loads, replays and rewinds need, each tried in a transaction that was committed"
+            return f"has the privileges for loads, but not for rewinds and replays that replace rows: {only_loads}"
+        return "has the privileges for loads, replays and rewinds, each tried in a transaction that was committed"
 
     @_check(
         "target",
-        "GRANT what is missing, create the table, or name another one with --table and --table-schema",
+        "GRANT the missing privileges, create the table, or name another one with --table and --table-schema",
         _DATABASE,
     )
     def target(self) -> str:
@@ -172,7 +172,7 @@ class CheckContext:
 
     @_check(
         "between commits",
-        "if no task works on it right now, run the load once more: it looks what the target has, and does the rest",
+        "if no task is working on it, run the load again: it checks the target, and finishes the batch",
         {"state tables": ""},
     )
     def between_commits(self) -> str:
@@ -201,8 +201,8 @@ class CheckContext:
         version = _version("pgpq")
         if version is None or dialect.driver != "psycopg":
             raise CheckSkipped(
-                f"pgpq is {version or 'not installed'}, the driver is {dialect.driver}: rows go by inserts, which is "
-                "slower. Install the extra [postgres] for COPY"
+                f"pgpq is {version or 'not installed'}, the driver is {dialect.driver}: rows are written by INSERT, "
+                "which is slower. Install the extra [postgres] for COPY"
             )
         return f"pgpq {version}, driver {dialect.driver}"
 
@@ -266,7 +266,8 @@ class CheckContext:
         if client is not None and client != full:
             raise CheckFailedError(
                 f"pyspark {full} and pyspark-client {client} share their files, and overwrite each other's",
-                f"install one version of both: pip install --force-reinstall pyspark=={full} pyspark-client=={full}",
+                f"install the same version of both: pip install --force-reinstall pyspark=={full} "
+                f"pyspark-client=={full}",
             )
         return f"pyspark {full}{f', pyspark-client {client}' if client else ''}"
 

@@ -1,6 +1,4 @@
-"""What `doctor` finds out about a database: the state tables, the rights on them, and the targets. Nothing is
-changed.
-"""
+"""The checks of `doctor` in a database: the state tables, privileges, and targets. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -118,12 +116,12 @@ def look_at_target(engine: Engine, target: DatabaseTable) -> str:
         with engine.connect() as conn:
             check_rights(conn, table, ("DELETE",), "delete from table {table!r}")
     except TargetError as error:
-        return f"{sink.name}: all that loads need; not all for rewinds, and replays that replace rows: {error}"
-    return f"{sink.name}: all that loads, replays and rewinds need"
+        return f"{sink.name}: has the privileges for loads, but not for rewinds and replays that replace rows: {error}"
+    return f"{sink.name}: has the privileges for loads, replays and rewinds"
 
 
 def missing_rights(ledger: Ledger, rights: Iterable[tuple[sa.Table, str]]) -> Iterator[str]:
-    """Yield the rights that this user lacks, each tried by a statement that changes no row."""
+    """Yield the privileges that this user lacks, each tried by a statement that changes no row."""
     engine, tables = ledger.engine, ledger.tables
     for table, right in rights:
         try:
@@ -148,4 +146,4 @@ _STATEMENTS: dict[str, Callable[[sa.Table], sa.Executable]] = {
     "UPDATE": lambda table: table.update().where(sa.false()).values({table.columns[0]: table.columns[0]}),
     "DELETE": lambda table: table.delete().where(sa.false()),
 }
-"""A statement for each right. It changes no row; the database checks the right all the same."""
+"""A statement for each privilege. It changes no row; the database checks the privilege all the same."""

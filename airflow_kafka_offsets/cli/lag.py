@@ -91,7 +91,7 @@ def _check_complete(group: str, report: LagReport) -> None:
     """
     if not report.partitions:
         raise NoPositionError(
-            f"nothing is stored of group {group!r} yet, and its lag is not known: name its topics with --topic"
+            f"there are no stored positions of group {group!r} yet, so its lag is unknown: name its topics with --topic"
         )
     if report.errors:
         first = first_few((partition.error for partition in report.errors), most=1)
@@ -116,8 +116,8 @@ def plan(args: Namespace) -> None:
         )
     if (batch := outlook.open_batch) is not None:
         note(
-            f"Group {args.group!r} has the open batch {batch.batch_id} ({batch.state}): a load finishes it first, and "
-            "plans what is left after it. This is that batch"
+            f"Group {args.group!r} has the open batch {batch.batch_id} ({batch.state}): a load finishes it first, "
+            "then plans the rest. This is the open batch"
         )
     elif (batch := outlook.expired_batch) is not None:
         note(f"The records of the open batch {batch.batch_id} expired: a load abandons it, and plans a new one")
@@ -179,7 +179,7 @@ def _topics(args: Namespace, named: list[str], ledger: Ledger, kafka: Cluster) -
     topics = named or _known_topics(ledger, args.group)
     if not topics:
         raise ConfigurationError(
-            f"Nothing is stored of group {args.group!r} yet: name the topics of the load with --topic"
+            f"There are no stored positions of group {args.group!r} yet: name the topics of the load with --topic"
         )
     return topics
 

@@ -88,7 +88,7 @@ def check_target(args: Namespace, command: str, *, table: str = "--table") -> No
     if named and option not in given:
         given.insert(0, table)
     if given:
-        raise ConfigurationError(f"The task of --task-id says what {', '.join(given)} would say: leave out one of them")
+        raise ConfigurationError(f"The task of --task-id defines {', '.join(given)}: leave out the options or the task")
 
 
 def named_table(args: Namespace, table: str) -> DatabaseTable:
@@ -155,14 +155,14 @@ def _find_task(args: Namespace, *, only: Sequence[str] | None = None) -> Pipelin
         raise ConfigurationError(f"DAG {dag_id!r} has no task {task_id!r}; it has {first_few(sorted(dag.task_dict))}")
     if not isinstance(task, PipelineTask):
         raise ConfigurationError(
-            f"Task {task_id!r} of DAG {dag_id!r} is a {task.task_type}, and not one that turns records into rows, such "
-            "as KafkaBatchOperator, or it is mapped"
+            f"Task {task_id!r} of DAG {dag_id!r} is a {task.task_type}, or it is mapped: name an unmapped task that "
+            "loads records, such as a KafkaBatchOperator"
         )
     rendered = _rendered(task, only)
     if rendered.group_id != args.group:
         raise ConfigurationError(
-            f"Task {task_id!r} of DAG {dag_id!r} loads group {rendered.group_id!r}, not {args.group!r}: it is not the "
-            "task of this group"
+            f"Task {task_id!r} of DAG {dag_id!r} loads group {rendered.group_id!r}, not {args.group!r}: name the task "
+            "that loads this group"
         )
     return rendered
 

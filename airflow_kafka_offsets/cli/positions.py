@@ -57,7 +57,7 @@ def mirror(args: Namespace) -> None:
     """Commit the positions of a group to a consumer group in Kafka.
 
     :raises MirrorError: the consumer group does not show every position
-    :raises NoPositionError: nothing is stored of the group
+    :raises NoPositionError: there are no stored positions of the group
     """
     kafka = cluster(args)
     with database(args) as ledger:
@@ -66,7 +66,7 @@ def mirror(args: Namespace) -> None:
         check_cluster(args.group, loaded_from, kafka.cluster_id())
         partitions = mirror_stored(kafka, args.to, lambda: read_positions(ledger, args.group))
     if not partitions:
-        raise NoPositionError(f"Nothing is stored of group {args.group!r} yet: there is nothing to mirror")
+        raise NoPositionError(f"There are no stored positions of group {args.group!r} yet: there is nothing to mirror")
     show([{"group": args.group, "kafka_group": args.to, "partitions": partitions}], args.output)
     note(f"Consumer group {args.to!r} in Kafka shows the positions of {count(partitions, 'partition')}")
 
@@ -77,7 +77,9 @@ def export(args: Namespace) -> None:
         cluster_of(conn, ledger.tables, args.group)
         positions = stored_positions(conn, ledger.tables, args.group)
     if not positions:
-        raise ConfigurationError(f"Nothing is stored of group {args.group!r} yet: there is nothing to export")
+        raise ConfigurationError(
+            f"There are no stored positions of group {args.group!r} yet: there is nothing to export"
+        )
     sys.stdout.write(write_offsets({tp: position.offset for tp, position in positions.items()}))
 
 
@@ -101,7 +103,7 @@ def _scenario(args: Namespace) -> Scenario:
 def _saved_preview(args: Namespace) -> RewindPreview:
     with usage():
         if _chosen(args) or args.topics:
-            raise ConfigurationError("--preview says what is moved: leave out the scenario and the scope")
+            raise ConfigurationError("--preview has a scenario and a scope: leave out the others")
     preview = RewindPreview.from_json(read_text(args.preview))
     if preview.group_id != args.group:
         raise ConfigurationError(f"The saved preview is of group {preview.group_id!r}, not of {args.group!r}")

@@ -43,8 +43,8 @@ def init(args: Namespace) -> None:
                 if not is_outage(error):
                     raise
                 note(
-                    f"The database cannot be read: {database_message(error)}. These are the statements for one without "
-                    "state tables"
+                    f"The database cannot be read: {database_message(error)}. These are the statements for a database "
+                    "without state tables"
                 )
                 text = ledger.tables.ddl(ledger.engine.dialect)
             sys.stdout.write(text + granted)
@@ -71,9 +71,9 @@ def _grants(args: Namespace, ledger: Ledger) -> str:
     dialect = ledger.engine.dialect
     with usage():
         if args.grant_moves and args.grant_to is None:
-            raise ConfigurationError("--grant-moves says what to grant, and --grant-to to whom: name a role")
+            raise ConfigurationError("--grant-moves needs --grant-to with the name of a role")
         if args.grant_to is not None and dialect.name == "sqlite":
-            raise ConfigurationError("SQLite has no rights on tables, but those on its file: leave out --grant-to")
+            raise ConfigurationError("SQLite has no privileges on tables, only those on its file: leave out --grant-to")
     return (
         "" if args.grant_to is None else install.grants(ledger.tables, dialect, args.grant_to, moves=args.grant_moves)
     )

@@ -29,7 +29,7 @@ _DURATION = re.compile(
 def instant(name: str, value: str | datetime, expected: str = "a timestamp") -> datetime:
     """Parse a parameter that is an instant; no zone means UTC.
 
-    :raises ConfigurationError: it is not a date-time, or lies before 1970, where Kafka's timestamps begin
+    :raises ConfigurationError: the value is not a date-time, or is before 1970, where Kafka's timestamps begin
     """
     try:
         parsed = datetime.fromisoformat(value) if isinstance(value, str) else value
@@ -102,7 +102,7 @@ class TimeSpan(NamedTuple):
 class CommittedBy:
     """Begin at the committed offsets of a consumer group in Kafka.
 
-    Partitions without a commit begin at their beginning offset: the group never read them.
+    A partition without a commit begins at its beginning offset: the consumer group never read it.
 
     :param group_id: the consumer group, for example that of the job that the load replaces
     """
@@ -129,8 +129,8 @@ def check_start(start: Start) -> None:
             )
         if start > datetime.now(UTC) - _EPOCH:
             raise ConfigurationError(
-                "start as a duration must not reach back before 1970, where Kafka's timestamps begin "
-                f"(start='earliest' is all that the log holds); got start={start!r}"
+                "start as a duration must not begin before 1970, where Kafka's timestamps begin; for the whole log "
+                f"set start='earliest'; got start={start!r}"
             )
     elif isinstance(start, datetime) or start not in _WORDS:
         instant("start", start, f"one of {', '.join(_WORDS)}, a timestamp, a timedelta or CommittedBy(…)")

@@ -80,11 +80,11 @@ def check_positions(
         elif _went_back(position.leader_epoch, log.leader_epoch):
             truncated.append(
                 f"{tp}: position {position.offset} was in the log of leader epoch {position.leader_epoch}, the leader "
-                f"is of epoch {log.leader_epoch} now"
+                f"has epoch {log.leader_epoch} now"
             )
     if recreated:
         raise TopicRecreatedError(
-            "A topic was deleted and created again, so that the stored positions mean nothing in it: "
+            "A topic was recreated, and the stored positions are not valid in it: "
             + "; ".join(recreated)
             + ". Load the new topic under a new group_id, or rewind this group to an offset or a time in the new topic."
         )
@@ -92,15 +92,15 @@ def check_positions(
         raise LogTruncatedError(
             "The log was truncated before the stored position (unclean leader election, or a restored cluster): "
             + "; ".join(truncated)
-            + ". Find out which records were lost; then set the position to the end offset on purpose, or use a new "
-            "group_id to load from the beginning."
+            + ". Find out which records were lost; then rewind the group to the end offset, or use a new group_id to "
+            "load from the beginning."
         )
 
 
 def check_ranges(ranges: Sequence[OffsetRange], logs: Mapping[TopicPartition, PartitionLog]) -> None:
     """Check that the logs are still those that the ranges were planned from.
 
-    :raises TopicRecreatedError: a topic was created again
+    :raises TopicRecreatedError: a topic was recreated
     :raises LogTruncatedError: a log ends before a range, or its leader epoch is before that of the plan
     """
     ends = {range_.topic_partition: Position(range_.end, range_.topic_id, range_.end_epoch) for range_ in ranges}

@@ -51,9 +51,9 @@ def ruled(rule: Rule, *, templated: bool = False) -> dict[str, Any]:
 
 
 class Options(Templated):
-    """A group of parameters: a frozen dataclass whose fields are have the metadata of `ruled`.
+    """A group of parameters: a frozen dataclass whose fields have the metadata of `ruled`.
 
-    A value that breaks a rule is refused when the group is made, and a template when it is rendered.
+    A value that breaks a rule is refused when the group is created, a template when it is rendered.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {}
@@ -80,7 +80,7 @@ class Options(Templated):
         check(vars(self), self.rules, group=type(self).__name__)
 
     def serialize(self) -> dict[str, Any]:
-        """Return what Rendered Templates shows: all fields."""
+        """Return all fields, for the Rendered Templates tab."""
         return {"type": type(self).__name__} | vars(self)
 
     def _read(self, declared: Field[Any], rendered: Any) -> Any:
@@ -108,11 +108,12 @@ def group_of(options: type[Options]) -> Rule:
 class Limits(Options):
     """How much a batch holds, and how long a run begins new ones.
 
-    :param max_records: the most offsets of a batch; a larger range is loaded in several batches (templated)
-    :param max_bytes: the most bytes of keys and values of a batch, estimated from earlier batches; not of a replay
+    :param max_records: the maximum number of offsets in a batch; a larger range is loaded in several batches
         (templated)
-    :param time_budget: how long after its start a run plans further batches; it finishes those that are planned, and
-        the next run loads the rest; not of a replay
+    :param max_bytes: the maximum size of the keys and values in a batch, in bytes, estimated from earlier batches;
+        loads only (templated)
+    :param time_budget: how long after its start a run plans further batches; it finishes the planned ones, and the next
+        run loads the rest; loads only
     """
 
     max_records: int | None = field(default=None, metadata=ruled(or_none(COUNT, _NO_LIMIT), templated=True))
@@ -124,11 +125,11 @@ class Limits(Options):
 class DeadLetters(Options):
     """Bad records are written to the table `dead_letters`, and the batch is committed.
 
-    :param limit: the most dead letters of a batch, as a number, or as a share of its records such as 0.01; more of them
-        fail it, None allows any number (templated)
+    :param limit: the maximum number of dead letters in a batch, or their maximum share of its records, such as 0.01;
+        with more the batch fails, None allows any number (templated)
     :param topic: a topic in Kafka to which dead letters are also written after the commit, at least once; an error
         there is logged, and the next run writes them (templated)
-    :param retention: how long what dead letters hold is kept; a later commit deletes it; None is for ever
+    :param retention: how long the contents of dead letters are kept; a later commit deletes them; None is forever
     """
 
     limit: int | float | None = field(
@@ -151,11 +152,11 @@ class Reading(Options):
     """How Spark's tasks read records from Kafka.
 
     :param isolation_level: read_committed or read_uncommitted
-    :param max_record_bytes: the most bytes of a record's key, value and headers, uncompressed; a larger record is a bad
-        one, of which the dead letter keeps neither (templated)
+    :param max_record_bytes: the maximum size of a record's key, value and headers, uncompressed, in bytes; a larger
+        record is bad, and its dead letter holds none of them (templated)
     :param idle_timeout: how long a read may wait for a record or the end of the log
-    :param decode_timeout: how long decoding and transforming a batch of records may take, of which tasks read up to
-        10,000 at once; a record that takes longer is a bad one
+    :param decode_timeout: how long a task may take to decode and transform the records that it reads at once, up to
+        10,000; a record that takes longer is bad
     """
 
     isolation_level: IsolationLevel = field(default="read_committed", metadata=ruled(ISOLATION_LEVEL))
@@ -168,10 +169,10 @@ class Reading(Options):
 class Staging(Options):
     """Where Spark's tasks stage the files of a batch, and how many tasks there are.
 
-    :param dir: a location for staged files that workers and executors share; not needed where Spark runs on the machine
-        of the worker (templated)
-    :param slice_offsets: the most offsets that a Spark task reads; up to eight times as many of a large batch for a
-        lake table (templated)
+    :param dir: a location for staged files that workers and executors share; not needed where Spark runs on the worker
+        (templated)
+    :param slice_offsets: the maximum number of offsets that a Spark task reads; for a lake table, up to eight times as
+        many in a large batch (templated)
     :param retention: the age at which staged files are deleted, unless an open batch needs them
     """
 
@@ -185,8 +186,8 @@ class Staging(Options):
             return
         if holds_credentials(self.dir):
             raise ConfigurationError(
-                "Staging.dir must not hold credentials, which would be stored in the history of batches, and takes no "
-                f"options but {', '.join(sorted(URI_OPTIONS))}"
+                "Staging.dir must not hold credentials, which the history of batches would store, and takes only the "
+                f"options {', '.join(sorted(URI_OPTIONS))}"
             )
         if not urlsplit(self.dir).scheme and not self.dir.startswith("/"):
             raise ConfigurationError(f"Staging.dir must be an absolute path or a URI; got dir={self.dir!r}")
@@ -206,14 +207,14 @@ class StateTables(Options):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Coordination(Options):
-    """What a load does about other runs of its group, and whether consumer groups in Kafka learn of it.
+    """What a load does about other runs of its group, other groups, and consumer groups in Kafka.
 
     :param on_busy: what to do while another run holds the group: wait, skip this task, or fail; the function `load`
         raises the same error for skip and fail
-    :param lease: after how long without a renewal other runs take a run for dead
-    :param other_groups: whether loads of other groups may have the same offsets and the same table, in each of which a
-        transform takes other records: "allow" in all of them; without it, records that another group has loaded into
-        the table are refused, unless the sink has an `upsert_key`
+    :param lease: how long without a renewal until other runs consider a run dead
+    :param other_groups: "allow" in all loads of a table in which several groups load the same offsets, each with a
+        transform that takes other records; by default, a load is refused if another group has loaded its records into
+        the table, unless the sink has an `upsert_key`
     :param mirror_to: a consumer group in Kafka, for this load only and without consumers, to which the positions are
         committed after each batch, for tools that monitor lag; an error there is logged as a warning (templated)
     """

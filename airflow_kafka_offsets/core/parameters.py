@@ -60,7 +60,7 @@ def check_parsed(
         for where, value in unrendered(name, given[name], is_rendered=name in templated):
             field = f"{group}.{where}" if group else where
             raise ConfigurationError(
-                f"{field} is not templated, and {where}={value!r} would stay as it is; templated are "
+                f"{field} is not templated, and {where}={value!r} would not be rendered; templated are "
                 f"{', '.join(templated) or 'none'}"
             )
     known = {name: value for name, value in given.items() if name not in templated or not is_rendered_later(value)}

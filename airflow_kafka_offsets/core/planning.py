@@ -87,8 +87,9 @@ def decide(
     known_topics = {tp.topic for tp in positions}
     if start == "none" and topics - known_topics:
         raise NoPositionError(
-            f"Nothing is stored of topic {', '.join(map(repr, sorted(topics - known_topics)))}, and start='none' "
-            "forbids to choose where to begin. Set start='earliest', start='latest' or a timestamp for the first run."
+            f"There is no stored position of topic {', '.join(map(repr, sorted(topics - known_topics)))}, and "
+            "start='none' does not provide one. Set start='earliest', start='latest' or a timestamp for the first "
+            "run."
         )
     # Rules 5 and 6.
     first = {tp: first_offset(tp, log, start, known_topics) for tp, log in logs.items()}
@@ -162,7 +163,7 @@ def can_still_be_read(
     :param ranges: those of the open batch
     :param logs: the logs as they are now
     :return: False if the start of a range is gone from the log, and the user chose to skip lost offsets
-    :raises PlanningError: the topic was created again, a log ends before a range, or offsets are lost and
+    :raises PlanningError: the topic was recreated, a log ends before a range, or offsets are lost and
         `on_data_loss` is `fail`
     """
     log_identity.check_ranges(ranges, logs)
@@ -201,8 +202,8 @@ def _raise_if_lost(gaps: Sequence[Gap], on_data_loss: OnDataLoss) -> None:
             for gap in gaps
         )
         raise DataLossError(
-            f"Records that were never loaded are gone from the log (retention, or deleted records): {lost}. "
-            "Nothing was loaded. To go on without them, set on_data_loss='skip': the gap is recorded in offset_gaps."
+            f"Records were deleted from the log before they were loaded (by retention, or by a user): {lost}. Nothing "
+            "was loaded. To continue without them, set on_data_loss='skip': the gap is recorded in offset_gaps."
         )
 
 

@@ -85,7 +85,7 @@ def translated_errors(
     :param then: what to do about an outage, as its end
     :raises DatabaseUnavailableError: the database failed for a reason that is not in the statements
     :raises ConfigurationError: the database refuses the login
-    :raises LedgerError: the database refuses the statements: rights or a table are missing
+    :raises LedgerError: the database refuses the statements: privileges or a table are missing
     """
     try:
         yield
@@ -99,13 +99,13 @@ def translated_errors(
             ) from error
         if sqlstate(error) in _ABOUT_ENCODINGS:
             raise LedgerError(
-                f"{what}: {database_message(error)}. Choose names of groups, targets and directories whose characters "
-                "the database has, or a database with the encoding UTF8"
+                f"{what}: {database_message(error)}. Choose names of groups, targets and directories with characters "
+                "that the database can store, or a database with the encoding UTF8"
             ) from error
         if not is_outage(error):
             raise LedgerError(
                 f"{what}: {database_message(error)}. Loads, replays and rewinds need {STATE_RIGHTS}; reports need "
-                "SELECT. 'airflow kafka-offsets doctor' shows what is missing"
+                "SELECT. 'airflow kafka-offsets doctor' shows the missing privileges"
             ) from error
         raise DatabaseUnavailableError(f"{what}: {database_message(error)}. {then}") from error
 

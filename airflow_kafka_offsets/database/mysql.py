@@ -188,9 +188,9 @@ def check_transactional(
         quote = conn.dialect.identifier_preparer.quote_identifier
         statements = "; ".join(f"ALTER TABLE {quote(name)} ENGINE = InnoDB" for name, _ in found)
         raise error(
-            "Rows and positions move in one transaction, and the engine of "
-            f"{first_few(f'table {name!r} is {engine}' for name, engine in found)}, "
-            f"which has none: {statements}"
+            "Rows and positions are committed in one transaction, but the storage engine of "
+            f"{first_few(f'table {name!r} is {engine}' for name, engine in found)}, which has no transactions: "
+            f"{statements}"
         )
 
 
@@ -201,6 +201,6 @@ def check_driver(dialect: Dialect) -> None:
     """
     if is_mysql(dialect) and dialect.driver != "pymysql":
         raise ConfigurationError(
-            f"MySQL and MariaDB are loaded through PyMySQL, and the engine's driver is {dialect.driver!r}: make it "
-            "from a URL that begins with mysql+pymysql://"
+            f"MySQL and MariaDB are loaded through PyMySQL, but the engine's driver is {dialect.driver!r}: create the "
+            "engine from a URL that begins with mysql+pymysql://"
         )

@@ -45,8 +45,8 @@ class ResultOfRows(MySQLResult):  # type: ignore[misc]  # the driver has no anno
             connection._force_close()
             raise RuntimeError(
                 f"The server asked for the file {asked.decode(errors='backslashreplace')!r} of this machine, which no "
-                "statement names: it was refused, and the connection closed. Find out whether this is your database "
-                "server"
+                "statement names: the request was refused, and the connection closed. Find out whether this is your "
+                "database server"
             )
         try:
             for line in self._lines:

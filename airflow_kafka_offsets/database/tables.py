@@ -156,7 +156,7 @@ _COMMAND_DENIED = 1142
 
 
 def check_rights(conn: Connection, table: sa.Table, rights: Sequence[str], what: str) -> None:
-    """Check that the user has some rights to a table.
+    """Check that the user has some privileges on a table.
 
     :param rights: of SELECT, INSERT, UPDATE and DELETE; for UPDATE, on MySQL, the table needs a column
     :param what: what the user may not do without them, for the message; may name `{lacking}` and `{table}`

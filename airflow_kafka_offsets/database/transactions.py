@@ -69,13 +69,12 @@ def transact(
                 raise
             if attempt == _ATTEMPTS:
                 raise DatabaseBusyError(
-                    f"Other writers of database {engine.url.database!r} were in the way {_ATTEMPTS} times in a row, "
-                    f"and each time the database rolled the transaction back: {database_message(cause)}. Nothing of it "
-                    "was written; run the task again, and find out who writes to the same rows if that does not help"
+                    f"Other writers of database {engine.url.database!r} conflicted with this transaction {_ATTEMPTS} "
+                    f"times in a row, and each time the database rolled it back: {database_message(cause)}. Nothing "
+                    "was written; run the task again, and if that does not help, find out who writes to the same rows"
                 ) from error
             log.warning(
-                "Another writer was in the way, and the database rolled the transaction back: %s. Attempt %d of %d "
-                "follows",
+                "The database rolled the transaction back because of another writer: %s. Attempt %d of %d follows",
                 database_message(cause),
                 attempt + 1,
                 _ATTEMPTS,
@@ -116,7 +115,7 @@ def transaction(engine: Engine) -> Iterator[Connection]:
             # Not only at BEGIN: a reader blocks COMMIT, and writes that exceed the cache.
             if "locked" in database_message(error):
                 raise DatabaseBusyError(
-                    f"The SQLite database {conn.engine.url.database!r} is locked by another program; SQLite has one "
+                    f"The SQLite database {conn.engine.url.database!r} is locked by another program; SQLite takes one "
                     "writer at a time, and none while another program reads"
                 ) from error
             raise
@@ -230,7 +229,7 @@ def database_now(conn: Connection) -> datetime:
     if statement is None:
         # It may be local time: a `start` by duration would be wrong by hours.
         raise ConfigurationError(
-            f"Databases of dialect {conn.dialect.name!r} report their time without a zone, so that it cannot be "
-            "converted to UTC; use PostgreSQL, MySQL, MariaDB, SQL Server or SQLite"
+            f"Databases of dialect {conn.dialect.name!r} report their time without a zone, and it cannot be converted "
+            "to UTC; use PostgreSQL, MySQL, MariaDB, SQL Server or SQLite"
         )
     return now.replace(tzinfo=UTC)

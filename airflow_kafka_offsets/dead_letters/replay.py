@@ -1,5 +1,5 @@
-"""Put dead letters through the pipeline as it is now. Each batch with dead letters gets a batch of kind `dead_letters`,
-which is staged and committed like a load: its records are in the state tables, and not in Kafka.
+"""Replay dead letters through the current pipeline. Each batch with dead letters gets a batch of kind `dead_letters`,
+which is staged and committed like a load, except that its records are in the state tables, not in Kafka.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 class DeadLetterContext(BatchContext):
     """A replay of dead letters that is ready to run.
 
-    :param dead letters: which ones are replayed
+    :param dead_letters: which ones are replayed
     :param corrected: values to decode instead of theirs; only these records are replayed then
     """
 
@@ -139,21 +139,22 @@ def replay_dead_letters(
     """Decode dead letters again, write their rows into the target, and remove the dead letters, batch by batch.
 
     Each batch with dead letters is replayed by a batch of its own, of kind `dead_letters`. Safe to run again at any
-    time, and from two places at once: a later replay into the same target takes over from an earlier one, finishes the
-    batch whose rows the target has already, and abandons any other. Loads may go on meanwhile. Records that were too
-    large to be kept are left out: raise `Reading.max_record_bytes`, and replay their offsets. So are dropped ones.
+    time, also in two processes at once: a later replay into the same target takes over from an earlier one, finishes
+    the batch if the target has its rows, and abandons it otherwise. Loads of the group may run meanwhile. Dropped dead
+    letters are left out, and so are records that were too large to be kept: for these, raise
+    `Reading.max_record_bytes`, and replay their offsets.
 
-    :param dead letters: which ones
+    :param dead_letters: which ones
     :param pipeline: as it is now; its group is that of the dead letters
     :param engine: the database of the target and the positions
-    :param launcher: runs a transform of DataFrames, and is closed at the end; without one, no Spark is started
+    :param launcher: runs a DataFrame transform, and is closed at the end; None does not start Spark
     :param corrected: values to decode instead of those that the dead letters hold; only these are replayed then
-    :param who: who does it, for the history; None is the user of this process
-    :param reason: why, for the history
+    :param who: the author, for the history; None is the user of this process
+    :param reason: a note for the history
     :param connections: as for `load`
-    :return: what became of the dead letters of each batch; those of interrupted replays first
-    :raises ConfigurationError: they belong into another target, there is no such group, or a transform of DataFrames
-        has no launcher
+    :return: the result for the dead letters of each batch; those of interrupted replays first
+    :raises ConfigurationError: the dead letters belong in another target, the group does not exist, or a DataFrame
+        transform has no launcher
     :raises KafkaOffsetsError: see `exceptions`
     """
     with (
@@ -256,7 +257,7 @@ def _of_target(conn: Connection, tables: Tables, group_id: str, counts: Mapping[
     if counts and not found:
         batch_id = min(counts)
         raise ConfigurationError(
-            f"Batch {batch_id} was loaded into {targets[batch_id]!r}, and its dead letters belong there, not into "
+            f"Batch {batch_id} was loaded into {targets[batch_id]!r}, and its dead letters belong there, not in "
             f"{target!r}. Nothing was changed; name that table"
         )
     if len(found) < len(counts):

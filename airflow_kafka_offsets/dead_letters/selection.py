@@ -1,7 +1,7 @@
 """Which dead letters of a group are meant, and what is stored of them: counted, read, shown as a page, dropped.
 
-A dropped one loses what it holds, on purpose. That there was a record, and who decided it, stays: `verify` counts it as
-before.
+A dropped dead letter loses its key, value, headers and error. Its offset, and who dropped it, stay: `verify` counts it
+as before.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ TOO_LARGE = "size"
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """Dead letters of a group: all, or those that all given conditions are true of.
+    """Dead letters of a group: all, or those that meet all given conditions.
 
-    :param group_id: the group whose loads set them aside
-    :param batch_id: the batch that set them aside
+    :param group_id: the group whose loads dead-lettered the records
+    :param batch_id: the batch that dead-lettered the records
     :param error_class: value, key, header, size, crash, transform, target, dropped
     :param ranges: offsets of partitions
     :param schema_id: at the beginning of the value
@@ -189,11 +189,11 @@ def drop_dead_letters(
 ) -> int:
     """Delete keys, values, headers and errors of dead letters: they cannot be replayed any more.
 
-    :param dead letters: which ones
+    :param dead_letters: which ones
     :param engine: the database of the positions
     :param tables: where the state tables are; None is without a schema and a prefix
-    :param who: who does it; it is stored in their place, with the time; None is the user of this process
-    :param reason: why; it is stored with it
+    :param who: the author, who is stored in their place with the time; None is the user of this process
+    :param reason: a note, which is stored with the author
     :return: how many there were
     :raises ConfigurationError: there is no such group
     """

@@ -182,7 +182,7 @@ def _of_items(array: pa.Array, kind: Type, declared: pa.ListType, reader: Type |
         )
     else:
         raise MismatchError(
-            f"it is a map, and the column is {spark_type(declared)}: declare ARRAY<STRUCT<key: STRING, value: …>>"
+            f"it is a map, but the column is {spark_type(declared)}: declare ARRAY<STRUCT<key: STRING, value: …>>"
         )
     return relisted(array, items, declared)
 

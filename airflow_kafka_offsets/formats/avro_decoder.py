@@ -109,7 +109,7 @@ class AvroReader(ValueReader):
         try:
             return whole("strict")
         except UnicodeDecodeError:
-            # The vectorized reader does not look into fields that are no columns. What is no text differs if it is
+            # The vectorized reader does not look into fields without a column. What is no text differs if it is
             # replaced or left out.
             replaced, left_out = whole("replace"), whole("ignore")
             if any(repr(replaced.get(name)) != repr(left_out.get(name)) for name in self._columns):
@@ -205,11 +205,11 @@ class AvroDecoder(TwoReaders):
     def __init__(self, kind: Type, columns: pa.Schema, reader: Type | None) -> None:
         if has_endless_lists(kind):
             raise SchemaError(
-                "its schema has an array whose items take no bytes, so that a few bytes hold any number of them"
+                "its schema has an array whose items take no bytes, so a few bytes could hold any number of items"
             )
         if kind.kind != "record" and len(columns) != 1:
             raise SchemaError(
-                f"its schema is of the type {kind.kind}, which is one column, and {len(columns)} are declared"
+                f"its schema is of the type {kind.kind}, which is one column, but {len(columns)} are declared"
             )
         is_resolved = reader is not None and reader.kind == kind.kind == "record"
         self._record = as_record(kind, columns.names[0])

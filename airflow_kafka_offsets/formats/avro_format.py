@@ -27,14 +27,14 @@ _SINGLE_OBJECT, _FINGERPRINT_LENGTH = b"\xc3\x01", 8
 class Avro(RegistryFormat):
     """One Avro value a record: in Confluent's wire format with a schema registry, or plain, with a given schema.
 
-    What a record was written with becomes the columns by Avro's rules: numbers are promoted, fields that are not
-    declared are ignored, and missing ones have the default of the reader's schema, or are null. The reader's schema is
-    `schema`; if neither it nor columns are given, it is the latest of the subject. The other parameters are those of
+    Avro's schema resolution turns a record into columns: numbers are promoted, fields that are not declared are
+    ignored, and missing fields have the default of the reader's schema, or are null. The reader's schema is `schema`.
+    Without `schema` and columns, it is the latest schema of the subject. The other parameters are those of
     `RegistryFormat`.
 
-    :param schema: a schema as JSON; without a registry the records are written with it, too (templated)
+    :param schema: the reader's schema as JSON; without a registry, also the schema of the records (templated)
     :param single_object: whether the values have Avro's single-object encoding; without a registry only
-    :param column: the name of the only column, if the schema is no record (templated)
+    :param column: the name of the only column, if the schema is not a record (templated)
     :param schemas: the texts of schemas by id, each after those that it refers to
     """
 
@@ -118,12 +118,12 @@ class Avro(RegistryFormat):
     def _reader(self) -> Type | None:
         """Return the reader's schema.
 
-        :raises ConfigurationError: it is no schema
+        :raises ConfigurationError: it is not a schema
         """
         try:
             return None if self._reader_texts is None else _parsed(self._reader_texts)
         except SchemaError as error:
-            raise ConfigurationError(f"The reader's schema is no Avro schema that can be used: {error}") from error
+            raise ConfigurationError(f"The reader's schema is not a usable Avro schema: {error}") from error
 
     def decoders(self, columns: pa.Schema) -> Callable[[bytes, Any], AvroDecoder]:
         from airflow_kafka_offsets.formats.avro_decoder import AvroDecoder

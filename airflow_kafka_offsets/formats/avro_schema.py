@@ -129,7 +129,7 @@ def parse(text: str, references: Sequence[str] = ()) -> Type:
     """Return the type that a schema describes.
 
     :param references: schemas that define names which it uses, those that others use first
-    :raises SchemaError: it is no schema, or too large
+    :raises SchemaError: it is not a schema, or too large
     """
     parser = _Parser()
     try:
@@ -139,7 +139,7 @@ def parse(text: str, references: Sequence[str] = ()) -> Type:
     except SchemaError:
         raise
     except json.JSONDecodeError as error:
-        raise SchemaError(f"it is no JSON: {error}") from None
+        raise SchemaError(f"it is not JSON: {error}") from None
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
         raise SchemaError(f"it is malformed: {type(error).__name__} {error}") from None
 

@@ -99,7 +99,7 @@ def parse_ddl(ddl: str, *, binary: bool = False) -> pa.Schema:
     declared = statement.this
     is_more = statement.args.get("expression") is not None or statement.args.get("properties") is not None
     if not isinstance(declared, exp.Schema) or not declared.expressions or is_more:
-        raise ConfigurationError(f"{unreadable}: it is no column list, or more than one")
+        raise ConfigurationError(f"{unreadable}: it is not a single column list")
     _refuse_foreign_types(ddl)
     fields = [_field(column, None, unreadable) for column in declared.expressions]
     _refuse_duplicates([field.name for field in fields], "Column")
@@ -141,7 +141,7 @@ def _refuse_foreign_types(ddl: str) -> None:
         is_name = at is None or at.text == "," or (at.text == "<" and begins_struct)
         instead = _FOREIGN.get(word.text.upper())
         if instead is not None and not is_name and word.token_type not in quoted:
-            raise ConfigurationError(f"{word.text!r} is no type of Spark's: write {instead}")
+            raise ConfigurationError(f"{word.text!r} is not a type of Spark: write {instead}")
 
 
 def _field(column: exp.Expression, parent: str | None, unreadable: str) -> pa.Field:
@@ -160,7 +160,7 @@ def _field(column: exp.Expression, parent: str | None, unreadable: str) -> pa.Fi
         if not isinstance(constraint.kind, exp.NotNullColumnConstraint) or parent:
             raise ConfigurationError(
                 f"Column {path!r}: {constraint.sql('spark')!r} cannot be declared; only COMMENT can, and NOT NULL "
-                "outside of a STRUCT"
+                "outside a STRUCT"
             )
         nullable = nullable and bool(constraint.kind.args.get("allow_null"))
     return pa.field(column.name, _arrow_type(column.kind, path, unreadable), nullable=nullable)
@@ -181,8 +181,8 @@ def _arrow_type(kind: exp.DataType, path: str, unreadable: str) -> pa.DataType:
     text = kind.sql("spark") if kind.expressions else name
     if name in _SCALARS or name in ("VARCHAR", "CHAR"):
         raise ConfigurationError(
-            f"Column {path!r}: only DECIMAL takes numbers in parentheses, because no length is checked. Text is STRING,"
-            f" whose length the target's column limits. Known types are {KNOWN_TYPES}"
+            f"Column {path!r}: only DECIMAL takes numbers in parentheses. Declare text as STRING; the target's column "
+            f"limits its length. Known types are {KNOWN_TYPES}"
         )
     raise ConfigurationError(f"Column {path!r}: unknown type {text!r}; known types are {KNOWN_TYPES}")
 
@@ -239,7 +239,7 @@ def row_columns(record_format: RecordFormat) -> pa.Schema:
         if name.lower().startswith(RESERVED_PREFIX) or name.lower() == BATCH_ID:
             raise ConfigurationError(
                 f"Column {name!r} cannot be declared: names that start with {RESERVED_PREFIX!r}, and {BATCH_ID!r}, "
-                "are reserved for the columns that say where a row came from"
+                "are reserved for the origin columns"
             )
     return pa.schema([*columns, *ORIGIN_COLUMNS])
 

@@ -38,12 +38,11 @@ TIMESTAMP_OF_RECORD = "timestamp"
 class Header(Templated):
     """The value of a header, as a column; null where a record has no such header.
 
-    A record is bad if the value is no UTF-8, unless the type is BINARY, and if the name of any of its headers is no
-    UTF-8.
+    A record is bad if the value is not UTF-8 and the type is STRING, or if the name of any header is not UTF-8.
 
     :param name: of the header (templated)
-    :param which: of several headers of the name: `last`, `first`, or `all`, an array, which a transform has to take
-        apart for a table
+    :param which: which header, if several have the name: `last`, `first`, or `all` as an array, which a transform has
+        to unnest for a table
     :param type: STRING or BINARY
     """
 
@@ -84,10 +83,10 @@ FORMAT = Rule("a format, such as Json(…) or Raw(…)", _is_format)
 class ExtraColumns(Options):
     """The columns of rows besides those that `value_format` declares.
 
-    :param key_format: the columns of a decoded key; None where the key is no column (templated)
-    :param metadata: columns of the record itself: the names, each with `"timestamp"` or a `Header` (templated)
-    :param on_new_field: what to do with fields of records that are no columns, where the format knows their schemas:
-        ignore them, fail, or add the columns to the target in the transaction of the commit
+    :param key_format: the format of the key, whose columns are added; None leaves the key out (templated)
+    :param metadata: columns of the record itself, by name: each is `"timestamp"` or a `Header` (templated)
+    :param on_new_field: what to do with fields without a column, if the format has schemas: ignore them, fail, or add
+        the columns to the target in the transaction of the commit
     """
 
     key_format: RecordFormat | None = field(default=None, metadata=ruled(or_none(FORMAT), templated=True))
@@ -104,7 +103,7 @@ class ExtraColumns(Options):
 def whole_record(
     value: RecordFormat, key: RecordFormat | None = None, metadata: MetadataColumns | None = None
 ) -> RecordFormat:
-    """Return the format of records, of which the value is decoded, and, if they are given, the key and metadata."""
+    """Return the format that decodes the value of records and, if given, their key and metadata."""
     if key is None and not metadata:
         return value
     return WholeRecord(value, key, metadata or {})
@@ -115,7 +114,7 @@ class WholeRecord:
     """The columns of the key, those of the value, and those of metadata, in this order.
 
     :param value: its format
-    :param key: that of the key; None where the key is no column
+    :param key: the format of the key; None leaves the key out
     """
 
     kind: ClassVar[str] = "record"

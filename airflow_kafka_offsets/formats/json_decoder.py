@@ -245,7 +245,7 @@ def _declared_column(column: pa.Array, field: pa.Field) -> pa.Array:
 def _as_declared(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Convert what was read as `_readable` says to the declared type.
 
-    :raises ValueError: a text is no date or timestamp, or a number is too large
+    :raises ValueError: a text is not a date or timestamp, or a number is too large
     """
     if pa.types.is_floating(kind):
         return _finite(array, kind)
@@ -283,7 +283,7 @@ def _parsed(texts: pa.Array, parse: Callable[[pa.Array], pa.Array], what: str) -
         days = filter(None, map(_DAY.match, re.findall(r"'([^']*)'", str(error))))
         if any(not _exists(*map(int, day.groups())) for day in days):
             raise ValueError("the text is a date that does not exist, such as February 30") from None
-        raise ValueError(f"the text is no ISO 8601 {what}") from None
+        raise ValueError(f"the text is not an ISO 8601 {what}") from None
 
 
 def _exists(year: int, month: int, day: int) -> bool:
@@ -359,7 +359,7 @@ def _unsafe_records(values: pa.Array) -> list[int]:
 def _plain(value: bytes, columns: pa.Schema) -> bytes:
     """Return a record with its decimals as texts that have the digits of their columns.
 
-    :raises _UndecodableError: it is no JSON object, or a decimal does not fit its column; says why without the value
+    :raises _UndecodableError: it is not a JSON object, or a decimal does not fit its column; says why without the value
     """
     try:
         record = json.loads(

@@ -59,7 +59,7 @@ def columns_of(registered: RegisteredSchema) -> pa.Schema:
 def property_types(registered: RegisteredSchema) -> dict[str, Callable[[], pa.DataType]]:
     """Return the properties of an object, with what returns the type of the column, or raises a SchemaError.
 
-    :raises SchemaError: it is no object
+    :raises SchemaError: it is not an object
     """
     place, documents = _object(registered)
     properties = place.schema["properties"]
@@ -71,7 +71,7 @@ def _object(registered: RegisteredSchema) -> tuple[_Place, Mapping[str, Any]]:
     document = _parsed(registered.text)
     place = _resolved(_Place(document, document, "", Budget()), documents)
     if not isinstance(place.schema, dict) or not isinstance(place.schema.get("properties"), dict):
-        raise SchemaError("it is no object with properties")
+        raise SchemaError("it is not an object with properties")
     return place, documents
 
 
@@ -79,7 +79,7 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise SchemaError("it is no JSON") from None
+        raise SchemaError("it is not JSON") from None
 
 
 def _fields(place: _Place, documents: Mapping[str, Any]) -> list[pa.Field]:
@@ -121,7 +121,7 @@ def _kind(place: _Place) -> str | None:
             raise _undecided(place, f"has the types {', '.join(map(str, kind))}")
         (kind,) = kinds
     if kind is not None and not isinstance(kind, str):
-        raise _undecided(place, "has a type that is no name")
+        raise _undecided(place, "has a type that is not a name")
     values = place.schema.get("enum")
     if kind is None and isinstance(values, list) and values and all(isinstance(value, str) for value in values):
         return "string"

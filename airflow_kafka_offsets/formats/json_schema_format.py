@@ -28,9 +28,9 @@ _Plain = dict[str, Any]
 class JsonSchema(RegistryFormat):
     """One JSON object a record, with the id of its JSON Schema before it, decoded as `Json` does.
 
-    Records are not validated against their schemas. What does not fit its column is bad, and so is a record whose id
-    the registry does not know as that of a JSON Schema. The parameters are those of `RegistryFormat`; the reader's
-    schema is the latest of the subject.
+    Records are not validated against their schemas. A record is bad if a value does not fit its column, or if the
+    registry has no JSON Schema with its id. The parameters are those of `RegistryFormat`; the reader's schema is the
+    latest of the subject.
     """
 
     kind: ClassVar[str] = "json_schema"

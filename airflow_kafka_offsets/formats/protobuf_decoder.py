@@ -42,7 +42,7 @@ _LARGEST_NUMBERS = 100_000
 # group takes a byte at least, and 80 bytes of the stack: a value of so few bytes cannot go too deep.
 _SHALLOW_BYTES = 2_000
 
-_NO_MESSAGE = "it is no message of its schema"
+_NO_MESSAGE = "it is not a message of its schema"
 
 
 class ProtobufReader(ValueReader):

@@ -222,7 +222,7 @@ def _node_of(own: Any, declared: pa.DataType, wanted: Any) -> Node:
     if field.is_repeated:
         if not pa.types.is_list(declared):
             raise MismatchError(
-                f"it is {'a map' if is_map(field) else 'repeated'}, and the column is {spark_type(declared)}"
+                f"it is {'a map' if is_map(field) else 'repeated'}, but the column is {spark_type(declared)}"
             )
         declared = declared.value_type
     if not is_message(field):
@@ -264,7 +264,7 @@ def _known_message(field: Any, declared: pa.DataType) -> Node | None:
 def _entry(field: Any, declared: pa.DataType, message: Message, reader: Message | None) -> Node:
     if not pa.types.is_struct(declared) or declared.num_fields != 2:
         raise MismatchError(
-            f"it is a map, and the column is {spark_type(pa.list_(declared))}: declare ARRAY<STRUCT<key: …, value: …>>"
+            f"it is a map, but the column is {spark_type(pa.list_(declared))}: declare ARRAY<STRUCT<key: …, value: …>>"
         )
     parts = []
     for column, name in zip(declared, ("key", "value"), strict=True):

@@ -31,17 +31,16 @@ _MOST_DECODERS = 256
 
 @dataclass(frozen=True, slots=True)
 class Protobuf(RegistryFormat):
-    """One Protobuf message a record: in Confluent's wire format with a schema registry, or plain, of a given schema.
+    """One Protobuf message a record: in Confluent's wire format with a schema registry, or plain, with a given schema.
 
-    A column is the field of its name in the schema that a record was written with. If no columns are given, they are
-    all fields of the reader's message, and a column is the field with the number that it has there. The reader's
-    message is that of the latest schema of the subject, or of the given one. The other parameters are those of
-    `RegistryFormat`.
+    A declared column takes the field with its name in the schema that a record was written with. Without declared
+    columns, there is a column for each field of the reader's message, matched by field number. The reader's message is
+    in the given schema, or in the latest schema of the subject. The other parameters are those of `RegistryFormat`.
 
-    :param message: the name of the message, with or without its package; records of another one are bad. None is the
-        first one of the file, and any one where columns are declared and each record says which it is (templated)
-    :param proto: without a registry, the schema as the text of a `.proto` file, which imports no file of yours
-        (templated)
+    :param message: the name of the message, with or without its package; other messages are bad records. None is the
+        first message of the file, or any message if columns are declared and each record names its message (templated)
+    :param proto: without a registry, the schema as the text of a `.proto` file, which imports only Google's well-known
+        files (templated)
     :param descriptor_file: without a registry, the path of a descriptor set on the worker, which `protoc
         --include_imports --descriptor_set_out` wrote (templated)
     :param schemas: descriptor sets by id

@@ -53,7 +53,7 @@ class Schema:
         except (DecodeError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, SchemaError):
                 raise
-            raise SchemaError(f"it is no descriptor set that can be used: {type(error).__name__}") from error
+            raise SchemaError(f"it is not a usable descriptor set: {type(error).__name__}") from error
 
     def at(self, path: Sequence[int]) -> Message:
         """Return the message with an index path: its number among those of the file, then among those in that message,
@@ -225,8 +225,8 @@ def compile_schemas(schemas: Mapping[str, RegisteredSchema]) -> dict[str, str | 
         # On the worker it is there, and a retry fetches the newest schemas of the subject, which are compiled there.
         raise StagingError(
             f"A record has schema {', '.join(schemas)}, which the worker did not fetch, and grpcio-tools, which "
-            "compiles it, is not installed where Spark's executors run: retry, which fetches the newest schemas of the "
-            "subject, or install it there"
+            "compiles it, is not installed where Spark's executors run: retry, to fetch the newest schemas of the "
+            "subject, or install grpcio-tools there"
         ) from error
     well_known = str(resources.files("grpc_tools").joinpath("_proto"))
     with tempfile.TemporaryDirectory(prefix="kafka-offsets-") as directory:

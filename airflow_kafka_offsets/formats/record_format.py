@@ -4,8 +4,7 @@ A format has three parts: the plain data that a DAG author writes, the columns, 
 starts, and a decoder, which Spark's tasks call for each batch of records.
 
 To add a format, write a frozen dataclass that is a `RecordFormat`, in a module that Spark's driver and executors can
-import. Reading records, dead letters, and the columns that say which record a row came from are the same for all
-formats, and not here.
+import. Reading records, dead letters and the origin columns are the same for all formats, and elsewhere.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 OnNewField = Literal["ignore", "fail", "add"]
-"""What to do with fields of records that are no columns."""
+"""What to do with fields of records without a column."""
 
 ColumnsFrom = Literal["schema", "target"]
 """What decides the columns of a format where they are not declared: the reader's schema, or the table that the rows are
@@ -31,9 +30,8 @@ class BadRecord(NamedTuple):
     :param row: the index of the record in the batch
     :param reason: what is wrong with it, for the message of a RecordError or a dead letter; it is logged, and must hold
         no values
-    :param part: of the record that is bad: value, key or header; size of a record that is too large to be kept;
-        crash of one that ends the process; transform where the transform raises for it; target where the target refuses
-        its row
+    :param part: what is bad: `value`, `key` or `header`; `size` if the record is too large; `crash` if it ends the
+        process; `transform` if the transform raises for it; `target` if the target refuses its row
     """
 
     row: int
@@ -55,8 +53,8 @@ class Decoded(NamedTuple):
 class Decoder(Protocol):
     """Decodes batches of records. A task creates a decoder for each slice, and calls it for each batch of the slice.
 
-    A record that cannot be decoded is returned among the bad ones, whatever is wrong with it: an exception ends the
-    load, and but for a `RefusedSchemasError` names no record.
+    A record that cannot be decoded is returned among the bad ones, whatever is wrong with it. An exception ends the
+    load, and only a `RefusedSchemasError` names a record.
     """
 
     def __call__(self, records: pa.RecordBatch) -> Decoded:
@@ -102,11 +100,11 @@ class RecordFormat(Protocol):
 
 
 class SchemaError(ValueError):
-    """A text is no schema, or one that cannot be used, or there is none; the message says why."""
+    """A schema is missing, invalid or unusable; the message says why."""
 
 
 class RefusedSchemasError(Exception):
-    """The schemas of so many ids cannot be used that no more are asked for.
+    """Too many schema ids are unusable, and the registry is not asked for more.
 
     :ivar row: the index of a record with another id
     """

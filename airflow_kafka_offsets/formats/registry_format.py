@@ -1,5 +1,5 @@
-"""What the formats share whose records have schemas: the columns that these give, the subjects of a schema registry,
-which the worker fetches, and the schemas that tasks ask for. A DAG file imports this module.
+"""The base of formats whose records have schemas: their columns, the subjects that the worker fetches from a schema
+registry, and the schemas that tasks ask for. A DAG file imports this module.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ _MOST_REFUSED = 100
 
 @dataclass(frozen=True, slots=True)
 class RegistryFormat(Templated, ABC):
-    """A format whose records have schemas. They may be in Confluent's wire format, in which a record begins with the id
-    that its schema has in a registry.
+    """A format whose records have schemas. In Confluent's wire format, a record begins with the id of its schema in a
+    registry.
 
     :param ddl: the columns as Spark DDL; None for those of the reader's schema (templated)
-    :param registry_conn_id: an Airflow connection of type `http`; None if no record has the id of a schema (templated)
-    :param subject: whose schemas are fetched before Spark starts; None is the name of the topic with `-value` or `-key`
-        (templated)
-    :param columns_from: where no columns are declared, `schema` for all fields of the reader's schema, or `target` for
-        those that are columns of the target
-    :param on_new_field: what becomes of fields that are no columns; the worker fills it in
+    :param registry_conn_id: an Airflow connection of type `http`; None if records have no schema id (templated)
+    :param subject: the subject whose schemas are fetched before Spark starts; None is the name of the topic with
+        `-value` or `-key` (templated)
+    :param columns_from: if no columns are declared, `schema` for all fields of the reader's schema, or `target` for
+        those that the target has as columns
+    :param on_new_field: what to do with fields without a column; the worker fills it in
     :param schemas: schemas by id, in a form that JSON can hold; the worker fills them in
     :param latest: the id of the reader's schema, if it is the latest of the subject; the worker fills it in
     """
@@ -87,9 +87,7 @@ class RegistryFormat(Templated, ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Return what decides how a record is decoded. An id means the same schema forever: which of them are known
-        decides nothing.
-        """
+        """Return what decides how a record is decoded. Known schemas do not: an id always means the same one."""
 
     @abstractmethod
     def check_parameters(self) -> None:
@@ -111,13 +109,13 @@ class RegistryFormat(Templated, ABC):
 
     @abstractmethod
     def field_types(self) -> Mapping[str, Callable[[], pa.DataType]]:
-        """Return the fields of all schemas that are known, those of the reader's schema and of newer ones first, each
-        with what returns the type of its column, or raises a SchemaError.
+        """Return the fields of all known schemas, those of the reader's schema and of newer ones first. Each has a
+        function that returns the type of its column, or raises a SchemaError.
         """
 
     @abstractmethod
     def decoders(self, columns: pa.Schema) -> Callable[[bytes, Any], SchemaDecoder]:
-        """Return what returns the decoder of values, by their prefix and their schema, or raises a SchemaError."""
+        """Return a function from prefix and schema to the decoder of values; it may raise a SchemaError."""
 
     @property
     def takes_latest(self) -> bool:
@@ -145,7 +143,7 @@ class RegistryFormat(Templated, ABC):
         return self
 
     def latest_form(self) -> object:
-        """Return what the latest schemas of several subjects must have in common."""
+        """Return the part of a schema that must be the same in the latest schemas of several subjects."""
         return self.columns()
 
     def slow_reason(self, schema: Any) -> str | None:
@@ -172,7 +170,7 @@ class RegistryFormat(Templated, ABC):
             ) from error
         if columns is None:
             raise ConfigurationError(
-                f"{type(self).__name__} without columns needs a schema, which load and replay take from the registry "
+                f"{type(self).__name__} without columns needs a schema, which load and replay read from the registry "
                 "or the parameters"
             )
         return columns
@@ -182,7 +180,7 @@ class RegistryFormat(Templated, ABC):
         has_ddl = self.ddl is not None
         if self.columns_from not in get_args(ColumnsFrom) or (self.columns_from == "target" and has_ddl):
             raise ConfigurationError(
-                "A format has the columns that are declared, or columns_from='schema' or 'target'; got "
+                "A format has declared columns, or columns_from='schema' or 'target'; got "
                 f"columns_from={self.columns_from!r}{' with declared columns' if has_ddl else ''}"
             )
 
@@ -253,7 +251,7 @@ class RegistryFormat(Templated, ABC):
 
         :raises ConfigurationError: it is needed
         """
-        reason = f"{what} is no {self.schema_name} that can be used: {error}"
+        reason = f"{what} is not a usable {self.schema_name}: {error}"
         if is_needed:
             raise ConfigurationError(reason) from error
         log.warning("%s. Records with it are bad", reason)
@@ -265,15 +263,15 @@ class RegistryFormat(Templated, ABC):
         """
         if missing := [subject for subject in subjects if subject not in latest]:
             raise ConfigurationError(
-                f"The schema registry at {host} has no {self.schema_name} of subject {missing[0]!r}, from which the "
-                "columns would be taken: declare the columns, or name another subject"
+                f"The schema registry at {host} has no {self.schema_name} of subject {missing[0]!r}, which defines "
+                "the columns: declare the columns, or name another subject"
             )
         found = {number: replace(self, latest=number) for number in latest.values()}
         first, *others = [each.latest_form() for each in found.values()]
         if any(other != first for other in others):
             raise ConfigurationError(
-                f"The latest schemas of {', '.join(latest)} differ: declare the columns, or name one subject, of "
-                "which all topics have the columns then"
+                f"The latest schemas of {', '.join(latest)} differ: declare the columns, or name one subject, whose "
+                "columns all topics get"
             )
         return found[latest[subjects[0]]]
 
@@ -362,20 +360,20 @@ def _names_of_target(target: str, columns: Sequence[str] | None, known: Mapping[
     """Return the columns of a target that are fields; see `RegistryFormat.with_fields`."""
     if columns is None:
         raise ConfigurationError(
-            f"The columns of the records are to be those of {target!r}, which does not exist: create it, or declare "
-            "the columns"
+            f"columns_from='target' takes the columns of {target!r}, which does not exist: create it, or declare the "
+            "columns"
         )
     by_lower = {name.lower(): name for name in known}
     for name in columns:
         if name not in known and name.lower() in by_lower:
             raise ConfigurationError(
-                f"Column {name!r} of {target!r} would stay null: its name and that of field {by_lower[name.lower()]!r} "
-                "differ in case only. Rename the column, or the field by a transform"
+                f"Column {name!r} of {target!r} would stay null: its name and the name of field "
+                f"{by_lower[name.lower()]!r} differ in case only. Rename the column, or the field by a transform"
             )
     names = [name for name in columns if name in known]
     if not names:
         raise ConfigurationError(
-            f"The columns of the records are to be those of {target!r}, which has none of their fields: "
+            f"columns_from='target' takes the columns of {target!r}, which has none of the fields: "
             f"{first_few(map(repr, known))}"
         )
     return names
@@ -417,10 +415,10 @@ class TaskSchemas:
         if number not in self._refused:
             if len(self._refused) == _MOST_REFUSED:
                 raise RefusedSchemasError(
-                    f"schema {number}: {_MOST_REFUSED} other ids of schemas in the slice cannot be used, the last one "
+                    f"schema {number}: {_MOST_REFUSED} other schema ids in the slice are unusable, the last one "
                     f"because {list(self._refused.values())[-1]}. Either the registry was restored from a backup "
-                    "without its newest schemas: register them again with their ids. Or somebody writes records with "
-                    "ids of their own making"
+                    "without its newest schemas: register them again with their ids. Or a producer writes ids that "
+                    "it made up: correct it"
                 )
             try:
                 return self._fetch(number)

@@ -170,7 +170,7 @@ class SchemaRegistry:
         if response.status_code in (401, 403):
             raise ConfigurationError(
                 f"The schema registry at {self.host} refuses {path} with status {response.status_code}: check login "
-                "and password, or bearer.auth.token, of its connection, and the rights of its user"
+                "and password, or bearer.auth.token, of its connection, and the permissions of its user"
             )
         try:
             body = response.json()
@@ -180,8 +180,8 @@ class SchemaRegistry:
             raise NotFoundError(path)
         if response.status_code != 200 or body is None:
             raise ConfigurationError(
-                f"What answers at {self.host} is no schema registry: {path} has status {response.status_code}; the "
-                "host of the connection may have to end with a path, such as /apis/ccompat/v7"
+                f"The server at {self.host} is not a schema registry: {path} has status {response.status_code}; the "
+                "host of the connection may need a path, such as /apis/ccompat/v7"
             )
         return body
 

@@ -37,8 +37,8 @@ class Json(_SimpleFormat):
 
     Fields that are not declared are ignored, and missing fields are null. A record with a null value (a tombstone)
     becomes a row whose declared columns are all null. Dates and timestamps are ISO 8601 text; a timestamp without a
-    zone is in UTC. They lie in the years 1 to 9999, in UTC: databases store others, and their clients cannot read them.
-    A record with any other value that does not fit the declared type is bad.
+    zone is in UTC. They must be in the years 1 to 9999, in UTC: a database may store others, but its clients cannot
+    read them. A record with a value that does not fit the declared type is bad.
 
     :param ddl: the columns as Spark DDL: `"id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2)"` (templated)
     """
@@ -65,8 +65,7 @@ class Json(_SimpleFormat):
 
 @dataclass(frozen=True, slots=True)
 class Text(_SimpleFormat):
-    """The whole value as one text; null where a record has none, and empty where it is empty. Bytes that are no UTF-8
-    are bad.
+    """The whole value as one text; a record without a value becomes null. A record whose value is not UTF-8 is bad.
 
     :param column: the name of the column (templated)
     """

@@ -77,7 +77,7 @@ class SchemaDecoder(Protocol):
 
     @property
     def unread(self) -> list[str]:
-        """The fields of the schema that are no columns."""
+        """The fields of the schema without a column."""
 
     def parts(self, values: pa.Array, indexes: pa.Array) -> Iterator[Part | BadRecord]:
         """Decode values.
@@ -96,7 +96,7 @@ class PrefixedDecoder:
     :param prefix_length: the number of bytes before a value, by the first bytes of the record: at least so many as
         these are, if more have to be seen
     :param has_ids: whether a prefix begins with the id of a schema, which begins the reasons of bad records
-    :param on_new_field: what to do with fields of a schema that are no columns
+    :param on_new_field: what to do with fields of a schema without a column
     :param schemas_read: filled by `decoder_of`; the schemas of the values that were seen, by id
     """
 
@@ -201,19 +201,19 @@ class PrefixedDecoder:
 
 
 def new_field_error(schema: str, fields: Sequence[str], on_new_field: OnNewField) -> NewFieldError:
-    """Return the error for records with fields that are no columns.
+    """Return the error for records with fields without a column.
 
     :param schema: theirs, for the message
     """
     names = first_few(map(repr, fields))
     if on_new_field == "add":
         return NewSchemaError(
-            f"{schema} has fields that are no columns yet: {names}. The schema was not known when the load was "
-            "planned: run the task again, which looks for new schemas of the subject. If it is of another subject, "
-            "name that one; if the subject has it no more, or behind many newer ones, declare the fields"
+            f"{schema} has fields without a column: {names}. The schema was not known when the load was planned: run "
+            "the task again, to fetch new schemas of the subject. If the schema is of another subject, name that "
+            "one; if the subject has deleted it, or has many newer ones, declare the fields"
         )
     return NewFieldError(
-        f"{schema} has fields that are no columns: {names}. Nothing of this batch was written and no position moved; "
+        f"{schema} has fields without a column: {names}. Nothing of this batch was written and no position moved; "
         "declare them, or leave such fields out with on_new_field='ignore'"
     )
 
@@ -288,7 +288,7 @@ class TwoReaders(ABC):
     A value is good if the deciding reader takes it, or the quick one alone: so no record depends on its neighbours.
 
     :param columns: the declared columns
-    :param unread: the fields of the schema that are no columns
+    :param unread: the fields of the schema without a column
     """
 
     def __init__(self, columns: pa.Schema, reader: ValueReader, unread: list[str]) -> None:

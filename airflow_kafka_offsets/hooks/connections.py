@@ -72,8 +72,8 @@ def database_engine(conn_id: str) -> sa.Engine:
         hook = connection.get_hook()
         if not hasattr(hook, "get_sqlalchemy_engine"):
             raise ConfigurationError(
-                f"Connection {conn_id!r} is of type {connection.conn_type!r}, which is no SQL database: the target and "
-                "the positions must be in one"
+                f"Connection {conn_id!r} is of type {connection.conn_type!r}, which is not a SQL database: the target "
+                "and the positions must be in one"
             )
         # Error messages must not show the values of rows.
         engine = hook.get_sqlalchemy_engine(engine_kwargs={"hide_parameters": True})
@@ -100,7 +100,7 @@ def _mysql_engine(url: sa.URL, extra: Mapping[str, Any], name: str) -> sa.Engine
         import pymysql  # noqa: F401 - SQLAlchemy imports it
     except ImportError:
         raise ConfigurationError(
-            f"Connection {name!r} leads to MySQL or MariaDB, for which PyMySQL is needed: pip install "
+            f"Connection {name!r} leads to MySQL or MariaDB, which needs PyMySQL: pip install "
             "'airflow-kafka-offsets[mysql]'"
         ) from None
     arguments = {key: value for key, value in extra.items() if key not in _MYSQL_IGNORED}
@@ -110,7 +110,7 @@ def _mysql_engine(url: sa.URL, extra: Mapping[str, Any], name: str) -> sa.Engine
     arguments = {_MYSQL_OF_SSL.get(key, f"ssl.{key}"): value for key, value in tls.items()} | arguments
     if unknown := sorted(arguments.keys() - {*_MYSQL_TLS, *_MYSQL_OTHERS}):
         raise ConfigurationError(
-            f"The extra of connection {name!r} has {first_few(map(repr, unknown))}, which means nothing to PyMySQL; it "
+            f"The extra of connection {name!r} has {first_few(map(repr, unknown))}, which PyMySQL does not know; it "
             f"may have {', '.join((*_MYSQL_TLS, *_MYSQL_OTHERS))}"
         )
     if arguments.get("ssl_ca"):
@@ -167,7 +167,7 @@ def open_url(url: str) -> AbstractContextManager[sa.Engine]:
 
     :param url: of SQLAlchemy; it need not name the driver. In one of MySQL or MariaDB the query has what the extra of a
         connection has
-    :raises ConfigurationError: it is no URL, or its query cannot be used
+    :raises ConfigurationError: it is not a URL, or its query cannot be used
     """
     name = "database URL"
     try:
@@ -244,7 +244,8 @@ def registry_config(conn_id: str) -> dict[str, Any]:
     connection = _connection(conn_id)
     if connection.conn_type != "http":
         raise ConfigurationError(
-            f"Connection {conn_id!r} is of type {connection.conn_type!r}; that of a schema registry is of type 'http'"
+            f"Connection {conn_id!r} is of type {connection.conn_type!r}; the connection of a schema registry has "
+            "type 'http'"
         )
     host = connection.host or ""
     url = urlsplit(host if "://" in host else f"{connection.schema or 'http'}://{host}")

@@ -133,7 +133,7 @@ def class_archive(spark_home: Path, *, with_sql: bool) -> ClassArchive:
     directory = conf.get("kafka_offsets", "class_archives", fallback="") or (cache and f"{cache}/airflow-kafka-offsets")
     if not directory:
         raise ConfigurationError(
-            "This user has no home: set class_archives in section [kafka_offsets] of Airflow's configuration"
+            "This user has no home directory: set class_archives in section [kafka_offsets] of Airflow's configuration"
         )
     try:
         return ClassArchive(Path(directory), [java, _version(java)], spark_home, with_sql=with_sql)

@@ -74,8 +74,8 @@ class SparkSubmitLauncher:
         master, deploy_mode, binary = (hook.resolved[name] for name in ("master", "deploy_mode", "spark_binary"))
         if deploy_mode not in (None, "", "client"):
             raise ConfigurationError(
-                f"Connection {self._conn_id!r} has deploy-mode {deploy_mode!r}; this package submits in client mode, "
-                "in which progress and errors reach the task's log. Remove 'deploy-mode' from the connection's extra."
+                f"Connection {self._conn_id!r} has deploy-mode {deploy_mode!r}; this package needs client mode, in "
+                "which progress and errors reach the task's log. Remove 'deploy-mode' from the connection's extra."
             )
         if not staging_dir and not _is_local(master):
             raise ConfigurationError(

@@ -218,8 +218,8 @@ def _job_directory() -> AbstractContextManager[Path]:
         long, parent = parent, _SHORT_DIRECTORY
         if not os.access(parent, os.W_OK | os.X_OK):
             raise ConfigurationError(
-                f"The path of the temporary directory {long} is too long for a socket, and in {parent} this user can "
-                "create nothing: set TMPDIR to a shorter path"
+                f"The path of the temporary directory {long} is too long for a socket, and this user cannot create "
+                f"files in {parent}: set TMPDIR to a shorter path"
             )
     return temporary_directory(parent)
 

@@ -82,9 +82,8 @@ class SparkConnectLauncher:
         if builder.secure or is_this_machine(address(builder.endpoint)[0]):
             return None
         return (
-            f"What this worker and the Spark Connect server {builder.endpoint} send to each other is unprotected, the "
-            "code of tasks and secrets of Spark.conf among it: set use_ssl in the connection, and put TLS before the "
-            "server"
+            f"The traffic with the Spark Connect server {builder.endpoint} is unprotected, including the code of "
+            "tasks and secrets of Spark.conf: set use_ssl in the connection, and put a TLS proxy before the server"
         )
 
     @property
@@ -147,8 +146,8 @@ class SparkConnectLauncher:
             from pyspark.sql.connect.session import SparkSession  # noqa: F401  # asks for more than the client
         except ImportError as error:
             raise ConfigurationError(
-                f"Connection {self._conn_id!r} leads to Spark Connect, whose client cannot be imported: {error}. "
-                "Install pyspark-client on the worker, in the version of the server"
+                f"Connection {self._conn_id!r} leads to Spark Connect, whose client cannot be imported: {error}. On "
+                "the worker, install pyspark-client in the version of the server"
             ) from error
         hook = SparkConnectHook(self._conn_id)
         if not hook.get_connection(self._conn_id).host:
@@ -160,8 +159,8 @@ class SparkConnectLauncher:
         except Exception:
             # The message has the URL, and that the token.
             raise ConfigurationError(
-                f"Connection {self._conn_id!r} does not make a URL of Spark Connect: its host is a name or sc://name, "
-                "without a path, and the port is a field of its own"
+                f"Connection {self._conn_id!r} is not a valid URL of Spark Connect: set its host to a name or "
+                "sc://name, without a path, and its port"
             ) from None
         builder.set(builder.PARAM_USER_AGENT, self.name)
         return builder
@@ -194,7 +193,7 @@ class SparkConnectLauncher:
             condition = str(error.getCondition())
             if condition.startswith("CANNOT_MODIFY"):
                 raise ConfigurationError(
-                    f"Spark.conf[{name!r}] is no property of a session: set it where the Spark Connect server "
+                    f"Spark.conf[{name!r}] is not a property of a session: set it where the Spark Connect server "
                     f"{builder.endpoint} is started"
                 ) from None
             refused = re.search(r"StatusCode\.(UNAUTHENTICATED|PERMISSION_DENIED)\s+details = \"(.*)\"", str(error))

@@ -185,7 +185,7 @@ class RetryingAdmin:
     def _await(self, future: Future[Any]) -> None:
         """Wait for an answer.
 
-        :raises ConfigurationError: the client reports what no retry mends
+        :raises ConfigurationError: the client reports an error that no retry fixes
         """
         while not future.done():
             # The answer comes on a thread of the client; poll() delivers only what it reports of failing connections.

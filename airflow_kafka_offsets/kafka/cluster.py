@@ -35,7 +35,7 @@ from airflow_kafka_offsets.kafka.errors import denied
 
 log = logging.getLogger(__name__)
 
-_ACTIVE = "the group has active members, and only these may commit; stop them, or choose another name"
+_ACTIVE = "the group has active members, and only they may commit; stop them, or choose another name"
 
 _REFUSALS = {
     KafkaError.NON_EMPTY_GROUP: _ACTIVE,
@@ -234,9 +234,7 @@ class Cluster:
         described = self._describe(topics, failed)
         topic_ids = {topic: _topic_id(info) for topic, info in described.items()}
         for topic in sorted(topic for topic, topic_id in topic_ids.items() if topic_id is None):
-            log.warning(
-                "Kafka reports no id for topic %r: a topic that was deleted and created again is not noticed", topic
-            )
+            log.warning("Kafka reports no id for topic %r: a recreated topic cannot be detected", topic)
         return {
             TopicPartition(topic, partition.id): topic_ids[topic]
             for topic, info in described.items()

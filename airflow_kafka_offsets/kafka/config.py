@@ -74,9 +74,9 @@ debug log_level log.connection.close log.thread.name statistics.interval.ms enab
 
 _ALLOWED = frozenset(_HARMLESS.split())
 
-_CODE = "it makes the client load or run code, and can be set nowhere"
+_CODE = "it makes the client load or run code, and is not allowed"
 
-_FILES = "it makes the client read a file and send its content, and can be set nowhere"
+_FILES = "it makes the client read a file and send its content, and is not allowed"
 
 _REFUSED = {
     "plugin.library.paths": _CODE,
@@ -85,8 +85,8 @@ _REFUSED = {
     "sasl.kerberos.kinit.cmd": f"{_CODE}; run kinit beside the workers, and leave out sasl.kerberos.keytab",
     "sasl.oauthbearer.assertion.": f"{_FILES}; use a client id and secret",
     "sasl.oauthbearer.metadata.authentication.type": (
-        "it makes the client send the identity of the machine to the brokers of the connection, and can be set "
-        "nowhere; use a client id and secret"
+        "it makes the client send the identity of the machine to the brokers, and is not allowed; use a client id "
+        "and secret"
     ),
 }
 """Reasons for keys that users may miss; a key that ends with a dot is the prefix of several."""
@@ -116,8 +116,8 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
     data = {key for key, value in config.items() if isinstance(value, (str, int, float, bool))}
     if callbacks := sorted(key for key in config if key not in data or key.endswith("_cb") or key == "on_commit"):
         raise ConfigurationError(
-            f"The Kafka configuration sets {', '.join(callbacks)}: callbacks, and values that are neither text nor a "
-            "number, cannot travel to Spark. For OAUTHBEARER use librdkafka's own 'sasl.oauthbearer.method=oidc'."
+            f"The Kafka configuration sets {', '.join(callbacks)}: callbacks, and values that are neither text nor "
+            "numbers, cannot be sent to Spark. For OAUTHBEARER use librdkafka's own 'sasl.oauthbearer.method=oidc'."
         )
     if unknown := sorted(config.keys() - _ALLOWED):
         why = [f"{key} ({_why_refused(key)})" for key in unknown]
@@ -138,9 +138,9 @@ def _refuse_harmful(config: Mapping[str, Any]) -> None:
     safe = [(key, value) for key, value in _SAFE_VALUES.items() if key in config]
     if harmful := sorted(key for key, value in safe if not value.fullmatch(str(config[key]))):
         raise ConfigurationError(
-            f"The Kafka configuration sets {', '.join(harmful)} to a value that makes the client load or run code "
-            "named by a connection; remove it from the connection's extra (ssl.providers may name only base, default, "
-            "fips, legacy; a principal or a keytab may not contain spaces or characters that a shell interprets)"
+            f"The Kafka configuration sets {', '.join(harmful)} to a value that makes the client load or run code; "
+            "remove it from the connection's extra (ssl.providers may name only base, default, fips, legacy; a "
+            "principal or a keytab may not contain spaces or characters that a shell interprets)"
         )
 
 
@@ -152,7 +152,8 @@ def weaknesses(config: Mapping[str, Any]) -> list[str]:
     elif str(config.get("ssl.endpoint.identification.algorithm", "https")).lower() == "none":
         found.append(
             "The host names in the TLS certificates of the Kafka brokers are not verified: any server with a "
-            "certificate of the same authority passes for a broker; remove ssl.endpoint.identification.algorithm=none"
+            "certificate of the same authority is accepted as a broker; remove "
+            "ssl.endpoint.identification.algorithm=none"
         )
     protocol = str(config.get("security.protocol", "plaintext")).lower()
     servers = str(config.get("bootstrap.servers", config.get("metadata.broker.list", ""))).split(",")

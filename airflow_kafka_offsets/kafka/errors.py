@@ -1,6 +1,6 @@
 """What the errors of the Kafka client mean, and which of our errors ends a request or a read for it.
 
-A refused login, a refused certificate and a missing ACL are mended by no retry. Those of reads are in `ReadWatch`;
+A refused login, a refused certificate and a missing ACL cannot be fixed by a retry. Those of reads are in `ReadWatch`;
 which answers of the cluster are asked for again is in `kafka.admin`.
 """
 
@@ -77,8 +77,8 @@ def refused_connection(config: Mapping[str, Any], error: KafkaError) -> Configur
         )
     elif is_alert:
         advice = (
-            ". The broker does not accept the client's certificate: let an authority sign it that the broker trusts, "
-            "and look whether it has expired"
+            ". The broker does not accept the client's certificate: check that it has not expired, and that the "
+            "broker trusts its authority"
         )
     elif error.code() == KafkaError._AUTHENTICATION:
         settings = login or "sasl.username and sasl.password"
@@ -131,7 +131,7 @@ _TRUNCATION = KafkaError(KafkaError._LOG_TRUNCATION).str()
 
 
 class ReadWatch:
-    """Decides when the read of a slice fails: by an error that waiting does not mend, or by a position that does not
+    """Decides when the read of a slice fails: by an error that waiting does not fix, or by a position that does not
     move.
 
     :param config: of the client
@@ -169,7 +169,7 @@ class ReadWatch:
         self._deadline = time.monotonic() + self._idle_timeout
 
     def raise_if_fatal(self, position: int) -> None:
-        """Raise for an error of the client that waiting does not mend."""
+        """Raise for an error of the client that waiting does not fix."""
         while self._errors:
             error = self._errors.pop(0)
             if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
@@ -200,10 +200,11 @@ class ReadWatch:
         if self._unknown_since is not None and now - self._unknown_since > _UNKNOWN_SECONDS:
             if self._is_unknown():
                 raise UnknownTopicError(
-                    f"{self._name}: the cluster has not known this partition for {_UNKNOWN_SECONDS:g} s. The topic was "
-                    f"deleted while it was read, at offset {position} of {self._slice.start}..{self._slice.end}, or "
-                    "this user may not describe it any more. Nothing of this batch was loaded. Remove a deleted topic "
-                    "from the load; a topic that was created again needs a new group_id."
+                    f"{self._name}: the cluster has not known this partition for {_UNKNOWN_SECONDS:g} s. The topic "
+                    f"was deleted while it was being read, at offset {position} of "
+                    f"{self._slice.start}..{self._slice.end}, or this user may not describe it any more. Nothing of "
+                    "this batch was loaded. Remove a deleted topic from the load; a recreated topic needs a new "
+                    "group_id."
                 )
             self._unknown_since = None
         if now > self._deadline:
@@ -229,9 +230,9 @@ class ReadWatch:
     def _refused(self, position: int, error: KafkaError) -> ConfigurationError:
         return ConfigurationError(
             f"{self._name} cannot be read at offset {position}: the client refuses the records there ({error.str()}). "
-            "They have more bytes, compressed or not, than receive.message.max.bytes allows, by default 100000000, or "
-            "are damaged. Raise the setting in the extra of the connection, or rewind to an offset after them. "
-            "Nothing of this batch was loaded; no retry helps."
+            "They are larger, compressed or not, than receive.message.max.bytes (by default 100000000), or damaged. "
+            "Raise the setting in the extra of the connection, or rewind to an offset after them. Nothing of this "
+            "batch was loaded; a retry does not help."
         )
 
     def _is_unknown(self) -> bool:
@@ -254,9 +255,9 @@ class ReadWatch:
         was_truncated = error.code() == KafkaError._LOG_TRUNCATION or _TRUNCATION in error.str()
         if not was_truncated and not self._is_beyond_end(position):
             return DataLossError(
-                f"{self._name}: offsets {planned} were planned, but the log does not "
-                f"hold them any more ({error.str()}). Retention or deleted records passed the start of the range "
-                "while it was being read, or the topic was created again."
+                f"{self._name}: offsets {planned} were planned, but the log does not hold them any more "
+                f"({error.str()}). Records at the start of the range were deleted, by retention or by a user, while "
+                "it was being read, or the topic was recreated."
             )
         if position > self._slice.start:
             return ReadError(
@@ -266,16 +267,16 @@ class ReadWatch:
             )
         cause = (
             f"the log reached offset {self._slice.start} in leader epoch {self._slice.leader_epoch} when the position "
-            "was planned, and that epoch ends before it now. The log was truncated and rewritten there, by an unclean "
-            "leader election or in a restored cluster"
+            "was planned, but now that epoch ends before the offset. The log was truncated and written again, by an "
+            "unclean leader election or in a restored cluster"
             if was_truncated
             else f"offsets {planned} were planned, but the log ends before them. It was truncated, by an unclean "
-            "leader election or in a restored cluster, or the topic was created again"
+            "leader election or in a restored cluster, or the topic was recreated"
         )
         return LogTruncatedError(
-            f"{self._name}: {cause}: records before the stored position may have been replaced. Find out which records "
-            "were lost, then set the position on purpose, or load with a new group_id; no retry helps. The client "
-            f"says: {error.str()}"
+            f"{self._name}: {cause}: records before the stored position may have been replaced. Find out which "
+            "records were lost, then rewind the group, or load with a new group_id; a retry does not help. The "
+            f"client says: {error.str()}"
         )
 
     def _is_beyond_end(self, position: int) -> bool:

@@ -299,8 +299,8 @@ class _Polled:
     def _too_late(self) -> RecordError:
         index = next(index for index, instant in enumerate(self._milliseconds) if instant >= _TOO_LATE_MS)
         return RecordError(
-            f"its timestamp {self._milliseconds[index]} is, as milliseconds, after the year 9999; its producer may "
-            "have written microseconds or nanoseconds",
+            f"its timestamp of {self._milliseconds[index]} ms is after the year 9999; its producer may have written "
+            "microseconds or nanoseconds",
             topic=self._slice.topic,
             partition=self._slice.partition,
             offset=self._offsets[index],

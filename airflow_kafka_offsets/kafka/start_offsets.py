@@ -178,8 +178,8 @@ def _warn_of_future(first: Mapping[TopicPartition, TimedOffset], since: datetime
     for tp, record in sorted(first.items()):
         if record.timestamp_ms > latest_ms:
             log.warning(
-                "%s: the first record at or after %s is at offset %d, and its timestamp %s lies in the future. "
-                "Records of that time or later may lie before it: a wrong timestamp hides them from a search by time",
+                "%s: the first record at or after %s is at offset %d, and its timestamp %s is in the future. Records "
+                "at or after that instant may be before it: a search by time does not find them",
                 tp,
                 format_instant(since),
                 record.offset,

@@ -29,8 +29,7 @@ from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 T = TypeVar("T")
 
 _NO_TABLES = (
-    "the state tables do not exist: nothing was loaded yet, or StateTables has another schema or prefix than that of "
-    "the load"
+    "the state tables do not exist: nothing was loaded yet, or the load has another StateTables schema or prefix"
 )
 
 
@@ -106,7 +105,9 @@ class LagPolls:
         check_cluster(question.group_id, state.cluster_id, snapshot.cluster_id)
         if not topics:
             if not state.known:
-                raise ConfigurationError(f"Nothing is stored of group {question.group_id!r} yet: name its topics")
+                raise ConfigurationError(
+                    f"There are no stored positions of group {question.group_id!r} yet: name its topics"
+                )
             return LagReport(())
         stored = state.committed()
         logs, errors = snapshot.of_topics(topics, stored)

@@ -244,7 +244,7 @@ def evaluate(
         stored, log, error = committed.get(tp), logs.get(tp), errors.get(tp)
         position = stored.position.offset if stored is not None else None
         if error is None and stored is not None and (mismatch := topic_mismatch(tp, stored.position, log)):
-            error = f"{mismatch}: the topic was deleted and created again"
+            error = f"{mismatch}: the topic was recreated"
         if error is not None or log is None:
             partitions.append(PartitionLag(*tp, position=position, error=error))
         else:

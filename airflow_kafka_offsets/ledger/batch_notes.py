@@ -1,5 +1,5 @@
-"""What a commit notes with its batch: its rows in each of several sinks and the columns that it added, as JSON; and the
-schemas that it read, for replays whose registry does not know them any more.
+"""The notes of a commit with its batch: the rows in each of several sinks and the added columns, as JSON; and the
+schemas that it read, for replays whose registry has lost them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from airflow_kafka_offsets.sinks.target_rows import BranchOutput
 
 
 def note_outputs(conn: Connection, tables: Tables, batch_id: int, target: Target) -> None:
-    """Add what a batch wrote into each branch of a fan-out to what it wrote before, and store what it removed of other
-    batches.
+    """Add the rows that a batch wrote into each branch of a fan-out to the earlier ones, and store those that it
+    removed.
 
     Called within the transaction, under the group's lock.
 
     :param batch_id: of the batch; one that moves positions writes nothing
-    :param target: one that is no fan-out needs no note
+    :param target: only a fan-out needs a note
     """
     if target.written:
         _change(conn, tables, batch_id, target.written)
@@ -53,16 +53,14 @@ def _change(conn: Connection, tables: Tables, batch_id: int, added: Mapping[str,
 
 
 def note_added_columns(conn: Connection, tables: Tables, batch_id: int, names: Sequence[str]) -> None:
-    """Write to the history of a batch which columns its target got for it, as JSON, after those that it got before."""
+    """Append the columns that its target got for a batch to its history, as JSON."""
     batches = tables.offset_batches.c
     before = json.loads(conn.scalar(sa.select(batches.added_columns).where(batches.batch_id == batch_id)) or "[]")
     update_batch(conn, tables, batch_id, added_columns=json.dumps([*before, *names]))
 
 
 def store_schemas(conn: Connection, tables: Tables, batch_id: int, schemas: Sequence[ReadSchema]) -> None:
-    """Store the schemas that a batch read, but for those that are stored of it already. A text is stored once, for all
-    batches.
-    """
+    """Store the schemas that a batch read, unless they are stored. A text is stored once for all batches."""
     if not schemas:
         return
     rows = {
@@ -95,7 +93,7 @@ def store_schemas(conn: Connection, tables: Tables, batch_id: int, schemas: Sequ
 
 
 def schemas_of_group(conn: Connection, tables: Tables, group_id: str) -> list[ReadSchema]:
-    """Return what the batches of a group read; of an id that meant different schemas, what the latest batch read."""
+    """Return the schemas that batches of a group read; if an id had different schemas, that of the latest batch."""
     read, batches = tables.batch_schemas.c, tables.offset_batches.c
     latest = (
         sa.select(read.part, read.schema_id, sa.func.max(read.batch_id).label("batch_id"))

@@ -1,8 +1,8 @@
-"""Batches of every kind as rows of the state tables, and who they are of: the queries and inserts that loads, replays
-and rewinds share.
+"""Batches of every kind as rows of the state tables, and their owners: the queries and inserts that loads, replays and
+rewinds share.
 
-A group has one open load at most. After it there may be a prefetched load, in a separate state: the commit of the
-open load opens it, and who abandons that load abandons it too. So a group never has two open loads, and batches that
+A group has at most one open load. After it there may be a prefetched load, in a separate state: the commit of the open
+load opens it, and to abandon the open load is to abandon both. So a group never has two open loads, and batches that
 move positions are committed in the order of their ids.
 """
 
@@ -49,7 +49,7 @@ class Batch:
     :param target_table: the table that it was planned for
     :param staging_uri: the directory of the latest attempt's files; None before the first attempt
     :param fingerprint: of the recipe of the latest attempt
-    :param span: of time, if only the records within it are taken of the ranges
+    :param span: the span of time to which the records of the ranges are limited, if any
     :param is_publishing: whether the target may have its rows already; see `ledger.publications`
     """
 
@@ -98,7 +98,7 @@ def current_user() -> str:
 def database_user(conn: Connection) -> sa.ColumnElement[str | None]:
     """Return the expression for the user who is logged in to the database.
 
-    It is null where the database has no users, or it is not known how to ask.
+    It is null if the database has no users, or none that can be queried.
     """
     return sa.literal_column(_DATABASE_USERS.get(conn.dialect.name, "NULL"), sa.Text)
 
@@ -147,8 +147,8 @@ def insert_batch(
 
     :param plan: the ranges, and as gaps the offsets that it skips
     :param replaced: the offsets whose earlier output it replaces
-    :param span: of time, if it takes and replaces only the records within it
-    :param values: of the other columns
+    :param span: the span of time to which loaded and replaced records are limited, if any
+    :param values: the values of the other columns
     """
     since_ms, until_ms = span.milliseconds if span is not None else (None, None)
     result = conn.execute(
@@ -224,7 +224,7 @@ def as_batch(conn: Connection, tables: Tables, row: Any) -> Batch:
 
 
 def as_span(row: Any) -> TimeSpan | None:
-    """Return the span of time whose records a row of `offset_batches` takes; None where it takes all."""
+    """Return the span of time of a row of `offset_batches`; None if it takes all records."""
     since_ms, until_ms = row.records_since_ms, row.records_until_ms
     if since_ms is None:
         return None
@@ -278,7 +278,7 @@ def is_load(tables: Tables, group_id: str, *states: str) -> sa.ColumnElement[boo
 def latest_batch(
     tables: Tables, group: str | sa.ColumnElement[str], *conditions: sa.ColumnElement[bool]
 ) -> sa.Select[Any]:
-    """Select the id of the latest batch of a group that conditions are true of.
+    """Select the id of the latest batch of a group that meets conditions.
 
     :param group: its name, or the column of the statement around it that has the name
     """
@@ -313,14 +313,13 @@ def open_prefetched_batch(conn: Connection, tables: Tables, committed: Batch) ->
 def abandon_prefetched_batch(
     conn: Connection, tables: Tables, group_id: str, batch_id: int, abandoned: str
 ) -> dict[int, str]:
-    """Abandon the prefetched batch, in the transaction that abandons the open one: the positions do not get to its
-    start.
+    """Abandon the prefetched batch in the transaction that abandons the open one: positions will not reach its start.
 
-    It began no partition, so that no first position has to be stored.
+    It began no partition, so no first position has to be stored.
 
-    :param batch_id: of the open batch
-    :param abandoned: by whom and why, for the history
-    :return: where the latest attempt staged it, by its id
+    :param batch_id: the id of the open batch
+    :param abandoned: the author and the reason, for the history
+    :return: the staging URI of the latest attempt, by batch id
     """
     batches = tables.offset_batches.c
     prefetched = sa.select(batches.batch_id, batches.staging_uri).where(is_load(tables, group_id, PREFETCHED))

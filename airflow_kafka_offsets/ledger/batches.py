@@ -72,9 +72,9 @@ def captured_targets(claim: Claim) -> dict[TopicPartition, int] | None:
 
 
 def bytes_per_offset(ledger: Ledger, group_id: str) -> dict[str, float]:
-    """Return the average bytes of keys and values for each offset, by topic, in the latest loads of a group.
+    """Return the average size of key and value for each offset, by topic, in the latest loads of a group.
 
-    :return: topics of which at least one offset was read
+    :return: bytes, for topics of which at least one offset was read
     """
     tables = ledger.tables
     batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
@@ -107,10 +107,10 @@ def record_plan(
     beside_others: bool = False,
     prefetched: bool = False,
 ) -> Batch | None:
-    """Write a plan before its load: from now on a retry, or the next run, loads exactly these ranges.
+    """Store a plan before its load: from now on a retry, or the next run, loads exactly these ranges.
 
     Positions of topics that start at the end of their log are stored in the same transaction, as a batch of kind
-    `start`.
+    `initialize`.
 
     :param generation: of the group, read before the positions from which the plan was decided
     :param upsert: whether the sink identifies a row by a key, so that loading it again does not duplicate it
@@ -142,11 +142,11 @@ def record_plan(
 
 
 def abandon(claim: Claim, batch: Batch, reason: str) -> dict[int, str]:
-    """Abandon an open load as its own attempt, and the prefetched one: the positions stay where they are, or
-    where the open batch began.
+    """Abandon the open load of this attempt, and the prefetched one: the positions stay where they are, or where the
+    open batch began.
 
-    :param reason: for the history
-    :return: where the latest attempts staged them, by the ids of the batches
+    :param reason: a note for the history
+    :return: the staging URIs of their latest attempts, by batch id
     """
     tables = claim.ledger.tables
 
@@ -173,10 +173,9 @@ def abandon_locked(
     """Abandon an open batch, and the prefetched one after it, within a transaction that has locked the group's
     row.
 
-    :param moved: partitions whose position is set in the same transaction; None where all positions become those of
-        another cluster
-    :raises OpenBatchError: there is no such batch, it is not open, or the target may have it with a removal of earlier
-        rows
+    :param moved: partitions whose position is set in the same transaction; None if the group moves to another cluster
+    :raises OpenBatchError: the batch does not exist or is not open, or the target may have its rows in place of earlier
+        ones
     """
     batches, groups = tables.offset_batches, tables.consumer_groups
     recorded = _abandoned_by(conn, who, reason)
@@ -189,10 +188,9 @@ def abandon_locked(
         row = conn.execute(found.where(of_batch)).one_or_none()
     if row is not None and row.replaced:
         raise OpenBatchError(
-            f"Batch {batch_id} of group {group_id!r} cannot be abandoned: it is a replay that may be in the target "
-            "already, and the rows that it replaced would be gone with its own. Nothing was changed; run it to its "
-            f"end: clear its task, or replay the same bounds with run=TaskRun({row.run_id!r}, …) as the history names "
-            "it."
+            f"Batch {batch_id} of group {group_id!r} cannot be abandoned: it is a replay whose rows may be in the "
+            "target already, and the rows that it replaced would be lost. Nothing was changed; finish the replay: "
+            f"clear its task, or replay the same bounds with run=TaskRun({row.run_id!r}, …) as the history names it."
         )
     if row is None or not update_open(conn, tables, batch_id, state="abandoned", reason=recorded):
         refusal = "the group has no such batch" if row is None else f"it is {row.state}"
@@ -215,7 +213,7 @@ def abandon_locked(
 
 
 def _abandoned_by(conn: Connection, who: str, reason: str | None) -> str:
-    """Return by whom a batch is abandoned, and why, for the history."""
+    """Return the author and the reason of an abandoned batch, for the history."""
     # A name that was given is a claim; these two are not.
     user = conn.scalar(sa.select(database_user(conn)))
     users = [current_user()] * (who != current_user()) + [f"database user {user}"] * (user is not None)
@@ -263,8 +261,8 @@ def keep_first_positions(
 ) -> None:
     """Store the positions at which an abandoned load began partitions.
 
-    Without them, and with a position of another partition, the next load would take these for new partitions and begin
-    at their beginning offset.
+    Otherwise, if another partition has a position, the next load would treat these as new partitions, and begin at
+    their beginning offset.
 
     :param but: partitions whose position is set in the same transaction
     """
@@ -283,12 +281,12 @@ def keep_first_positions(
 def begin_staging(
     claim: Claim, batch: Batch, staging_uri: str, recipe: Recipe, *, writes_target: bool = False
 ) -> str | None:
-    """Record where and how this attempt stages, before it does: a later attempt can remove the files that it leaves.
+    """Record the staging directory of this attempt before it is used: a later attempt can remove its files.
 
-    A prefetched batch stays that.
+    A prefetched batch stays prefetched.
 
-    :param writes_target: whether it writes files of the target; see `ledger.leftovers`
-    :return: where the attempt before staged; None if there was none
+    :param writes_target: whether it writes files of the target; see `ledger.publications`
+    :return: the staging URI of the attempt before; None if there was none
     """
     tables = claim.ledger.tables
     states = (PREFETCHED,) if batch.state == PREFETCHED else OPEN_STATES
@@ -310,7 +308,7 @@ def begin_staging(
 
 
 def _staging_uri(conn: Connection, tables: Tables, batch: Batch) -> str | None:
-    """Return where the latest attempt staged: this one may have done so since the batch was read."""
+    """Return the staging URI of the latest attempt, which may be this one."""
     batches = tables.offset_batches.c
     return conn.scalar(sa.select(batches.staging_uri).where(batches.batch_id == batch.batch_id))
 

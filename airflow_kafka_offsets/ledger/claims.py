@@ -1,8 +1,8 @@
 """Claims: the right of an attempt to write batches, which a later attempt can take away.
 
 A load claims its group. The claim is a lease, which is renewed while the attempt runs, and an epoch, which fences it.
-The lease only tells other runs that the attempt is alive, so that they do not redo its work. The epoch makes two
-attempts safe: every claim raises it, and nothing is written under an older one. A replay claims its batches
+The lease only shows other runs that the attempt is alive, so that they do not repeat its work. The epoch makes
+concurrent attempts safe: every claim raises it, and nothing is written under an older one. A replay claims its batches
 (`replaying.replay_batches`), and so does a replay of dead letters (`ledger.dead_letter_batches`), both without a lease.
 """
 
@@ -47,9 +47,9 @@ _LOCK_WAITS = 60
 class Claim(ABC):
     """A row that every writer locks, and the epoch that this attempt wrote to it: a later attempt raises the epoch.
 
-    :param kind: of the batches that are written under it, `load`, `replay` or `dead_letters`
+    :param kind: the kind of its batches: `load`, `replay` or `dead_letters`
     :param title: the kind in a sentence
-    :param ledger: where the row is, and the batches
+    :param ledger: the database with the row and the batches
     """
 
     kind: ClassVar[str]
@@ -73,8 +73,8 @@ class Claim(ABC):
         """Lock the row, and check that the batch may be committed, before its rows are written."""
 
     def finish_commit(self, conn: Connection, batch: Batch, reads: Reads, now: datetime) -> None:  # noqa: B027
-        """Write what belongs to the commit besides rows, after these were written and the batch was marked committed:
-        positions and a lease, or nothing.
+        """Write the rest of the commit, such as positions and the lease, after the rows were written and the batch was
+        marked committed.
 
         :param now: the time of the commit, by the database's clock
         """
@@ -82,14 +82,14 @@ class Claim(ABC):
     def write_dead_letters(self, conn: Connection, batch: Batch, dead_letters: Iterable[pa.RecordBatch]) -> None:
         """Write dead letters of the batch, within the transaction that commits it.
 
-        :param dead letters: record batches with the columns of `staging.dead_letters.SCHEMA`
+        :param dead_letters: record batches with the columns of `staging.dead_letters.SCHEMA`
         """
         insert_dead_letters(conn, self.ledger.tables, batch, dead_letters)
 
     def written_reads(self, reads: Reads) -> Reads:
-        """Return what the history says of the ranges of the batch.
+        """Return the reads of the batch for the history.
 
-        :param reads: what was read of them
+        :param reads: what was read of each range
         """
         return reads
 
@@ -108,14 +108,12 @@ class Claim(ABC):
         return conn.execute(claimed.values(**values)).rowcount == 1
 
     def wait(self, conn: Connection) -> None:
-        """Lock the row, whatever its epoch: no other transaction of this or another attempt is open on it
-        afterwards.
-        """
+        """Lock the row, whatever its epoch, to wait for open transactions of this and other attempts."""
         table, of_row = self.row()
         conn.execute(table.update().where(of_row).values(epoch=table.c.epoch))
 
     def check(self) -> None:
-        """Check, without a lock, that the row still has this claim's epoch; that may change a moment later.
+        """Check, without a lock, that the row still has this claim's epoch.
 
         :raises FencedError: a later attempt has raised it
         """
@@ -125,8 +123,8 @@ class Claim(ABC):
                 raise self.fenced(conn)
 
     def transact(self, work: Callable[[Connection], T]) -> T:
-        """Run a transaction that begins by locking the row. Where another one has it locked for longer than the
-        database waits, wait again: hours of staging may be lost with this attempt.
+        """Run a transaction that begins by locking the row. If the wait for the lock times out, wait again: this
+        attempt may have staged for hours.
 
         :param work: may be called several times, see `database.transactions.transact`
         :raises FencedError: a later attempt took over; nothing was written
@@ -165,7 +163,7 @@ class BatchClaim(Claim):
 class GroupClaim(Claim):
     """The right to load for a group, until a later attempt claims it with a higher epoch.
 
-    :param lease: how long other runs take this attempt for alive after a renewal, by the database's clock
+    :param lease: how long after a renewal other runs consider this attempt alive, by the database's clock
     """
 
     kind: ClassVar[str] = "load"
@@ -208,7 +206,7 @@ class GroupClaim(Claim):
         transact(self.ledger.engine, lambda conn: self.update(conn, lease_owner=None, lease_expires_at=None))
 
     def fenced(self, conn: Connection) -> FencedError:
-        """Return the error that says who has the group now, or that the batch was abandoned."""
+        """Return the error that names the current owner of the group, or says that the batch was abandoned."""
         tables = self.ledger.tables
         row, batches = group_row(conn, tables, self.group_id), tables.offset_batches.c
         loads = sa.select(batches.batch_id, batches.state, batches.reason).where(
@@ -224,17 +222,17 @@ class GroupClaim(Claim):
             )
         return FencedError(
             f"Group {self.group_id!r} was taken over by {row.lease_owner or 'a later attempt'} (epoch {row.epoch}) "
-            f"while this attempt ({self.owner}, epoch {self.epoch}) was running. Nothing of the batch at hand was "
-            "written, and what this attempt committed before stays; the later attempt carries on from there."
+            f"while this attempt ({self.owner}, epoch {self.epoch}) was running. Nothing of the current batch was "
+            "written, and earlier commits of this attempt stay; the later attempt continues from there."
         )
 
 
 @contextmanager
 def heartbeat(claim: GroupClaim) -> Iterator[threading.Thread]:
-    """Renew the lease of a claim three times a lease, in a thread, from the beginning to the end of the block.
+    """Renew the lease of a claim in a thread until the end of the block, three times in the duration of the lease.
 
-    A renewal that fails does not end the attempt: when the lease expires, the epoch still keeps the data safe. The
-    renewals stop only where a later attempt has claimed the group.
+    A failed renewal does not end the attempt: if the lease expires, the epoch still protects the data. The renewals
+    stop only if a later attempt has claimed the group.
     """
     stop = threading.Event()
 
@@ -316,7 +314,7 @@ def _lock_at_once(conn: Connection, tables: Tables, group_id: str, owner: TaskRu
         row = conn.execute(select).one_or_none()
     except OperationalError as error:
         if is_lock_timeout(error):
-            raise GroupBusyError(f"Group {group_id!r} is being committed by another run right now") from error
+            raise GroupBusyError(f"Group {group_id!r} is being committed by another run") from error
         raise
     if row is None:  # Under REPEATABLE READ, a row that another run has just inserted is not visible yet.
         raise GroupBusyError(f"Group {group_id!r} was claimed by another run at the same moment")

@@ -1,7 +1,7 @@
-"""The transaction that commits a batch, and what happens when its connection breaks before COMMIT is answered.
+"""The transaction that commits a batch, also if its connection breaks before COMMIT is answered.
 
-What a load checks and writes besides rows (positions, lease) is in `ledger.claims`; a replay's in
-`replaying.replay_batches`.
+`ledger.claims` has what a load checks and writes besides rows (positions, lease), `replaying.replay_batches` that of a
+replay.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from airflow_kafka_offsets.ledger.tables import Tables
 class Written(NamedTuple):
     """What a commit wrote.
 
-    :param rows: how many
-    :param reads: what was read of each range, and how much of it became dead letters
-    :param into: the name of the target for the log, with the rows of each of several
+    :param rows: the number of rows
+    :param reads: what was read of each range, with the number of dead letters
+    :param into: the name of the target for the log; of several targets, with the rows of each
     :param dead_letter_topic: the topic to which the dead letters are to be written
     """
 
@@ -63,8 +63,8 @@ def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Writt
     :raises DoubleLoadError: records of a replay would be duplicated
     :raises TargetError: the database refuses the transaction as a whole
     :raises DatabaseBusyError: other writers interfered with every attempt; nothing was written
-    :raises DatabaseUnavailableError: no room, no connection, a time-out; nothing was written
-    :raises CommitUnknownError: the connection broke, and the ledger could not be read
+    :raises DatabaseUnavailableError: the database is full, has no connection left, or timed out; nothing was written
+    :raises CommitUnknownError: the connection broke, and the state tables could not be read
     """
     tables = claim.ledger.tables
     latest: Written | None = None
@@ -91,8 +91,8 @@ def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Writt
         nothing = f"Batch {of_group} was not committed, and nothing of it was written: {reason}."
         if is_outage(error):
             raise DatabaseUnavailableError(
-                f"{nothing} Run the task again when the database is back: staged files that still exist are committed "
-                "without reading Kafka again."
+                f"{nothing} Run the task again when the database is available: it commits the staged files without "
+                "reading Kafka again."
             ) from error
         if isinstance(error, ProgrammingError):  # for example, missing rights on the state tables
             raise
@@ -100,8 +100,8 @@ def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Writt
         raise TargetError(f"{nothing} Correct the target table, or the records, and run the task again.") from None
     except CommitUnknownError as unknown:
         raise CommitUnknownError(
-            f"It is not known whether batch {of_group} was committed. {unknown}. Run the task again: it looks the "
-            "batch up in the ledger and carries on from there."
+            f"It is unknown whether batch {of_group} was committed. {unknown}. Run the task again: it looks up the "
+            "batch in the state tables, and continues from there."
         ) from unknown
     except DatabaseBusyError as busy:
         raise DatabaseBusyError(f"Batch {of_group} was not committed: {busy}") from busy

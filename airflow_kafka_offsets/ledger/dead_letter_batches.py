@@ -1,8 +1,8 @@
-"""Batches of kind `dead_letters`: each puts dead letters of one earlier batch through the pipeline again.
+"""Batches of kind `dead_letters`: each replays dead letters of one earlier batch through the pipeline.
 
 A dead letter names the batch that replays it (`replayed_by`). The commit of that batch deletes it, and records in
-`replaced_output` how many of them the earlier batch has lost. An interrupted replay is not resumed: the next one of the
-group into the same target finishes its batch where the target has the rows already, and abandons it otherwise.
+`replaced_output` the number of dead letters that the earlier batch has lost. An interrupted replay is not resumed: the
+next one of the group into the same target finishes its batch if the target has the rows, and abandons it otherwise.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _INTERRUPTED = "a later replay of dead letters took over: this one was interrupt
 
 
 class StillBadError(Exception):
-    """A target refuses records that were not known as bad: all of them, or some of which it commits externally.
+    """A target refuses more records: either all of them, or it commits externally.
 
-    :ivar errors: of these records, and of others
+    :ivar errors: the errors of these and other records
     """
 
     def __init__(self, errors: list[dict[str, Any]]) -> None:
@@ -92,21 +92,21 @@ class DeadLetterClaim(BatchClaim):
         kept = self.is_own() & tables.dead_letters.c.error_class.is_distinct_from(DROPPED)
         if _count(conn, tables, kept).total() != self.records:
             raise LedgerError(
-                f"Dead letters of batch {self.source_id} were replayed or removed by somebody else meanwhile, or "
-                "dropped. Nothing of the batch was changed; look at the list again"
+                f"Dead letters of batch {self.source_id} were replayed or removed by another process meanwhile, or "
+                "dropped. Nothing of the batch was changed; list the dead letters again"
             )
 
     def write_dead_letters(self, conn: Connection, batch: Batch, dead_letters: Iterable[pa.RecordBatch]) -> None:
-        """Store what is wrong with records that are bad still: their dead letters stay.
+        """Store the errors of records that are still bad: their dead letters stay.
 
-        :raises StillBadError: none is left, or the target commits externally and one was not left out before
+        :raises StillBadError: no record is left, or the target commits externally and one was not left out before
         """
         errors = errors_of(dead_letters)
         if self._leave_out(conn, errors) and (self.is_external or not _count(conn, self.ledger.tables, self.is_own())):
             raise StillBadError(errors)
 
     def written_reads(self, reads: Reads) -> Reads:
-        """Return what was read without the records that are bad still: they stay dead letters of the earlier batch."""
+        """Return the reads without the records that are still bad: they stay dead letters of the earlier batch."""
         return without_dead_letters(reads)
 
     def finish_commit(self, conn: Connection, batch: Batch, reads: Reads, now: datetime) -> None:
@@ -120,10 +120,10 @@ class DeadLetterClaim(BatchClaim):
             conn.execute(tables.replaced_output.insert(), rows)
 
     def leave_out(self, errors: Sequence[dict[str, Any]]) -> DeadLetterClaim | None:
-        """Store what is wrong with records that are bad still, and leave their dead letters out of the batch.
+        """Store the errors of records that are still bad, and leave their dead letters out of the batch.
 
         :param errors: see `errors_of`
-        :return: the claim from now on; None where no dead letter is left: then the batch is abandoned
+        :return: the claim for the rest; None if no dead letter is left and the batch was abandoned
         """
         tables = self.ledger.tables
 
@@ -139,7 +139,9 @@ class DeadLetterClaim(BatchClaim):
         return replace(self, records=records) if records else None
 
     def _leave_out(self, conn: Connection, errors: Sequence[dict[str, Any]]) -> int:
-        """Store errors, but for dropped dead letters, and return how many dead letters are the batch's no more."""
+        """Store errors, except those of dropped dead letters, and return the number of dead letters that left the
+        batch.
+        """
         dead_letters = self.ledger.tables.dead_letters
         names = {
             "topic": dead_letters.c.topic,
@@ -159,22 +161,22 @@ class DeadLetterClaim(BatchClaim):
         return sum(conn.execute(left_out.where(_are_of(dead_letters, some))).rowcount for some in _parts(records))
 
     def fenced(self, conn: Connection) -> FencedError:
-        """Return the error that says why this replay has lost the batch."""
+        """Return the error with the reason why this replay has lost the batch."""
         batches = self.ledger.tables.offset_batches.c
         of_batch = batches.batch_id == self.batch.batch_id
         row = conn.execute(sa.select(batches.state, batches.reason).where(of_batch)).one_or_none()
         current = f"{row.state}, {row.reason}" if row is not None else "its row is gone"
         return FencedError(
             f"Batch {self.batch.batch_id}, a replay of dead letters of batch {self.source_id} of group "
-            f"{self.group_id!r}, was taken over ({current}). Nothing of it was written by this one; look at the list "
-            "again, and replay what is left."
+            f"{self.group_id!r}, was taken over ({current}). This replay wrote nothing of it; list the dead letters "
+            "again, and replay the remaining ones."
         )
 
 
 def errors_of(dead_letters: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
-    """Return what is wrong with records: `topic`, `partition`, `offset`, `error_class` and `error` of each.
+    """Return the errors of records: `topic`, `partition`, `offset`, `error_class` and `error` of each.
 
-    :param dead letters: record batches with the columns of `staging.dead_letters.SCHEMA`
+    :param dead_letters: record batches with the columns of `staging.dead_letters.SCHEMA`
     """
     names = ["topic", "partition", "offset", "error_class", "error"]
     return [error for chunk in dead_letters for error in chunk.select(names).to_pylist()]
@@ -228,14 +230,14 @@ def record_dead_letter_batch(
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What became of the dead letters of a batch.
+    """The result of a replay of the dead letters of a batch.
 
     :param batch: the batch that dead-lettered the records
-    :param records: how many became rows, and are dead letters no more
-    :param rows: how many rows the target reports
-    :param still_bad: how many are dead letters still, with the reason of today
-    :param replayed_by: the batch of the history that replayed them, whose number the rows have; it is abandoned where
-        no record became a row
+    :param records: the number of records that became rows, and are no longer dead letters
+    :param rows: the number of rows that the target reports
+    :param still_bad: the number of records that are still dead letters, with the new reason
+    :param replayed_by: the id of the batch that replayed them, which the rows have; it is abandoned if no record became
+        a row
     """
 
     batch: int
@@ -247,10 +249,10 @@ class Replayed:
 
 def settle_dead_letter_batches(ledger: Ledger, table: Table, group_id: str) -> list[Replayed]:
     """Finish or abandon the open replays of dead letters of a group into a target, and clean up after abandoned ones.
-    Return those that are finished: they died after the commit of the target.
+    Return the finished ones: their processes died after the commit of the target.
 
-    A batch whose rows the target has already is committed. Any other one is abandoned: its process was interrupted, or
-    still runs, and cannot commit any more. Safe to repeat, and in two processes at once.
+    A batch whose rows the target has is committed. Any other batch is abandoned: its process was interrupted, or still
+    runs and can no longer commit. Safe to repeat, also in two processes at once.
 
     :raises TargetError: the target cannot be asked
     """

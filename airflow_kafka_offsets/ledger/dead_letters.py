@@ -1,4 +1,4 @@
-"""Dead letters as rows: written, with what is wrong with them; sent to a topic; dropped when they are old."""
+"""Dead letters as rows: written with their errors, sent to a topic, and dropped when they are old."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _RENAMED = {"offset": "offset_value", "timestamp": "record_timestamp"}
 
 
 def may_be_published(tables: Tables, group_id: str) -> sa.ColumnElement[bool]:
-    """Return the condition for dead letters of which a target that commits externally may have the rows already, since
-    a replay began to publish them.
+    """Return the condition for dead letters whose rows an external target may have, because a replay began to publish
+    them.
     """
     batches, replayed_by = tables.offset_batches.c, tables.dead_letters.c.replayed_by
     publishing = sa.select(batches.batch_id).where(
@@ -47,7 +47,7 @@ def may_be_published(tables: Tables, group_id: str) -> sa.ColumnElement[bool]:
 def insert_dead_letters(conn: Connection, tables: Tables, batch: Batch, dead_letters: Iterable[pa.RecordBatch]) -> None:
     """Insert the dead letters of a batch.
 
-    :param dead letters: record batches with the columns of `staging.dead_letters.SCHEMA`
+    :param dead_letters: record batches with the columns of `staging.dead_letters.SCHEMA`
     """
     of_batch = {"batch_id": batch.batch_id, "consumer_group": batch.group_id}
     for chunk in dead_letters:
@@ -68,7 +68,7 @@ def unsent_batches(conn: Connection, tables: Tables, group_id: str) -> list[tupl
 
 
 def unsent_dead_letters(conn: Connection, tables: Tables, batch_id: int) -> Iterator[sa.Row[Any]]:
-    """Yield the dead letters of a batch, but for those whose contents were dropped meanwhile."""
+    """Yield the dead letters of a batch, except those whose contents were dropped meanwhile."""
     dead_letters = tables.dead_letters
     query = sa.select(dead_letters).where(
         dead_letters.c.batch_id == batch_id, dead_letters.c.error_class.is_distinct_from(DROPPED)
@@ -89,10 +89,10 @@ def mark_sent(ledger: Ledger, batch_id: int) -> None:
 
 
 def drop_expired(conn: Connection, tables: Tables, group_id: str, retention: timedelta) -> int:
-    """Delete what dead letters hold whose batches were committed longer ago: the oldest, and no more than a commit has
-    time for. Those that are still to be written to a topic are kept.
+    """Delete the contents of dead letters whose batches were committed longer ago, the oldest first, as many as a
+    commit has time for. Dead letters that are not yet written to their topic are kept.
 
-    :return: how many
+    :return: their number
     """
     dead_letters, batches = tables.dead_letters, tables.offset_batches.c
     now = database_now(conn)

@@ -1,8 +1,8 @@
-"""Which records would be twice in a table: those that another group has loaded into it, and those that a replay has
+"""Records that would be duplicated in a table: those that another group has loaded into it, and those that a replay has
 appended.
 
-Whoever plans to write decides under one lock of the state tables, and what is planned counts as written: two plans
-cannot both miss each other.
+Every plan is checked under one lock of the state tables, and planned batches count as written: two plans cannot miss
+each other.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from airflow_kafka_offsets.sinks.target_names import TargetNames
 
 
 def lock_plans(conn: Connection, tables: Tables) -> None:
-    """Wait for the other transactions that decide what is planned, and have later ones wait for this one.
+    """Wait for other transactions that plan batches, and make later ones wait for this one.
 
-    A transaction that locks a group, too, does that first.
+    A transaction that also locks a group must lock the group first.
     """
     version = tables.schema_version
     conn.execute(version.update().values(version=version.c.version))
@@ -39,7 +39,7 @@ def groups_into(
 ) -> dict[str, str]:
     """Return the groups that load topics into a target, each with the target that they have in common with it.
 
-    :param besides: a group that is left out
+    :param besides: a group to leave out
     """
     stored, batches, ranges = tables.consumed_offsets.c, tables.offset_batches.c, tables.offset_ranges.c
     groups = tables.consumer_groups.c.group_id
@@ -67,8 +67,8 @@ def refuse_loaded(
 ) -> None:
     """Check that the offsets which a group is about to load are not in its target already.
 
-    What was planned before the last load of a partition was looked at then. A partition whose position was moved, or is
-    new, is compared with the whole history.
+    Only plans after the last load of a partition are compared: earlier ones were compared then. A partition whose
+    position was moved, or is new, is compared with the whole history.
 
     :param ranges: of the plan; every offset from their starts on will be loaded, by this batch or a later one
     :param beside_others: whether other groups may load the same offsets into it
@@ -108,7 +108,7 @@ def refuse_loaded(
 
 
 def _last_loads(conn: Connection, tables: Tables, group_id: str) -> dict[TopicPartition, int]:
-    """Return the loads that moved positions of a group, as far as nothing else has moved them since."""
+    """Return the last loads that moved positions of a group, if nothing else has moved them since."""
     stored, batches = tables.consumed_offsets.c, tables.offset_batches.c
     query = (
         sa.select(stored.topic, stored.partition, stored.batch_id)
@@ -139,7 +139,7 @@ def _written(tables: Tables, topics: Collection[str]) -> sa.Select[Any]:
 def _removed_since(conn: Connection, tables: Tables, names: TargetNames, written: Any) -> list[Span]:
     """Return the offsets of a partition whose rows later batches of the same group removed from the same table.
 
-    One that takes a span of time removed some of them; it is not known which.
+    A batch for a span of time removed only some of them, which are unknown.
     """
     if written.committed_at is None:
         return []
@@ -170,8 +170,8 @@ def _removed_since(conn: Connection, tables: Tables, names: TargetNames, written
 def _double_load(row: Any, offsets: str, group_id: str, target: str, planned: OffsetRange) -> DoubleLoadError:
     tp = planned.topic_partition
     begins = (
-        f"Group {group_id!r} begins at offset {planned.start}, and would load these records into the same table again. "
-        "Nothing was loaded."
+        f"Group {group_id!r} begins at offset {planned.start}, and would load these records into the same table "
+        "again. Nothing was loaded."
     )
     if row.kind == "replay":
         return DoubleLoadError(
@@ -182,9 +182,9 @@ def _double_load(row: Any, offsets: str, group_id: str, target: str, planned: Of
         )
     return DoubleLoadError(
         f"Group {row.consumer_group!r} has loaded {offsets} into table {target!r} with batch {row.batch_id}. {begins} "
-        f"If it is another name of the same load, end that load, and take its positions over: airflow kafka-offsets "
-        f"rewind {group_id} --topic {tp.topic} --to-group {row.consumer_group} --new-group --conn-id CONN_ID "
-        "--execute. If each group loads another part of the records, with a transform, say so in both loads: "
+        "If it is the same load under another name, end that load, and take over its positions: airflow "
+        f"kafka-offsets rewind {group_id} --topic {tp.topic} --to-group {row.consumer_group} --new-group --conn-id "
+        "CONN_ID --execute. If the transform of each group takes other records, set in both loads: "
         'Coordination(other_groups="allow").'
     )
 
@@ -212,10 +212,10 @@ class LoadedByOthers(NamedTuple):
 def loaded_by_others(
     conn: Connection, tables: Tables, group_id: str, target: str, starts: Mapping[TopicPartition, int] | None = None
 ) -> list[LoadedByOthers]:
-    """Return what loads of other groups have loaded into a target of the offsets that a group has loaded, or will load.
+    """Return the offsets that other groups have loaded into a target, and that a group has loaded or will load.
 
     :param target: the name of the sink
-    :param starts: where the group goes on, by partition; without it, what it has loaded is meant
+    :param starts: the next offsets of the group, by partition; None compares the offsets that it has loaded
     """
     loaded = _bounds(conn, tables, {group_id}, None) if starts is None else {}
     own: dict[TopicPartition, tuple[int, int | None]] = {tp: bounds for (_, tp), bounds in loaded.items()}

@@ -1,6 +1,6 @@
-"""Which table a group loads into: the answer for loads, replays, rewinds and `verify`.
+"""The table that a group loads into, for loads, replays, rewinds and `verify`.
 
-What is refused because records are in a table already is in `ledger.double_loads`.
+`ledger.double_loads` refuses loads of records that are in a table already.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 class GroupTable(NamedTuple):
     """The table that a group loads into.
 
-    :param batch_id: the batch that the answer is from
-    :param kind: of that batch: "load", or "initialize" where nothing was loaded yet
-    :param name: as the history has it
+    :param batch_id: the batch in the history that names the table
+    :param kind: the kind of that batch: "load", or "initialize" if nothing was loaded yet
+    :param name: the name in the history
     """
 
     batch_id: int
@@ -68,8 +68,8 @@ def names_of(
 ) -> list[str]:
     """Return the names by which the history knows a target.
 
-    :param of_batch: conditions for the batches that are looked at; without any, the whole history is read
-    :param shared: whether names also count that have only one target of several in common with it
+    :param of_batch: conditions for batches; without any, the whole history is read
+    :param shared: whether to include names of several targets that share only one with it
     """
     name, known = tables.offset_batches.c.target_table, TargetNames(conn)
     names = conn.scalars(sa.select(name).where(name.is_not(None), *of_batch).distinct()).all()
@@ -84,11 +84,11 @@ def loads_into(conn: Connection, tables: Tables, group_id: str, target: str) -> 
 
 
 def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
-    """Check that a group goes on loading into its table, which has the records before its positions.
+    """Check that a group continues to load into its table, which has the records before its positions.
 
-    If that table does not exist any more, it is taken for renamed to the target, and the history gets the new name. If
-    it was dropped instead, `verify` reports its rows as missing, as it does after a table was dropped and created
-    again. A target that is no table is never taken for renamed.
+    If that table does not exist any more, it is assumed to be renamed to the target, and the history gets the new name.
+    If it was dropped instead, `verify` reports its rows as missing, as for a recreated table. This holds for tables
+    only.
 
     :param target: the name of the load's table
     :raises ForeignBatchError: the group loads into another table; the message says how to move to a new one
@@ -110,8 +110,8 @@ def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
         old_names = {name: targets.renamed(name, known.name, target) for name in names}
     renamed = claim.transact(lambda conn: _rename(conn, tables, old_names))
     log.warning(
-        "Table %r of group %r does not exist any more: it is taken for renamed to %r, and %s the new "
-        "name from now on. If it was dropped, its rows are missing: 'airflow kafka-offsets verify' shows which",
+        "Table %r of group %r does not exist any more: this load assumes that it was renamed to %r, and %s the new "
+        "name from now on. If it was dropped, its rows are missing: 'airflow kafka-offsets verify' shows them",
         known.name,
         group_id,
         target,
@@ -133,8 +133,8 @@ def _another_table(group_id: str, known: GroupTable, topics: Sequence[str], targ
     scope = " ".join(f"--topic {topic}" for topic in topics)
     return ForeignBatchError(
         f"Group {group_id!r} loads into table {known.name!r}, last with batch {known.batch_id}; this load is into "
-        f"{target!r}, and would get only the records that the other one does not load. Nothing was loaded. Give every "
-        f"load a group_id of its own. To go on in {target!r} from the positions of this group, choose a new group_id, "
-        f"and copy the positions to it: airflow kafka-offsets rewind NEW_GROUP {scope} --to-group {group_id} "
-        "--new-group --conn-id CONN_ID --execute."
+        f"{target!r}, and would miss the records that are in the other table. Nothing was loaded. Give every load its "
+        f"own group_id. To continue in {target!r} from the positions of this group, choose a new group_id, and copy "
+        f"the positions to it: airflow kafka-offsets rewind NEW_GROUP {scope} --to-group {group_id} --new-group "
+        "--conn-id CONN_ID --execute."
     )

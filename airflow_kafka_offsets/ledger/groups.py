@@ -1,4 +1,4 @@
-"""Rows of `consumer_groups`: how they are found, inserted and locked. Claims on them are in `ledger.claims`."""
+"""Find, insert and lock rows of `consumer_groups`. Claims on them are in `ledger.claims`."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def cluster_of(conn: Connection, tables: Tables, group_id: str) -> str | None:
     if row is None:
         known = conn.scalars(sa.select(groups.group_id).order_by(groups.group_id).limit(_SHOWN)).all()
         raise ConfigurationError(
-            f"The state tables in database {conn.engine.url.database!r} know no group {group_id!r}; "
-            f"{'they know ' + ', '.join(map(repr, known)) if known else 'they know none'}"
+            f"The state tables in database {conn.engine.url.database!r} have no group {group_id!r}; "
+            f"{'they have ' + ', '.join(map(repr, known)) if known else 'they have none'}"
         )
     cluster_id: str | None = row.cluster_id
     return cluster_id
@@ -74,8 +74,7 @@ def lock_group(conn: Connection, tables: Tables, group_id: str, cluster_id: str)
 def wait_for_group(conn: Connection, tables: Tables, group_id: str, cluster_id: str) -> None:
     """Wait for the end of a transaction that has locked or inserted a group's row; change nothing.
 
-    :param cluster_id: for a group without a row: only an insert of the same key waits for an insert that is not
-        committed
+    :param cluster_id: for a group without a row: only an insert of the same key waits for an uncommitted insert
     """
     if insert_if_missing(conn, tables, group_id, cluster_id):
         groups = tables.consumer_groups

@@ -1,5 +1,5 @@
-"""The state tables in a database: created, upgraded, their version checked, the rights on them granted; and the id by
-which external targets tell their publications from those of other state tables.
+"""Create and upgrade the state tables, check their version, and grant privileges on them; and the id by which external
+targets distinguish publications of these state tables from those of others.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def create_missing(ledger: Ledger) -> bool:
 
 
 def statements(ledger: Ledger) -> str:
-    """Return the SQL that `init` would run, for users without the right to run DDL; empty where there is nothing to do.
+    """Return the SQL that `init` would run, for users who may not run DDL; empty if there is nothing to do.
 
     :raises LedgerError: the tables cannot be upgraded, or are of a newer version than this package knows
     """
@@ -119,8 +119,8 @@ def _change(ledger: Ledger, work: Callable[[Connection], bool], done: str, way_o
                 return False
         if is_outage(error):
             raise DatabaseUnavailableError(
-                f"The state tables could not be {done} in database {engine.url.database!r}: {database_message(error)}. "
-                "Nothing was written; run the task again when the database is back."
+                f"The state tables could not be {done} in database {engine.url.database!r}: "
+                f"{database_message(error)}. Nothing was written; run the task again when the database is available."
             ) from error
         if sqlstate(error) == _NO_SUCH_SCHEMA:
             way_out = _missing_schema(tables, engine.dialect)
@@ -134,7 +134,7 @@ def _change(ledger: Ledger, work: Callable[[Connection], bool], done: str, way_o
 
 @contextmanager
 def _named_lock(conn: Connection, tables: Tables) -> Iterator[None]:
-    """Keep other processes from changing the tables, where each DDL statement ends the transaction and its locks."""
+    """Keep other processes from changing the tables, in databases in which DDL ends the transaction and its locks."""
     if not is_mysql(conn.dialect):
         yield
         return
@@ -192,8 +192,8 @@ def stored_version(conn: Connection, tables: Tables) -> int | None:
         )
     if version is not None and version < OLDEST_VERSION:
         raise LedgerError(
-            f"The state tables have schema version {version}, of airflow-kafka-offsets before its first release, and "
-            f"only those from version {OLDEST_VERSION} on can be upgraded: note the positions in "
+            f"The state tables have schema version {version}, from before the first release of airflow-kafka-offsets, "
+            f"and cannot be upgraded (the oldest upgradable version is {OLDEST_VERSION}): note the positions in "
             f"{tables.consumed_offsets.fullname!r}, create new state tables under another schema or prefix, and set "
             "the positions there with 'airflow kafka-offsets rewind GROUP --from-file FILE --new-group'."
         )
@@ -208,9 +208,9 @@ def installed_version(conn: Connection, tables: Tables) -> int | None:
     version = stored_version(conn, tables)
     if version is not None and version < SCHEMA_VERSION:
         raise LedgerError(
-            f"The state tables have schema version {version}, this package works with {SCHEMA_VERSION}. Stop what uses "
-            "them with an earlier version of airflow-kafka-offsets, and upgrade them with 'airflow kafka-offsets "
-            "init'."
+            f"The state tables have schema version {version}, this package works with {SCHEMA_VERSION}. Stop the "
+            "loads that use an earlier version of airflow-kafka-offsets, and upgrade the tables with 'airflow "
+            "kafka-offsets init'."
         )
     return version
 
@@ -224,8 +224,8 @@ def check_installed(conn: Connection, tables: Tables) -> None:
     if installed_version(conn, tables) is None:
         raise ConfigurationError(
             f"Database {conn.engine.url.database!r} has no table {tables.schema_version.fullname!r}, or an empty one: "
-            "nothing was ever loaded into it, or the state tables are in another schema or have another prefix. The "
-            "first load creates them, or 'airflow kafka-offsets init'"
+            "nothing was loaded yet, or the state tables have another schema or prefix. The first load creates them, "
+            "or 'airflow kafka-offsets init'"
         )
 
 
@@ -233,7 +233,7 @@ _ONLY_ROW = 1
 
 
 def installation_id(ledger: Ledger, conn: Connection | None = None) -> str:
-    """Return the name of these state tables, which no other ones have: it is made when it is first asked for."""
+    """Return the unique name of these state tables, which the first call creates."""
     table = ledger.tables.installation
     query = sa.select(table.c.installation_id)
 
@@ -254,9 +254,9 @@ def installation_id(ledger: Ledger, conn: Connection | None = None) -> str:
 
 
 def rights_of_loads(tables: Tables) -> Iterator[tuple[sa.Table, str]]:
-    """Yield each right that loads, replays that replace nothing, reports and `verify` need on a table.
+    """Yield each privilege that loads, replays without `replace`, reports and `verify` need on a table.
 
-    A test measures them right by right.
+    A test measures each privilege.
     """
     updated = (
         *(tables.consumer_groups, tables.consumed_offsets, tables.offset_batches, tables.offset_ranges),
@@ -271,7 +271,7 @@ def rights_of_loads(tables: Tables) -> Iterator[tuple[sa.Table, str]]:
 
 
 def rights_of_moves(tables: Tables) -> Iterator[tuple[sa.Table, str]]:
-    """Yield each right that rewinds, and replays that replace rows, need besides those of loads."""
+    """Yield each privilege that rewinds, and replays that replace rows, need in addition to those of loads."""
     yield tables.replaced_output, "INSERT"
     for table in (tables.consumer_groups, tables.consumed_offsets, tables.dead_letters):
         yield table, "DELETE"
@@ -280,7 +280,7 @@ def rights_of_moves(tables: Tables) -> Iterator[tuple[sa.Table, str]]:
 
 
 def grants(tables: Tables, dialect: Dialect, role: str, *, moves: bool) -> str:
-    """Return the statements that grant a role what it needs, and no more.
+    """Return the statements that grant a role the privileges that it needs.
 
     :param moves: also for rewinds, and replays that replace rows
     """

@@ -57,7 +57,7 @@ def upgrade_statements(conn: Connection, tables: Tables, version: int) -> Iterat
 
 
 def _add_dead_letter_batches(conn: Connection, tables: Tables) -> Iterator[Statement]:
-    """Let dead letters name the batch that replays them, in the place of the attempt that may have published them."""
+    """Let dead letters name the batch that replays them, instead of the attempt that may have published them."""
     dead_letters, publishing = tables.dead_letters, sa.column("publishing", sa.Text)
     # SQLite has one writer at a time; in other databases the first ALTER TABLE ends the lock.
     if conn.dialect.name == "postgresql":
@@ -69,9 +69,9 @@ def _add_dead_letter_batches(conn: Connection, tables: Tables) -> Iterator[State
     ):
         raise LedgerError(
             "The state tables cannot be upgraded to schema version 10: a replay of dead letters was interrupted, and "
-            "its target may have rows of them already. Nothing was changed. With the installed version of "
-            "airflow-kafka-offsets before the upgrade, replay dead letters of each group once more; then run 'airflow "
-            "kafka-offsets init' again"
+            "its target may have their rows already. Nothing was changed. With the earlier version of "
+            "airflow-kafka-offsets, replay the dead letters of each group again; then run 'airflow kafka-offsets "
+            "init' again"
         )
     if "replayed_by" not in existing:
         yield TableStatement("ALTER TABLE {} ADD replayed_by BIGINT", dead_letters)
@@ -81,7 +81,7 @@ def _add_dead_letter_batches(conn: Connection, tables: Tables) -> Iterator[State
 
 
 def _rename_columns(conn: Connection, tables: Tables) -> Iterator[Statement]:
-    """Give columns, states and kinds of batches the words of Kafka and Airflow; indexes follow."""
+    """Rename columns, states and kinds of batches, and their indexes."""
     yield from _add_dead_letter_batches(conn, tables)
     dialect, batches = conn.dialect, tables.offset_batches
     partial = {

@@ -1,5 +1,5 @@
-"""What users see of groups, of the history of one, and of what a task instance did, with a few queries whatever the
-number of groups: the command line, pages, XCom and asset events show it. Reads only. `lag.measure` has the positions.
+"""Groups, the history of a group, and the results of a task instance, as the command line, pages, XCom and asset events
+show them. The number of queries does not depend on the number of groups. Reads only. `lag.measure` has the positions.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def batch(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> Row
 
 
 def batch_parts(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> list[Row]:
-    """Return what a batch did to partitions: `part` is range, gap, replaced or schema, with the columns of all four.
+    """Return the parts of a batch: `part` is range, gap, replaced or schema, with the columns of all four.
 
     :raises ConfigurationError: the group, or a batch of it with that id, does not exist
     """
@@ -118,8 +118,7 @@ def _rows(conn: Connection, query: sa.Select[Any]) -> list[Row]:
 
 
 class BetweenCommits(NamedTuple):
-    """A batch whose target, which commits externally, may be ahead of the state tables, or behind; see
-    `ledger.publications`.
+    """A batch whose external target may differ from the state tables; see `ledger.publications`.
 
     :param state: `staged` (or `planned` again), `abandoned`, or the kind of a rewind
     :param since: when it began to be published, or was executed
@@ -132,7 +131,7 @@ class BetweenCommits(NamedTuple):
 
 
 def between_commits(conn: Connection, tables: Tables) -> dict[str, list[BetweenCommits]]:
-    """Return what is between two commits, by group, in the order of the batches."""
+    """Return the batches that may be between two commits, by group, in order."""
     batches = tables.offset_batches.c
     state = sa.case((batches.kind.in_(REWIND_KINDS), batches.kind), else_=batches.state)
     found: dict[str, list[BetweenCommits]] = defaultdict(list)
@@ -166,9 +165,9 @@ class GroupSummary:
     :param last_commit: the last committed batch
     :param last: the last committed load
     :param open: the load that is planned or staged
-    :param held_by: who holds the lease, by the database's clock
-    :param dead_letters: those whose contents are stored
-    :param between: batches whose target may be ahead of the state tables, or behind
+    :param held_by: the run that holds the lease, by the database's clock
+    :param dead_letters: the number of dead letters whose contents are stored
+    :param between: batches whose target may differ from the state tables
     """
 
     group_id: str
@@ -308,10 +307,10 @@ MOST = 1_000
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What a task instance loaded, or replayed, in all its tries.
+    """The offsets that a task instance loaded, or replayed, in all its tries.
 
     :param batches: the ids of the last committed batches
-    :param ranges: from the first start to the last end of each partition; None where these are too many
+    :param ranges: from the first start to the last end of each partition; None for too many partitions
     """
 
     batches: tuple[int, ...]
@@ -322,7 +321,7 @@ class TaskResult:
 
 
 def read_task_result(ledger: Ledger, group_id: str, run: TaskRun, kind: str, first: int | None) -> TaskResult:
-    """Return what a task instance did.
+    """Return the result of a task instance.
 
     :param kind: `load` or `replay`
     :param first: the first batch that this try committed, which another run may have planned

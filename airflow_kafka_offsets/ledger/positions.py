@@ -21,13 +21,13 @@ from airflow_kafka_offsets.ledger.tables import Ledger, Tables, UtcDateTime
 
 @dataclass(frozen=True, slots=True)
 class RangeRead:
-    """What was read of a range. The fields are columns of `offset_ranges`.
+    """The read of a range. The fields are columns of `offset_ranges`.
 
-    :param records: how many, dead letters included; None where the range was not read to its end
-    :param first_timestamp: of the oldest record
-    :param last_timestamp: of the newest record
-    :param bytes: of keys and values
-    :param dead_letters: how many records could not be decoded
+    :param records: the number of records, dead letters included; None if the range was not read to its end
+    :param first_timestamp: the timestamp of the oldest record
+    :param last_timestamp: the timestamp of the newest record
+    :param bytes: the size of keys and values
+    :param dead_letters: the number of dead-lettered records
     """
 
     records: int | None
@@ -79,15 +79,14 @@ def check_positions(conn: Connection, tables: Tables, batch: Batch) -> None:
         if position is None or position.offset != starts[tp]:
             raise PositionConflictError(
                 f"Batch {batch.batch_id} of group {batch.group_id!r} starts {tp} at offset {starts[tp]}, but the "
-                f"stored position is {position.offset if position else 'missing'}. The positions were changed by "
-                "something other than this package. Nothing was written; find out what changed them, and restore the "
-                "position or abandon the batch."
+                f"stored position is {position.offset if position else 'missing'}. The position was changed without "
+                "this package. Nothing was written; find out what changed it, and restore it or abandon the batch."
             )
 
 
 def positions_after(ranges: Iterable[OffsetRange]) -> dict[TopicPartition, Position]:
-    """Return the positions after ranges were loaded: not "last record + 1", since a range may end in offsets without a
-    record.
+    """Return the positions after ranges were loaded. They are not the last record + 1: a range may end with offsets
+    without a record.
     """
     return {range_.topic_partition: Position(range_.end, range_.topic_id, range_.epoch_after) for range_ in ranges}
 

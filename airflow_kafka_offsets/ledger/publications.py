@@ -1,18 +1,18 @@
-"""What the state tables know of targets that commit externally, or get files of Spark's tasks: which batches are being
-published, and what is still to be removed from the target.
+"""The state of external targets, and of targets for which Spark's tasks write files: which batches are being published,
+and which rows and files are still to be removed from the target.
 
-Between the commit of the target and that of the state tables a process may die. `publish_started_at` says that a batch
-got so far:
+A process may die between the commit of the target and that of the state tables. `publish_started_at` marks such a
+batch:
 
-* of an open batch, that the target may have its rows. The next attempt looks, and goes on from there;
-* of an abandoned one, that its rows have to be taken back, if it has any;
-* of a rewind, that rows which it replaced have to be removed.
+* An open batch: the target may have its rows. The next attempt looks them up, and continues from there.
+* An abandoned batch: its rows have to be removed from the target, if there are any.
+* A rewind: the rows that it replaces have to be removed.
 
-The last two are pending: the next process that has the sink does them, before it plans anything new.
+The last two are pending cleanups: the next process that has the sink runs them, before it plans anything new.
 
-`has_files_since` says that attempts of Spark's tasks may have left files in the target. An attempt that was taken over
-may still write, or even publish, for a while. So these are removed only once the batch has been closed for long enough,
-and never a file that a snapshot of the target names.
+`has_files_since` marks batches whose attempts may have left files in the target. A fenced attempt may still write, or
+even publish, for a while. So these files are removed only after the batch has been closed for long enough, and never if
+a snapshot of the target names them.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ _WITH_FILES_AT_ONCE = 50
 class Publication:
     """One batch on its way into a target: begun, published, finished, or looked up after an interruption.
 
-    Of a target in the database of the positions, the transaction that publishes the batch is also what begins and
-    finishes the publication. A target that commits externally makes its own commit: `begin` stores before it that
-    the target may have the batch, and the transaction of the positions, which follows, stores that it has.
+    For a target in the database of the positions, one transaction begins, makes and finishes the publication. A target
+    that commits externally makes its own commit: `begin` stores before it that the target may have the batch, and the
+    transaction of the positions, which follows, stores that it has.
 
     :param output: the batch, as the target knows it
     """
@@ -80,7 +80,7 @@ class Publication:
     ) -> Publication:
         """Return the publication of a batch.
 
-        :param kind: of the batch: loads of a group follow each other, and every other batch has its own series
+        :param kind: the kind of the batch: loads of a group are one series, and every other batch has its own
         :param attempt: the name of the attempt that staged it
         :param conn: of the transaction, where it is called within one
         """
@@ -92,10 +92,10 @@ class Publication:
         return cls(ledger, table, Output(batch.batch_id, batch.group_id, batch.ranges, series, attempt))
 
     def begin(self, claim: Claim, batch: Batch, reads: Reads, *, replace: bool = False) -> None:
-        """Store that the target may have the rows of a batch from now on, and what was read of each range.
+        """Store that the target may have the rows of a batch from now on, and the reads of its ranges.
 
-        If the files of the batch are lost after the commit of the target, and its records expire, these counts and the
-        target are all that is left.
+        If the files of the batch are lost after the commit of the target, and its records expire, only these counts and
+        the target remain.
 
         :param replace: whether the batch replaces what earlier batches wrote of its offsets
         :raises OpenBatchError: another batch may be publishing rows of these offsets
@@ -128,17 +128,17 @@ class Publication:
         number = self.table.last_number(self.output)
         if number > self.output.batch_id:
             raise OlderLedgerError(
-                f"The target has batch {number} of group {self.output.group_id!r}, and batch "
-                f"{self.output.batch_id} is to be committed: the state tables were restored from an older backup than "
-                "the target. Nothing was written: restore both to the same moment"
+                f"The target has batch {number} of group {self.output.group_id!r}, which is later than the batch to "
+                f"commit, {self.output.batch_id}: the state tables were restored from an older backup than the "
+                "target. Nothing was written: restore both to the same moment"
             )
         return number == self.output.batch_id
 
     def remove_replaced(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
         """Remove rows for a rewind, within the transaction that moves the positions.
 
-        A target that commits externally only counts them: what it removes could not be taken back if the transaction
-        failed. The rows are removed by `run_pending_cleanups` once the positions are committed.
+        An external target only counts them, because it could not undo the removal if the transaction failed.
+        `run_pending_cleanups` removes the rows after the positions are committed.
         """
         try:
             with self.open(conn) as target:
@@ -151,7 +151,8 @@ class Publication:
         return removed
 
     def clean_up(self, conn: Connection, kind: str) -> list[Removed]:
-        """Do what is pending of a closed batch: remove what a rewind replaced, or the rows of an abandoned batch.
+        """Run the pending cleanup of a closed batch: remove the rows that a rewind replaced, or those of an abandoned
+        batch.
 
         :param kind: of the batch
         """
@@ -184,7 +185,7 @@ def published_reads(ledger: Ledger, batch_id: int) -> dict[TopicPartition, Range
 
 
 class PublishedBatch(NamedTuple):
-    """A batch whose rows a target which commits externally has by right."""
+    """A batch that belongs in an external target."""
 
     batch_id: int
     group_id: str
@@ -192,7 +193,7 @@ class PublishedBatch(NamedTuple):
 
 
 def published_batches(ledger: Ledger, target: str, batch_ids: Sequence[int]) -> list[PublishedBatch]:
-    """Return those of some batches that are committed into a target, or are about to be.
+    """Return which batches are committed into a target, or are about to be.
 
     :param target: its name
     """
@@ -217,7 +218,7 @@ def published_batches(ledger: Ledger, target: str, batch_ids: Sequence[int]) -> 
 
 
 def may_have_replaced(tables: Tables) -> sa.ColumnElement[bool]:
-    """Return the condition that the target may have an open batch already, with a removal that cannot be taken back."""
+    """Return the condition that the target may have an open batch already, whose removal of rows cannot be undone."""
     batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
     replaces = sa.exists().where(ranges.batch_id == batches.batch_id, ranges.replaced_start_offset.is_not(None))
     return sa.and_(batches.state.in_(OPEN_STATES), batches.publish_started_at.is_not(None), replaces)
@@ -226,7 +227,7 @@ def may_have_replaced(tables: Tables) -> sa.ColumnElement[bool]:
 def run_pending_cleanups(ledger: Ledger, table: Table, group_id: str) -> None:
     """Remove rows of abandoned batches, and those that rewinds replaced, from a target that commits externally.
 
-    Safe to repeat, and in two processes at once. An interrupted call leaves the rest to the next one.
+    Safe to repeat, also in two processes at once. An interrupted call leaves the rest to the next one.
 
     :raises TargetError: the target cannot do it now
     """
@@ -264,9 +265,9 @@ def run_pending_cleanups(ledger: Ledger, table: Table, group_id: str) -> None:
 
 
 def remove_leftovers(ledger: Ledger, table: Table, group_id: str, retention: timedelta) -> None:
-    """Remove what attempts to stage batches left in the storage of a target. Does nothing for a target that is a table.
+    """Remove the files that attempts to stage batches left in the storage of a target. A table has none.
 
-    :param retention: how long a batch has to be closed, and a file to be unchanged
+    :param retention: how long a batch must be closed, and a file unchanged
     """
     if not table.sink.writes_files:
         return

@@ -38,18 +38,16 @@ def replace_output(
     remove: Remove,
     span: TimeSpan | None = None,
 ) -> None:
-    """Delete what batches of a group left of the offsets that a batch replaces, and record how much that was.
+    """Delete the output of a group's batches for the offsets that a batch replaces, and record its amount.
 
     The offsets are `replaced_start_offset` to `replaced_end_offset` of the batch's ranges, which are written before
-    this. Called within the transaction that closes the batch, under the group's lock: nothing can be added to these
-    offsets meanwhile.
+    this. Called within the transaction that closes the batch, under the group's lock: no output is added meanwhile.
 
     :param target: the name of the sink
-    :param remove: removes rows from it, or says which will be removed
-    :param span: of time, if only what was left of the records within it is deleted
-    :raises ConfigurationError: rows cannot be told apart by where they are from, or the batches wrote into another
-        target
-    :raises OpenBatchError: an open replay may have written rows of these offsets, which are not known yet
+    :param remove: removes rows from it, or returns which will be removed
+    :param span: the span of time to which the removed records are limited, if any
+    :raises ConfigurationError: rows cannot be identified by their origin, or the batches wrote into another target
+    :raises OpenBatchError: an open replay may have written rows of these offsets, which are not recorded yet
     """
     batches, table = tables.offset_batches.c, tables.dead_letters
     written = batches.consumer_group == group_id
@@ -85,7 +83,7 @@ def replace_output(
 def _remove(
     conn: Connection, ranges: _Ranges, span: TimeSpan | None, remove: Remove
 ) -> Counter[tuple[int, TopicPartition]]:
-    """Remove output of some ranges, and return how much of each batch and partition was removed."""
+    """Remove the output of ranges, and return the removed amount by batch and partition."""
     ids = sorted({row.batch_id for row in conn.execute(ranges)})
     if not ids:
         return Counter()
@@ -102,7 +100,7 @@ def _offsets(ids: Sequence[int], ranges: _Ranges, span: TimeSpan | None) -> Repl
 
 
 def recorded_offsets(conn: Connection, tables: Tables, batch_id: int) -> ReplacedOffsets | None:
-    """Return the offsets of which a batch recorded that it removed their rows; None where it removed none."""
+    """Return the offsets whose rows a batch removed, as recorded; None if it removed none."""
     again, removed = tables.offset_ranges, tables.replaced_output
     ranges = (
         sa.select(
@@ -135,7 +133,7 @@ def count_output(
     topic_ids: Mapping[TopicPartition, str | None],
     count_rows: Callable[[ReplacedOffsets], int],
 ) -> tuple[int, int]:
-    """Return how many rows and dead letters `replace_output` would delete now. Nothing is locked or written.
+    """Return how many rows and dead letters `replace_output` would delete now, without locks or writes.
 
     :param target: the name of the sink
     :param replaced: the offsets whose output would be deleted
@@ -177,7 +175,7 @@ def _replaced_by(tables: Tables, group_id: str, batch_id: int, of_state: sa.Colu
 
     :param of_state: which of these batches
 
-    A topic that was recreated under the same name has its own offsets: those of the earlier one are not replaced.
+    The offsets of an earlier topic of the same name are not replaced.
     """
     replacing, loaded = tables.offset_ranges.alias(), tables.offset_ranges.alias()
     start, end = replacing.c.replaced_start_offset, replacing.c.replaced_end_offset
@@ -216,15 +214,14 @@ def refuse_published(conn: Connection, tables: Tables, group_id: str, batch_id: 
     other = conn.scalar(sa.select(sa.func.min(ranges.c.batch_id)))
     if other is not None:
         raise OpenBatchError(
-            f"Batch {other}, an open replay of group {group_id!r}, may have published rows of the offsets that are to "
-            "be replaced: they would stay beside the new ones. Nothing was changed; run that replay again to its end, "
-            f"or, where it replaces nothing, abandon it (airflow kafka-offsets abandon {group_id} --batch {other} "
-            "--conn-id CONN_ID)."
+            f"Batch {other}, an open replay of group {group_id!r}, may have published rows of the offsets to replace: "
+            "the target would have them twice. Nothing was changed; finish that replay, or, if it does not replace "
+            f"rows, abandon it (airflow kafka-offsets abandon {group_id} --batch {other} --conn-id CONN_ID)."
         )
 
 
 def same_topic(loaded: sa.FromClause, again: sa.FromClause) -> sa.ColumnElement[bool]:
-    """Return the condition that two ranges are of the same topic, and not of one that was recreated under its name."""
+    """Return the condition that two ranges are of the same topic, not of a recreated one."""
     # A broker may have reported no id.
     return sa.or_(loaded.c.topic_id == again.c.topic_id, loaded.c.topic_id.is_(None), again.c.topic_id.is_(None))
 
@@ -239,7 +236,6 @@ def _check_target(conn: Connection, tables: Tables, group_id: str, elsewhere: _R
     ).one_or_none()
     if row is not None:
         raise ConfigurationError(
-            f"Batch {row.batch_id} of group {group_id!r} loaded offsets that are to be replaced into table "
-            f"{row.target_table!r}; the table named is {name!r}. Nothing was changed; name the table that the group "
-            "loads into."
+            f"Batch {row.batch_id} of group {group_id!r} loaded offsets to replace into table {row.target_table!r}, "
+            f"not into {name!r}. Nothing was changed; name the table that the group loads into."
         )

@@ -50,8 +50,8 @@ _FIRST, _LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC
 
 
 class _Readable(FunctionElement[datetime]):
-    """An instant that Python can read, as near as there is: drivers fail at one of another kind, such as `infinity`,
-    and at all rows with it.
+    """An instant, clamped to the range that Python can read: for others, such as `infinity`, drivers fail, and with
+    them the whole result.
     """
 
     inherit_cache = True
@@ -71,8 +71,8 @@ def _within_bounds(element: _Readable, compiler: SQLCompiler, **options: Any) ->
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An instant: with a time zone on PostgreSQL, in other databases as UTC without a time zone. What is written may be
-    any, also by other programs; what is read is one that Python has.
+    """An instant: with a time zone on PostgreSQL, in other databases as UTC without a time zone. Values that Python
+    cannot represent, which other programs may write, are clamped when they are read.
     """
 
     impl = sa.DateTime(timezone=True)
@@ -120,8 +120,8 @@ _TOPIC = ExactString(249)
 
 
 class _OneLoad(Constraint):
-    """A group has one load at most in some states, in databases without partial indexes: a generated column is its
-    name, or null.
+    """Ensures that a group has at most one load in some states, in databases without partial indexes: a generated
+    column has the name of the group, or null.
     """
 
     def __init__(self, name: str, column: str, states: Sequence[str]) -> None:
@@ -275,8 +275,8 @@ class Tables:
             for name in (table.name, *(str(index.name) for index in table.indexes)):
                 if is_too_long(name, dialect):
                     raise ConfigurationError(
-                        f"The name {name!r} is longer than the {dialect.max_identifier_length} that {dialect.name} "
-                        f"keeps: choose a shorter prefix than {self.prefix!r}"
+                        f"The name {name!r} is longer than the {dialect.max_identifier_length} characters that "
+                        f"{dialect.name} allows: choose a shorter prefix than {self.prefix!r}"
                     )
 
     def set_options(self, dialect: Dialect) -> None:
@@ -311,7 +311,7 @@ class Tables:
         index.ddl_if(callable_=lambda *_, dialect, **__: dialect.name in PARTIAL_INDEX_DIALECTS)
 
     def ddl(self, dialect: Dialect) -> str:
-        """Return the statements that `init` runs on an empty database, for users without the right to run DDL."""
+        """Return the statements that `init` runs on an empty database, for users who may not run DDL."""
         self.check_names(dialect)
         self.set_options(dialect)
         statements: list[ClauseElement] = []

@@ -1,4 +1,5 @@
-"""What a load tells Kafka after a commit: the stored positions, and dead letters. An error there fails no load.
+"""What a load writes to Kafka after a commit: the stored positions, and dead letters. An error there does not fail the
+load.
 
 * The positions are mirrored to a consumer group, for lag tools and autoscalers. The database alone decides what is
   loaded: no load reads the mirror, and it may be missing. Rewound positions are mirrored, too.
@@ -60,14 +61,14 @@ def mirror(
     for tp in accepted:
         if committed.get(tp) != positions[tp].offset:
             refused[tp] = (
-                f"it was committed, but the group shows {committed.get(tp, 'nothing')} instead of "
+                f"the position was committed, but the group shows {committed.get(tp, 'nothing')} instead of "
                 f"{positions[tp].offset}: another client commits to it; choose another name"
             )
     return refused
 
 
 def mirror_stored(cluster: Cluster, kafka_group: str, stored: Callable[[], Positions], *, timeout: float = 30.0) -> int:
-    """Mirror the stored positions, and again until they have not moved since they were read.
+    """Mirror the stored positions, and repeat this until they have not moved since they were read.
 
     Otherwise an attempt that paused between reading and committing could overwrite a later attempt's positions with
     earlier ones. Each attempt reads the positions after its last commit, so that the last commit of all has the latest
@@ -154,8 +155,8 @@ PREFIX = "__kafka_offsets.errors."
 def send_dead_letters(context: LoadContext) -> None:
     """Write the dead letters of the group that are to be sent to the topics of their batches, if the pipeline has one.
 
-    Errors are logged: what was loaded is committed, and the next run sends what is left. A topic that cannot be
-    written, such as one of an earlier name, keeps back only its own letters.
+    Errors are logged: what was loaded is committed, and the next run sends what is left. If one topic cannot be
+    written, such as an earlier one, only its dead letters wait.
     """
     dead_letters = context.pipeline.dead_letters
     if dead_letters is None or dead_letters.topic is None:
@@ -214,8 +215,7 @@ def _send(context: LoadContext, batch_id: int, topic: str) -> None:
     log.info("Wrote %s of batch %d to topic %r", count(sent, "dead letter"), batch_id, topic)
     if left_out:
         log.warning(
-            "%s of batch %d without key, value and headers: with them they are larger than max.message.bytes of topic "
-            "%r allows",
+            "%s of batch %d without key, value and headers: with these they exceed max.message.bytes of topic %r",
             count(left_out, "dead letter was written", "dead letters were written"),
             batch_id,
             topic,

@@ -1,7 +1,7 @@
 """Step 3: commit the rows and dead letters of a batch, with its positions, in one transaction.
 
-The files are proved while they are read within the transaction. Where one is not as it was written, the batch is staged
-again.
+The digests of the files are checked while they are read within the transaction. If a file is damaged, the batch is
+staged again.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def stage_and_commit(
     began: float,
     prefetch: Callable[[Batch], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> LoadResult:
-    """Commit a batch, staged first where it is not. Where its files turn out to be damaged, both are done once more.
+    """Stage a batch, if no earlier attempt has, and commit it. If its files are damaged, do both once more.
 
     :param staged: the files that an earlier attempt completed
     :param began: when this attempt started with the batch, by the monotonic clock
-    :param prefetch: within which the staged batch is committed; where the commit fails, nothing of it runs any more
+    :param prefetch: a context manager around the commit of the staged batch; if the commit fails, it has stopped
     :raises StagedFileError: the files are damaged again; the next attempt stages the batch again
-    :raises TopicRecreatedError: a topic that would have to be read again was created again
-    :raises LogTruncatedError: a log that would have to be read again was truncated
+    :raises TopicRecreatedError: a topic that has to be read again was recreated
+    :raises LogTruncatedError: a log that has to be read again was truncated
     """
     try:
         staged = staged or stage(context, claim, batch)
@@ -66,8 +66,9 @@ def stage_and_commit(
         return commit(context, claim, batch, stage(context, claim, batch), began)
     except StagedFileError as damaged:
         raise StagedFileError(
-            f"Files of batch {batch.batch_id} were damaged twice, and nothing of it was committed: {damaged}. Find out "
-            "what changes or removes files in the staging directory, and run the task again: it stages the batch again"
+            f"Files of batch {batch.batch_id} were damaged twice, and nothing of it was committed: {damaged}. Find "
+            "out what changes or removes files in the staging directory, and run the task again, which stages the "
+            "batch again"
         ) from damaged
 
 
@@ -151,7 +152,7 @@ def _write(
 
 
 def bad_records(context: BatchContext, batch: Batch, staged: StagedBatch) -> Iterator[pa.RecordBatch]:
-    """Yield dead letters of the records of which it is known before the commit that they become no row.
+    """Yield dead letters of the records that are known before the commit to become no row.
 
     :return: record batches with the columns of `staging.dead_letters.SCHEMA`
     :raises StagedFileError: a file is missing, or not as it was written
@@ -177,7 +178,7 @@ def _report(context: BatchContext, claim: Claim, batch: Batch, written: Written,
 
 
 def _described(pipeline: Pipeline, target: Target) -> str:
-    """Return the name of the target for the log, and how many rows each of several ones got."""
+    """Return the name of the target for the log; of several targets, also the rows of each."""
     counts = ", ".join(f"{name} {output.rows:,}" for name, output in target.written.items())
     return f"{pipeline.sink.name} ({counts})" if counts else pipeline.sink.name
 

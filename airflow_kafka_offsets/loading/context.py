@@ -1,10 +1,10 @@
-"""What the steps share that load batches: the target and what is checked of it, the records in Kafka, and what is
-reported of each batch and of all.
+"""What the steps of a load share: the target and its checks, the records in Kafka, and the results of a batch and of a
+load.
 
-The target is checked once, and not for each batch. A look for unknown rows may take as long as reading what was
-appended to the table since its last vacuum, and what the database says of a table takes a dozen queries. Rows are
-matched with the columns of the table within each transaction in any case. Staged files have the rows of records only,
-so Kafka is asked again for the records that the target refuses.
+The target is checked once, and not for each batch. The search for unknown rows may read everything that was appended to
+the table since its last vacuum, and reflecting a table takes a dozen queries. Each transaction matches rows with the
+columns of the table in any case. Staged files hold rows only, so the records that the target refuses are read from
+Kafka again.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from airflow_kafka_offsets.staging.rows import Record, StagedRows, TargetColumns
 
 @dataclass
 class TargetChecks:
-    """The checks of a load, or of a replay. A target that commits externally may be set back by others at any time:
-    it is checked for each batch.
+    """The checks of a load, or of a replay. An external target may be rolled back by other programs at any time, so it
+    is checked for each batch.
     """
 
     ledger: Ledger
@@ -75,8 +75,8 @@ class TargetChecks:
         self._known_after = batch_id
 
     def prepare(self, columns: pa.Schema) -> None:
-        """Check that rows which are staged can be written, and create the target where it is missing; see
-        `Table.prepare` for errors.
+        """Check that staged rows can be written, and create the target if it is missing; see `Table.prepare` for
+        errors.
 
         :param columns: those of the rows, which may be a transform's
         """
@@ -104,7 +104,7 @@ def with_refused(reads: Reads, refused: Mapping[Record, str]) -> Reads:
 
 
 def _slices(records: Mapping[Record, str]) -> Iterator[Slice]:
-    """Yield slices that hold the records, few of them and none much larger than it must be."""
+    """Yield slices that hold the records, as few as possible, and none much larger than necessary."""
     offsets: dict[TopicPartition, list[int]] = defaultdict(list)
     for record in sorted(records):
         offsets[TopicPartition(record.topic, record.partition)].append(record.offset)
@@ -153,7 +153,7 @@ class Commit(NamedTuple):
     :param records: number of loaded records by topic, dead letters included
     :param dead_letters: number of dead-lettered records by topic
     :param rows: number of written rows
-    :param duration: from planning the batch, or from where this attempt resumed it, to the end of the commit
+    :param duration: from the start of planning, or from when this attempt resumed the batch, to the end of the commit
     """
 
     group_id: str
@@ -171,7 +171,7 @@ OnCommit = Callable[[Commit], None]
 class LoadResult:
     """What a load or a replay did.
 
-    :param batches: the ids of the committed batches, in order; the first may be an open batch that another run planned
+    :param batches: the ids of the committed batches, in order; another run may have planned the first one
     :param records: how many records were read, dead letters included
     :param rows: how many rows were written
     :param dead_letters: how many records were dead-lettered
@@ -197,12 +197,12 @@ class LoadResult:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchContext(ABC):
-    """What stages and commits batches, wherever their records are.
+    """The context in which batches are staged and committed, wherever their records are.
 
     :param columns: of a decoded row, with those that say which record it came from
     :param table: the target
     :param target: its columns
-    :param recipe: how rows are made; its fingerprint is a hash of everything that decides which rows a range becomes
+    :param recipe: how records become rows; its fingerprint is a hash of everything that decides this
     :param checks: of the target, which a load makes once
     :param on_commit: called after each commit
     :param replace: whether a commit first removes what earlier batches wrote of the same offsets
@@ -231,13 +231,13 @@ class BatchContext(ABC):
 
     @abstractmethod
     def slices(self, batch: Batch, directory: StagingDirectory) -> Sequence[Slice]:
-        """Return the slices that Spark reads of a batch, after writing their records if they are not in Kafka."""
+        """Return the slices of a batch for Spark; if their records are not in Kafka, write them first."""
 
     @abstractmethod
     def check_logs(self, batch: Batch) -> None:
         """Check that the records of a batch are still those that it was planned for.
 
-        :raises TopicRecreatedError: a topic was created again
+        :raises TopicRecreatedError: a topic was recreated
         :raises LogTruncatedError: a log was truncated
         """
 
@@ -283,13 +283,11 @@ class LoadContext(BatchContext):
         return split(batch.ranges, self.pipeline.staging.slice_offsets, writes_files=self.pipeline.sink.writes_files)
 
     def check_logs(self, batch: Batch) -> None:
-        """Check that no topic of a batch is another one by now, and that no log was truncated before its ranges."""
+        """Check that no topic of a batch was recreated, and that no log was truncated before its ranges."""
         log_identity.check_ranges(batch.ranges, self.cluster.logs_of_ranges(batch.ranges))
 
     def refused_dead_letters(self, batch: Batch, rows: StagedRows) -> Iterator[pa.RecordBatch]:
-        """Yield dead letters of the refused records, as Kafka holds them; of one that is gone, with its row for a
-        value.
-        """
+        """Yield dead letters of the refused records, as Kafka holds them; if a record is gone, its row is the value."""
         missing = dict(rows.refused.reasons)
         if not missing:
             return

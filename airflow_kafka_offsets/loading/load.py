@@ -64,15 +64,16 @@ def load(
 ) -> LoadResult:
     """Load all records up to the current end of the log, or up to `until`, in as many batches as it takes.
 
-    Safe to run again at any time, and from two places at once: every offset is loaded exactly once.
+    Safe to run again at any time, also in two processes at once: every offset is loaded exactly once.
 
     :param pipeline: how records become rows, and where these are written
-    :param options: where the load begins, how far it goes, and how; None is `LoadOptions()`
+    :param options: where the load begins and ends, and what it does about other runs; None is `LoadOptions()`
     :param kafka_config: librdkafka configuration
     :param engine: the database of the target and the positions; sessions of Postgres have the settings of
         `database.session` from then on
     :param launcher: how Spark is started, for example `SessionLauncher(spark)`; closed at the end
-    :param run: who loads; the attempts of one task instance share the end offsets that its first attempt captured
+    :param run: the task instance or process that loads; the tries of a task instance share the end offsets that its
+        first try captured
     :param on_commit: called after each commit; an exception that it raises is logged, and the load continues
     :param connections: of the formats, such as that of a schema registry: `{"registry": {"url": "https://…"}}`
     :raises KafkaOffsetsError: see `exceptions`; `retriable` says whether loading again can help
@@ -165,7 +166,7 @@ def hold_group(
     Where another run holds the group, `on_busy` decides whether to wait.
 
     :raises GroupBusyError: another run holds the group, and `on_busy` is not "wait"
-    :raises FencedError: a later attempt took over the group within the block, also where that caused another error
+    :raises FencedError: a later attempt took over the group within the block, also if this caused another error
     """
     next_log = time.monotonic()
     while True:
@@ -193,9 +194,9 @@ def hold_group(
 
 @contextmanager
 def prefer_fenced_error(claim: Claim) -> Iterator[None]:
-    """Raise FencedError instead of another error of the block where a later attempt took over.
+    """Raise FencedError instead of another error of the block if a later attempt took over.
 
-    That the outcome of a commit is not known is no consequence of it, and is told.
+    CommitUnknownError passes unchanged: it is not a consequence.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a load or a replay loads, how, and into what. Which values a parameter may have is in `parameters`."""
+"""The pipeline and the options of a load or a replay. The rules for their values are in `parameters`."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from airflow_kafka_offsets.transforms.transform import BatchTransform, DataFrame
 class Pipeline:
     """How the records of topics become rows, and where the rows are written: for `load` and `replay` alike.
 
-    Plain data: `check` says whether it can work. As for `KafkaBatchOperator`: `group_id`, `topics`, `value_format`,
+    Plain data: `check` validates it. As for `KafkaBatchOperator`: `group_id`, `topics`, `value_format`,
     `extra_columns`, `sink`, `transform`, `on_bad_record`, `reading`, `staging`, `state_tables`. The connection of the
-    sink is not used: its database is that of the engine. A list of sinks becomes a `FanOut`, whose transforms are the
-    transform.
+    sink is not used: the engine has its database. A list of sinks becomes a `FanOut`, and the transforms of its
+    branches become the transform.
     """
 
     group_id: str
@@ -66,7 +66,7 @@ class Pipeline:
 
     @property
     def dead_letters(self) -> DeadLetters | None:
-        """What happens to dead letters; None where a bad record fails the batch."""
+        """The options of dead letters; None if a bad record fails the batch."""
         return None if isinstance(self.on_bad_record, str) else self.on_bad_record
 
     def most_dead_letters(self, records: int) -> int | None:
@@ -78,7 +78,7 @@ class Pipeline:
 
     @property
     def key_format(self) -> RecordFormat | None:
-        """How a key becomes columns; None where it is no column."""
+        """The format of the key; None if the key is left out."""
         return self.extra_columns.key_format
 
     @property
@@ -101,8 +101,8 @@ class Pipeline:
         return as_transform(self.transform)
 
     def prepared(self, connections: Connections, engine: Engine) -> Pipeline:
-        """Return the pipeline with formats that have what they need of other servers, the columns that
-        schemas and target give them, and a transform that has what Spark needs.
+        """Return the pipeline ready for Spark: the formats have their schemas, and the columns that these or the target
+        decide; the transform has its code and its columns.
 
         :raises ConfigurationError: a parameter is wrong, or something is missing
         :raises TransformError: the transform cannot be imported, or does not return what it has to
@@ -111,8 +111,8 @@ class Pipeline:
         on_new_field = self.extra_columns.on_new_field
         if on_new_field != "ignore" and not any(isinstance(each, RegistryFormat) for each in self._formats):
             raise ConfigurationError(
-                f"on_new_field={on_new_field!r} needs a format whose records have schemas, such as Avro(…): what "
-                f"{type(self.value_format).__name__}(…) does not declare has no type"
+                f"on_new_field={on_new_field!r} needs a format whose records have schemas, such as Avro(…): a field "
+                f"that {type(self.value_format).__name__}(…) does not declare has no type"
             )
         pipeline = self._with_formats(lambda part, given: self._prepared_format(part, given, connections, engine))
         if self._transform is None:
@@ -131,7 +131,7 @@ class Pipeline:
 
     @property
     def needs_spark_sql(self) -> bool:
-        """Whether the transform is one of DataFrames."""
+        """Whether the transform is a DataFrame transform."""
         return isinstance(self._transform, DataFrameTransform)
 
     @property
@@ -163,8 +163,8 @@ class Pipeline:
         )
 
     def with_schemas(self, stored: Sequence[ReadSchema]) -> Pipeline:
-        """Return the pipeline with formats that also know schemas which batches have read, whether or not a registry
-        still does.
+        """Return the pipeline with formats that also know the schemas which earlier batches have read; a registry may
+        have lost them.
         """
         return self._with_formats(lambda part, given: with_stored(given, part, stored))
 
@@ -187,12 +187,12 @@ class Pipeline:
         check_rendered(vars(self), PIPELINE_RULES)
         if len(self.group_id) > NAME_LENGTH or "\0" in self.group_id:
             raise ConfigurationError(
-                f"group_id must have at most {NAME_LENGTH} characters, and no NUL among them; got "
-                f"{len(self.group_id)}, which begin with {self.group_id[:40]!r}"
+                f"group_id must have at most {NAME_LENGTH} characters, and no NUL; got {len(self.group_id)}, which "
+                f"begin with {self.group_id[:40]!r}"
             )
         if self.dead_letters is not None and self.dead_letters.topic in self.topics:
             raise ConfigurationError(
-                "DeadLetters.topic must not be one of the topics that are loaded, since each dead letter would become "
+                "DeadLetters.topic must not be one of the loaded topics, because each dead letter would become "
                 f"another one; got topic={self.dead_letters.topic!r}"
             )
         columns = row_columns(self.record_format)
@@ -200,7 +200,7 @@ class Pipeline:
         return columns
 
     def fingerprint(self, columns: pa.Schema) -> str:
-        """Return a digest of everything that decides what the rows of a range are, the code of the transform included.
+        """Return a digest of everything that decides the rows of a range, including the code of the transform.
 
         :param columns: those of a decoded row
         """

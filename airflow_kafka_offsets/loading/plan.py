@@ -1,8 +1,8 @@
 """Step 1: decide the batch to load next.
 
-The group's open batch is resumed first, or committed without files where the target has its rows, and these and its
-records are gone. For a new batch, `core.planning` decides the ranges, and the ledger stores them before anything is
-read. `preview_batch` makes the same decision for the command line, and writes nothing.
+The group's open batch is resumed first. If the target has its rows, and its files and records are gone, it is committed
+without files. For a new batch, `core.planning` decides the ranges, and the ledger stores them before anything is read.
+`next_batch` makes the same decision for the command line, and writes nothing.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def is_published(context: LoadContext, kind: str, batch: Batch) -> bool:
 
 
 def find_files(context: LoadContext, claim: Claim, batch: Batch, on_data_loss: OnDataLoss) -> StagedBatch | None:
-    """Return the files of an open batch that an earlier attempt completed; without them, the batch as the target has
-    it. None where it has to be staged.
+    """Return the open batch as an earlier attempt staged it, or as the target has it if its files are lost; None if it
+    has to be staged.
 
     :raises PlanningError: a log is not the one that the batch was planned from
     """
@@ -65,8 +65,8 @@ def find_files(context: LoadContext, claim: Claim, batch: Batch, on_data_loss: O
 
 
 def _find_published(context: LoadContext, batch: Batch, on_data_loss: OnDataLoss) -> StagedBatch | None:
-    """Return a batch that the target has, where neither its files nor its records are there any more: these rows are
-    the only copy, and the positions follow them. What its dead letters held is lost.
+    """Return a batch that the target has, if its files and records are gone: the rows are the only copy, and the
+    positions move after them. The contents of its dead letters are lost.
 
     :return: None where the batch can be staged again, or `on_data_loss` is "fail" and it had dead letters
     :raises PlanningError: a log is not the one that the batch was planned from
@@ -78,7 +78,7 @@ def _find_published(context: LoadContext, batch: Batch, on_data_loss: OnDataLoss
     if lost and on_data_loss == "fail":
         return None
     log.warning(
-        "The files of batch %d are lost, and its records expired: its rows are in %s, and the positions move after "
+        "The files of batch %d are lost, and its records expired, but its rows are in %s: the positions move after "
         "them%s",
         batch.batch_id,
         context.pipeline.sink.name,
@@ -148,8 +148,8 @@ def plan_after(context: LoadContext, claim: Claim, options: LoadOptions, batch: 
     """Return the prefetched batch: it starts where an open batch ends, and is stored in the state `prefetched`.
 
     :param batch: the open one, which is about to be committed
-    :return: None where nothing remains to be loaded, or the batch would begin a partition, or its size is not known:
-        then it is planned after the commit
+    :return: None if nothing remains to be loaded, the batch would begin a partition, or its size is unknown: then it is
+        planned after the commit
     :raises PlanningError: as for `plan`
     """
     ledger = context.ledger
@@ -173,7 +173,7 @@ def plan_after(context: LoadContext, claim: Claim, options: LoadOptions, batch: 
 
 
 def _beside(context: LoadContext, options: LoadOptions) -> dict[str, bool]:
-    """Return what decides whether offsets that are in the target already may be loaded into it."""
+    """Return the options that allow loading offsets which are in the target already."""
     return {
         "upsert": context.pipeline.sink.replaces_rows,
         "beside_others": options.coordination.other_groups == "allow",
@@ -265,16 +265,16 @@ def _resume(context: LoadContext, claim: Claim, options: LoadOptions, batch: Bat
         is_own = TargetNames(conn).same(batch.target_table or "", pipeline.sink.name)
     if not topics <= set(pipeline.topics) or not is_own:
         raise ForeignBatchError(
-            f"Group {batch.group_id!r} has the open batch {batch.batch_id}, of topics {', '.join(sorted(topics))} into "
-            f"table {batch.target_table!r}; this load is of {', '.join(pipeline.topics)} into {pipeline.sink.name!r}. "
-            "Run the load that planned it to its end, and give every load a group_id of its own. If that load no "
-            f"longer exists, abandon the batch: airflow kafka-offsets abandon {batch.group_id} --batch "
+            f"Group {batch.group_id!r} has the open batch {batch.batch_id}, of topics {', '.join(sorted(topics))} "
+            f"into table {batch.target_table!r}; this load is of {', '.join(pipeline.topics)} into "
+            f"{pipeline.sink.name!r}. Finish the load that planned it, and give every load its own group_id. If that "
+            f"load no longer exists, abandon the batch: airflow kafka-offsets abandon {batch.group_id} --batch "
             f"{batch.batch_id} --conn-id CONN_ID."
         )
     if batch.fingerprint != context.recipe.fingerprint:
         log.warning(
-            "Batch %d was planned with other columns, another transform, or other code of the transform; its rows are "
-            "made with those of this attempt",
+            "Batch %d was planned with other columns, another transform, or other code of the transform; this "
+            "attempt uses the current ones",
             batch.batch_id,
         )
     staged = find_files(context, claim, batch, options.on_data_loss)
@@ -315,7 +315,7 @@ def log_gaps(gaps: Iterable[Gap]) -> None:
 class PartitionPlan(NamedTuple):
     """A partition of the next batch.
 
-    :param slices: how many Spark reads in parallel
+    :param slices: the number of slices that Spark reads in parallel
     :param skipped: how many offsets before the range are lost
     :param expected_bytes: an estimate from the last batches
     """
@@ -332,7 +332,7 @@ class PlanPreview:
 
     :param partitions: by topic and partition
     :param open_batch: the batch that a load finishes first; None if it plans a new one
-    :param expired_batch: an open batch that a load abandons before, because its records expired
+    :param expired_batch: an open batch that a load abandons first, because its records expired
     """
 
     partitions: tuple[PartitionPlan, ...]
@@ -374,7 +374,7 @@ def next_batch(
 
 
 def known_topics(ledger: Ledger, group_id: str) -> list[str]:
-    """Return the topics of a group's stored positions; without any, those of its open batch, the first."""
+    """Return the topics of a group's stored positions; without positions, those of its open batch."""
     if positions := read_positions(ledger, group_id):
         return sorted({tp.topic for tp in positions})
     batch = open_batch(ledger, group_id)

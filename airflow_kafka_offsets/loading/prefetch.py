@@ -1,19 +1,19 @@
-"""Prefetching: while a batch is committed, the one after it is planned and staged, at most one.
+"""Prefetching: while a batch is committed, the next one is planned and staged.
 
-This thread does all work with the state tables; the other one only runs Spark. The prefetched batch is in
-the state `prefetched` (`ledger.prefetched`), the commit of the batch before it makes it the open one, and only then it
-is marked as staged, and committed. Where that commit fails, Spark is stopped, and the row stays: the next attempt
-commits the batch before it, and resumes this one as any open batch.
+The calling thread does all work with the state tables; the other thread only runs Spark. The prefetched batch is in the
+state `prefetched` (`ledger.prefetched`), the commit of the batch before it makes it the open one, and only then it is
+marked as staged, and committed. Where that commit fails, Spark is stopped, and the row stays: the next attempt commits
+the batch before it, and resumes this one as any open batch.
 
-Nothing is prefetched that depends on what the commit does, see `Prefetcher._may_follow` and `plan.plan_after`.
-What does not:
+A batch that depends on the commit before it is not prefetched, see `Prefetcher._may_follow` and `plan.plan_after`.
+These do not depend on it:
 
 * The target's columns: they were read when the load began, and stay those, also with `columns_from="target"`.
-* Files that Spark's tasks write for a table of a lake: they have the shape that the table has now. Should somebody
-  change it, the commit stages them again, as it does with those of any batch.
+* Files that Spark's tasks write for a lake table: they have the schema and the partitions that the table has now. If
+  another writer changes these, the commit stages the batch again, as any batch.
 * Publications: their numbers are the ids of batches, and only an open batch is published.
-* What is owed to a target: an abandoned load takes the group from this attempt, and rewinds wait for the open batch.
-  What an abandoned replay owes is not among the rows of a load.
+* Pending cleanups of a target: to abandon a load, another attempt takes over the group; rewinds wait for the open
+  batch; and the rows of an abandoned replay are not those of a load.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class PrefetchedBatch:
 
 
 class Prefetcher:
-    """Stages a batch of a load in another thread, while the one before it is committed. A context manager: nothing runs
-    after it.
+    """Stages a batch of a load in another thread, while the one before it is committed. A context manager: the thread
+    has ended when it exits.
 
     :ivar options: of the batches that are planned next
     :ivar next: the batch that is staged, which is open once the one before it is committed; None where the next one has
@@ -82,9 +82,7 @@ class Prefetcher:
 
     @contextmanager
     def prefetch(self, batch: Batch) -> Iterator[None]:
-        """Begin to stage the batch after one that the block commits. Where the block raises, nothing is staged any
-        more.
-        """
+        """Begin to stage the batch after the one that the block commits. If the block raises, staging stops."""
         self._begin(batch)
         try:
             yield
@@ -93,10 +91,10 @@ class Prefetcher:
             raise
 
     def finish(self) -> StagedBatch | None:
-        """Wait until the next batch, which is open now, is staged, and write that down.
+        """Wait until the next batch, which is open now, is staged, and record that.
 
-        :return: None where its files cannot be used, and it has to be staged again
-        :raises KafkaOffsetsError: why it could not be staged; it stays open
+        :return: None if its files are unusable, and it has to be staged again
+        :raises KafkaOffsetsError: it could not be staged, and stays open
         """
         assert self.next is not None
         batch, staging = self.next.batch, self.next.staging

@@ -76,17 +76,16 @@ class StagedBatch:
         return sum(read.dead_letters for read in self.reads.values())
 
     def incomplete_file(self) -> str | None:
-        """Return a file that the manifest names and the directory does not hold in full; the commit proves what the
-        files hold.
+        """Return a file that the manifest names and the directory does not hold in full. The commit checks the digests.
 
-        Final files are the sink's: it looks for them when it commits them.
+        The sink checks final files when it commits them.
         """
         files = self.manifest.staged_files()
         return next((file.name for file in files if not self.directory.holds(file.name, file.bytes)), None)
 
 
 class Attempt(NamedTuple):
-    """An attempt to stage a batch, which the state tables know: the arguments of `launch_application`."""
+    """An attempt to stage a batch, as recorded in the state tables: the arguments of `launch_application`."""
 
     job: StageJob
     batch: Batch
@@ -103,7 +102,7 @@ def stage(context: BatchContext, claim: Claim, batch: Batch) -> StagedBatch:
 
 
 def begin_attempt(context: BatchContext, claim: Claim, batch: Batch) -> Attempt:
-    """Write down that a batch is staged in a new directory, and remove that of an earlier attempt."""
+    """Record that a batch is staged in a new directory, and remove that of an earlier attempt."""
     pipeline, output = context.pipeline, context.publication(batch, claim.kind).output
     with context.ledger.connect() as conn:
         # It saves a Spark application whose result could not be committed.
@@ -129,9 +128,9 @@ def begin_attempt(context: BatchContext, claim: Claim, batch: Batch) -> Attempt:
 
 
 def finish_attempt(context: BatchContext, claim: Claim, batch: Batch, staged: StagedBatch) -> StagedBatch:
-    """Write down that an open batch is staged, and return it.
+    """Record that an open batch is staged, and return it.
 
-    :raises TopicRecreatedError: a topic was created again while it was read
+    :raises TopicRecreatedError: a topic was recreated while it was read
     """
     # If a topic was recreated while Spark read, records of the new topic would be loaded as those of the old one.
     context.check_logs(batch)
@@ -177,7 +176,7 @@ def launch_application(launcher: Launcher, job: StageJob, batch: Batch, director
     """Run the Spark application, and check that it staged the planned ranges. Needs no state tables: another thread may
     do it.
 
-    :raises KafkaOffsetsError: what the application reports, such as RecordError for a record that cannot be decoded
+    :raises KafkaOffsetsError: the error that the application reports, such as RecordError
     :raises ConfigurationError: Spark's Python lacks a module
     :raises StagingError: the application failed without a report, or staged other offsets
     :raises StagedFileError: the manifest is missing or damaged
@@ -191,12 +190,12 @@ def launch_application(launcher: Launcher, job: StageJob, batch: Batch, director
 
 
 def launch(launcher: Launcher, job: StageJob, directory: StagingDirectory) -> None:
-    """Run the Spark application. Where a Python process of Spark ends, run it once more, and have the slices that were
-    being read decoded in child processes, which records may end.
+    """Run the Spark application. If a Python process of Spark ends, run it once more, and decode the slices that were
+    being read in child processes.
 
-    :raises KafkaOffsetsError: what it reports; a StagingError where it failed without a report
+    :raises KafkaOffsetsError: the error that it reports; a StagingError if it failed without a report
     :raises ConfigurationError: Spark's Python lacks a module
-    :raises WorkerCrashError: a process ended again, and not for a record
+    :raises WorkerCrashError: a process ended again, and no record was the cause
     """
     while True:
         try:
@@ -209,8 +208,8 @@ def launch(launcher: Launcher, job: StageJob, directory: StagingDirectory) -> No
             )
             if {slice_.index for slice_ in suspects} <= set(job.isolated):
                 raise WorkerCrashError(
-                    f"{crash}. It was reading {places or 'nothing'}, and no record ends the process that decodes it: a "
-                    "transform of DataFrames did, the writer of the sink, or the machine for lack of memory"
+                    f"{crash}. It was reading {places or 'nothing'}, but no record was the cause: a DataFrame "
+                    "transform, the writer of the sink, or a lack of memory ended the process"
                 ) from crash
             log.warning("%s. The batch is staged again, and %s decoded in child processes", crash, places)
             # Where another slice ended the second run, all are decoded so.
@@ -225,7 +224,7 @@ def _launch(launcher: Launcher, job: StageJob) -> None:
     except KafkaOffsetsError:
         raise
     except Exception as error:
-        # Several tasks may have failed. An error that no retry can mend comes first.
+        # Several tasks may have failed. An error that no retry can fix comes first.
         reported = sorted(reported_failures(job), key=lambda error: (error.retriable, str(error)))
         cause = reported[0] if reported else failure(job.batch_id, error, job.dataframe_transform)
         # The message has what of the traceback is the user's.
@@ -237,10 +236,10 @@ def resume_staged(
 ) -> StagedBatch | None:
     """Return the files that an earlier attempt staged, or None where the batch has to be staged.
 
-    Where that attempt ended before it could write down that they are complete, this one does.
+    If that attempt ended before it recorded that they are complete, this one does.
 
     :param is_published: see `find_staged`
-    :raises TopicRecreatedError: a topic was created again since the batch was planned
+    :raises TopicRecreatedError: a topic was recreated since the batch was planned
     """
     is_marked = batch.state == "staged"
     if is_published and not is_marked:
@@ -257,8 +256,7 @@ def find_staged(
 
     :param fingerprint: of the pipeline as it is now
     :param staging_dir: where it stages batches now
-    :param is_published: whether the target has the rows, which are committed as they are, whatever the pipeline would
-        make of them now
+    :param is_published: whether the target has the rows, which are committed even if the pipeline has changed
     """
     number, uri = batch.batch_id, batch.staging_uri
     if uri is None:
@@ -303,7 +301,7 @@ def _read_staged(directory: StagingDirectory, batch: Batch) -> StagedBatch:
 
 
 def _range_reads(manifest: Manifest, batch: Batch) -> dict[TopicPartition, RangeRead]:
-    """Sum up what reading the slices of each range showed.
+    """Sum up the reads of the slices of each range.
 
     :raises StagingError: the slices that were read are not exactly the planned ranges
     """

@@ -1,6 +1,6 @@
 """The directories below `Staging.dir`: create one for each attempt, and remove those that no batch needs any more.
 
-What is in a directory is the concern of the package `staging`.
+The package `staging` knows the contents of a directory.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ def directory_of_attempt(batch_id: int, uri: str, staging_dir: str | None) -> St
     The URI may come from the state tables, which other users may be able to change.
 
     :param staging_dir: where the load stages batches now
-    :return: None, with a warning, for what is not a directory of this batch below the root of this load: it is not
+    :return: None, with a warning, if the URI is not a directory of this batch below the root of this load: it is not
         opened
     """
     root = staging_root(staging_dir)
     if _batch_of(root, uri) == batch_id:
         return StagingDirectory(uri)
     log.warning(
-        "The staging directory %s of batch %d is left as it is: it is not a directory of this batch in %s, where "
-        "this load stages. A load with its staging directory removes it after Staging.retention",
+        "The staging directory %s of batch %d is not removed: it is not a directory of this batch in %s, the staging "
+        "directory of this load. A load with its staging directory removes it after Staging.retention",
         uri,
         batch_id,
         root.uri,
@@ -89,12 +89,11 @@ def remove_attempt(batch_id: int, uri: str, staging_dir: str | None) -> None:
 def clean_up(ledger: Ledger, pipeline: Pipeline) -> None:
     """Remove directories of closed batches, and old directories that no batch names.
 
-    A directory that an open batch of these state tables names, or a prefetched one, always stays. A directory
-    that no batch names here belongs to an attempt that a later one followed, or to a batch in another database that
-    shares the location. Only its age tells which. If there are many directories, or one cannot be removed, others are
-    left to later loads.
+    A directory that an open batch of these state tables names, or a prefetched one, always stays. A directory that no
+    batch names here is that of a replaced attempt, or of a batch in another database that shares the location. Only its
+    age tells which. If there are many directories, or one cannot be removed, others are left to later loads.
 
-    :param pipeline: says where batches are staged, and from which age of its newest file on a directory is old
+    :param pipeline: has the location of staged batches, and the age at which a directory is old, by its newest file
     """
     directories = _directories(staging_root(pipeline.staging.dir))
     if not directories:

@@ -1,7 +1,7 @@
 """The base classes of operators: `GroupOperator` has parameters, connections and state tables; `PipelineOperator`, for
 those that run Spark, also has a pipeline, a launcher, results, assets and lineage.
 
-What an operator does is in the module that is named for it.
+Each operator is in a separate module.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ def task_run(context: Context) -> TaskRun:
 
 
 _STOPPED = (
-    "Airflow stopped this task, and the task stopped Spark. What is committed stays; a retry, or the next run, "
-    "resumes the open batch, of which nothing is loaded"
+    "Airflow stopped this task, and the task stopped Spark. Committed batches stay; a retry, or the next run, "
+    "resumes the open batch, of which nothing was loaded"
 )
 
 
@@ -218,7 +218,7 @@ class PipelineOperator(GroupOperator):
 
     @property
     def last_batch(self) -> int | None:
-        """Return the last batch that this try committed, or else gave to Spark."""
+        """Return the last batch that this try committed; without one, the batch that it gave to Spark."""
         if self._done is not None and self._done["batches"]:
             return int(self._done["batches"][-1])
         return getattr(self._launcher, "last_batch", None)
@@ -270,7 +270,7 @@ class PipelineOperator(GroupOperator):
         return done
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
-        """Return the topics and the target, in the end with what was loaded, for OpenLineage."""
+        """Return the topics and the target, for OpenLineage; on completion, also what was loaded."""
         return self._lineage(lambda _: self._done)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:

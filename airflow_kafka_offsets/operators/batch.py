@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 class KafkaBatchOperator(PipelineOperator):
     """Load new records of Kafka topics into a table, each of them exactly once.
 
-    Rows and positions move in one transaction where the sink is in the database of the positions, and else in two
-    commits.
+    Rows and positions are committed in one transaction if the sink is in the database of the positions, otherwise in
+    two commits.
 
-    A run loads up to the ends of the logs that its first try has read. A retry, or a clear after success, continues
-    from the stored positions: it never loads a record twice. Without new records, the task succeeds and does not start
-    Spark. An error that a retry cannot help, such as data loss or a record that cannot be decoded, fails the task at
-    once, unless the task has its own `retry_policy`.
+    A run loads up to the end offsets that its first try has read. A retry, or a clear after success, continues from the
+    stored positions: it never loads a record twice. Without new records, the task succeeds and does not start Spark. An
+    error that a retry cannot help, such as data loss or a record that cannot be decoded, fails the task at once, unless
+    the task has its own `retry_policy`.
 
     :param group_id: the group whose positions are used; they are in the database of the sink, not in Kafka, unless
         `Coordination.mirror_to` copies them there (templated)
@@ -56,19 +56,19 @@ class KafkaBatchOperator(PipelineOperator):
     :param sink: the target, for example `SqlTable("orders", conn_id="warehouse")`; its database holds the positions; or
         a list of several sinks of one database, which may be `Branch(sink, transform=…)` (templated)
     :param transform: import path of a function from DataFrame to DataFrame,
-        `ArrowTransform("package.module.function")`, `Sql("SELECT … FROM records")`, or None; of `@task.kafka_batch` it
-        is the body of the function (templated)
+        `ArrowTransform("package.module.function")`, `Sql("SELECT … FROM records")`, or None; for `@task.kafka_batch` it
+        is the decorated function (templated)
     :param start: where a topic without a position begins: `earliest`, `latest`, `none` to fail, a timestamp (ISO 8601),
         a timedelta back from now, or `CommittedBy("group")`: the offsets that a consumer group in Kafka has committed
         (templated)
-    :param until: load up to the first record at or after this instant, for example `{{ data_interval_end }}`, which a
-        run that an asset triggered does not have; the next run loads older records that arrive after it (templated)
-    :param limits: how much a batch holds, and how long a run begins new ones: `Limits(max_records=1_000_000)`
+    :param until: load up to the first record at or after this instant, for example `{{ data_interval_end }}`; a run
+        that an asset triggered has no data interval. Older records that arrive later are loaded by the next run
         (templated)
+    :param limits: the size of a batch, and how long a run plans new ones: `Limits(max_records=1_000_000)` (templated)
     :param on_data_loss: what to do if records were deleted before they were loaded: fail, or skip them and record the
         gap
-    :param on_bad_record: what to do with a record that cannot be decoded, or whose row the target refuses for one of
-        its values: fail, or write it to the table `dead_letters`: `DeadLetters()` (templated)
+    :param on_bad_record: what to do with a record that cannot be decoded, or has a value that the target refuses:
+        "fail", or `DeadLetters()` to write it to the table `dead_letters` (templated)
     :param coordination: what to do while another run holds the group, and which consumer group in Kafka gets the
         positions: `Coordination(on_busy="skip")` (templated)
     :param reading: the isolation level, and the limits of a single read (templated)
@@ -115,7 +115,7 @@ class KafkaBatchOperator(PipelineOperator):
 
     @property
     def rewind_choice(self) -> dict[str, Any]:
-        """Return what the form of a rewind offers after this load: the state before its first batch."""
+        """Return the default of the rewind form after this load: the state before its first batch."""
         done = self._done["batches"] if self._done is not None else []
         return {"scenario": "to-batch", "value": done[0]} if done else {}
 
@@ -142,15 +142,15 @@ class KafkaBatchOperator(PipelineOperator):
 
 @complete_docs(KafkaBatchOperator)
 class KafkaReplayOperator(PipelineOperator):
-    """Load a range of offsets, independent of the positions of the group and of its loads, which continue.
+    """Load a range of offsets. The positions of the group do not move, and its loads continue.
 
-    Into a table other than the group's, the rows
-    are appended. Into the group's own table, a replay needs `replace=True` or a sink with an `upsert_key`, and a range
-    below the stored positions; anything else is refused, because it would duplicate records.
+    A replay appends its rows to a table other than the group's. Into the group's own table, it needs `replace=True` or
+    a sink with an `upsert_key`, and a range before the stored positions; otherwise it would duplicate records, and is
+    refused.
 
     The tries of a task instance share the offsets that its first try planned. A retry, or a clear after success, does
-    not repeat what is committed; a new DAG run does, and appends it again. `KafkaReplayPlanOperator` cuts a large range
-    into parts for mapped tasks: `.partial(…).expand(bounds=plan.output)`.
+    not load committed batches again; a new DAG run does, and appends their rows again. `KafkaReplayPlanOperator` cuts a
+    large range into parts for mapped tasks: `.partial(…).expand(bounds=plan.output)`.
 
     As for `KafkaBatchOperator`: `value_format`, `extra_columns`, `transform`, `on_bad_record`, `reading`, `staging`,
     `state_tables`, `kafka_conn_id`, `spark`, `assets`.
@@ -158,13 +158,13 @@ class KafkaReplayOperator(PipelineOperator):
     :param group_id: the group that the records belong to; its history records the replay (templated)
     :param topics: the topics that may be replayed (templated)
     :param sink: the target, in the database that holds the positions of the group (templated)
-    :param bounds: the range: `OffsetBounds`, `TimeBounds` or `BatchBounds`. Other values are the ranges of
+    :param bounds: the range: `OffsetBounds`, `TimeBounds` or `BatchBounds`. Any other value is taken as the ranges of
         `OffsetBounds`: `{"orders": {0: [10, 20]}}`, start inclusive and end exclusive, or a list of mappings with
         topic, partition, start and end; either also as JSON text (templated)
     :param replace: delete the rows and dead letters that batches of the group wrote for these offsets, in the same
         transaction; with `all_records` of `TimeBounds`, only those of records within the span
     :param reason: a note for the history (templated)
-    :param limits: `max_records` is the most offsets of a batch; a replay has no other limits (templated)
+    :param limits: `max_records` is the maximum number of offsets in a batch; a replay has no other limits (templated)
     :param on_data_loss: what to do if records of the range were deleted: fail, or skip them and record the gap
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
     """
@@ -226,15 +226,16 @@ class KafkaReplayOperator(PipelineOperator):
 
 @complete_docs(KafkaBatchOperator, KafkaReplayOperator)
 class KafkaReplayPlanOperator(GroupOperator):
-    """Turn bounds into offsets, once, and cut them into parts for `KafkaReplayOperator`. It loads and writes nothing.
+    """Resolve bounds to offsets once, and split them into parts for `KafkaReplayOperator`. Loads and writes nothing.
 
-    The ends of logs move, and the first record after an instant may expire: mapped tasks that resolved bounds
-    themselves could leave a hole between their parts, or overlap. They get offsets instead, with the ids of the topics.
+    End offsets grow, and the first record after an instant may expire: mapped tasks that resolve bounds themselves
+    could miss offsets between their parts, or overlap. With this operator they get offsets, and the ids of the topics.
 
     As for `KafkaReplayOperator`: `topics`, `bounds`. As for `KafkaBatchOperator`: `state_tables`, `kafka_conn_id`.
 
     :param group_id: the group whose history has the batch of `BatchBounds` (templated)
-    :param parts: how many parts with nearly equal numbers of offsets; fewer if there are fewer offsets (templated)
+    :param parts: the number of parts, which have nearly equal numbers of offsets; fewer if there are fewer offsets
+        (templated)
     :param conn_id: connection of the database with the history; only `BatchBounds` need it (templated)
     :param isolation_level: the isolation level of the replay, which decides where a log ends
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed

@@ -52,11 +52,11 @@ MOST_PARTITIONS = 1_000
 
 @define
 class KafkaOffsetsRunFacet(RunFacet):
-    """What a task did to a group.
+    """The effect of a task on a group.
 
     :param kind: `load`, `replay`, `rewind` or `verify`
-    :param ranges: `topic`, `partition`, `start` and `end` (exclusive) of each partition; of a rewind `old` and `new`
-        instead. None where these are more than `MOST_PARTITIONS`, or are not known
+    :param ranges: `topic`, `partition`, `start` and `end` (exclusive) of each partition; for a rewind, `old` and `new`
+        instead of `start` and `end`. None if unknown, or for more than `MOST_PARTITIONS`
     :param batches: the ids of the batches in the history
     :param rows: written; of a rewind, removed
     :param complete: false where something was left to load
@@ -207,7 +207,7 @@ def _load_facet(group_id: str, kind: str, done: Mapping[str, Any] | None) -> Kaf
 
 
 def _known(what: str, read: Callable[[], T], level: int = logging.WARNING) -> T | None:
-    """Return what is read; None where it cannot be: an event without it is better than none."""
+    """Return what a function reads; None if it fails, so that the event is sent without it."""
     try:
         return read()
     except Exception as error:

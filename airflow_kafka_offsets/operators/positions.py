@@ -1,5 +1,4 @@
-"""The operators that move the positions of a group, and that prove them: `KafkaRewindOperator` and
-`KafkaVerifyOperator`.
+"""The operators that move and verify the positions of a group: `KafkaRewindOperator` and `KafkaVerifyOperator`.
 
 `rewinding` and `verification` do the work.
 """
@@ -37,9 +36,9 @@ if TYPE_CHECKING:
 class KafkaRewindOperator(GroupOperator):
     """Move the stored positions of a group: preview, then all partitions in one transaction, with a row in the history.
 
-    A retry, or a clear after success, does not rewind again: the history says what the task instance did last. With
-    another scenario, value or scope, or with other rows to replace, it is another rewind. An error that no retry can
-    help, such as an unknown partition or an open batch, fails the task at once.
+    A retry, or a clear after success, does not rewind again, unless the scenario, the value, the scope or the rows to
+    replace have changed. An error that no retry can help, such as an unknown partition or an open batch, fails the task
+    at once.
 
     As for `KafkaBatchOperator`: `state_tables`, `kafka_conn_id`.
 
@@ -54,16 +53,15 @@ class KafkaRewindOperator(GroupOperator):
     :param conn_id: connection of the database that holds the positions (templated)
     :param preview_only: only preview (a dry run); text such as `{{ params.preview_only }}` is read as true or false
         (templated)
-    :param reason: for the history (templated)
+    :param reason: why the positions move, for the history (templated)
     :param replace: the group's target: its rows of the offsets that will be read again, and their dead letters, are
         deleted in the same transaction; also where a position stays, and an earlier rewind left rows after it
         (templated)
     :param abandon_open_batch: abandon the group's open batch in the same transaction; without it, an open batch is an
         error
-    :param new_group: whether the group may be one that nothing is stored of yet
-    :param new_cluster: whether the group moves from the Kafka cluster that its positions belong to, to that of
-        `kafka_conn_id`
-    :param isolation_level: that of the loads
+    :param new_group: whether the group may be missing in the state tables
+    :param new_cluster: whether the group moves from the Kafka cluster of its positions to that of `kafka_conn_id`
+    :param isolation_level: the isolation level of the loads
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
     """
 
@@ -184,16 +182,16 @@ class KafkaRewindOperator(GroupOperator):
 
     @property
     def last_batch(self) -> int | None:
-        """Return the rewind's number in the history; None where it moved nothing."""
+        """Return the rewind's batch id in the history; None if it moved nothing."""
         return self._done["batch_id"] if self._done is not None else None
 
     @property
     def rewind_choice(self) -> dict[str, Any]:
-        """Return what the form of a rewind offers after this one."""
+        """Return the default of the rewind form after this rewind."""
         return {"scenario": "undo"} if self.last_batch is not None else {}
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
-        """Return the target whose rows are removed, in the end with how positions moved, for OpenLineage."""
+        """Return the target whose rows are removed, for OpenLineage; on completion, also how positions moved."""
         from airflow_kafka_offsets.operators.lineage import rewind_lineage
 
         return rewind_lineage(self, self._done)
@@ -201,21 +199,20 @@ class KafkaRewindOperator(GroupOperator):
 
 @complete_docs(KafkaBatchOperator)
 class KafkaVerifyOperator(GroupOperator):
-    """Prove the coverage of a group: history, positions, rows and dead letters fit together without a hole or an
-    overlap.
+    """Prove the coverage of a group: history, positions, rows and dead letters match, and no offset is missing or
+    duplicated.
 
-    Reads only, in one snapshot of the database; loads may run meanwhile. Where something is wrong, the task fails at
-    once with an error that names the first violation.
+    Reads only, in one snapshot of the database; loads may run meanwhile. If something is wrong, the task fails at once
+    with an error that names the first violation.
 
     As for `KafkaBatchOperator`: `state_tables`.
 
     :param group_id: the group to verify (templated)
-    :param sink: the target that the group loads into; its database holds the positions. Where it has no column
-        `_batch_id`, or an `upsert_key`, its rows are not looked at, and `output_checked` of the result is false
-        (templated)
-    :param kafka_conn_id: connection of the Kafka provider, to read again all records that Kafka still has and look for
-        each in the target; None reads the database alone (templated)
-    :param isolation_level: the one that the group is loaded with, for reading again
+    :param sink: the target that the group loads into; its database holds the positions. Without a column `_batch_id`,
+        or with an `upsert_key`, its rows are not checked, and `output_checked` of the result is false (templated)
+    :param kafka_conn_id: connection of the Kafka provider, to read all records that Kafka still has, and look up each
+        in the target; None reads the database only (templated)
+    :param isolation_level: the isolation level of the group's loads, for reading records again
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
     """
 
@@ -262,7 +259,7 @@ class KafkaVerifyOperator(GroupOperator):
         return self._done
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
-        """Return the target, which the task reads, in the end with what was proved of it, for OpenLineage."""
+        """Return the target, which the task reads, for OpenLineage; on completion, also what was proved."""
         from airflow_kafka_offsets.operators.lineage import verify_lineage
 
         return verify_lineage(self.group_id, self.sink, self._done)

@@ -1,8 +1,7 @@
-"""What a load or a replay reports to Airflow: its outcome for XCom, topics and tables as assets, and events of these.
+"""What a load or a replay reports to Airflow: its outcome for XCom, topics and tables as assets, and asset events.
 
-Where a topic and a table are is in connections, which are not read when a DAG file is parsed. So the outlet that a DAG
-shows is an alias, and the task adds the assets to it once it knows their URIs: those that Airflow's providers for Kafka
-and databases define.
+The URIs of topics and tables depend on connections, which are not read when a DAG file is parsed. So the outlet of a
+DAG is an asset alias, and the task adds the assets to it. Airflow's providers for Kafka and databases define the URIs.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _KAFKA_PORT = 9092
 
 
 def alias_of(group_id: object, task_id: str) -> AssetAlias:
-    """Return the alias of all that a group loads; of a group that a template names, that of the task."""
+    """Return the asset alias of a group; if a template names the group, that of the task."""
     is_known = isinstance(group_id, str) and not holds_template(group_id)
     name = str(group_id) if is_known else task_id
     # Airflow on MySQL refuses other names.
@@ -93,7 +92,7 @@ def outcome(ledger: Ledger, pipeline: Pipeline, result: LoadResult, run: TaskRun
 
     what = f"The history of group {pipeline.group_id!r} could not be read"
     first = next(iter(result.batches), None)
-    with translated_errors(what, "Run the task again: what is committed is not loaded again."):
+    with translated_errors(what, "Run the task again: committed batches are not loaded again."):
         done = read_task_result(ledger, pipeline.group_id, run, kind, first)
     ranges: dict[str, dict[str, list[int]]] | None = None
     if done.ranges is not None:

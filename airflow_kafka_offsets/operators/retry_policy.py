@@ -23,10 +23,9 @@ class KafkaOffsetsRetryPolicy(RetryPolicy):
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
     ) -> RetryDecision:
-        """Decide by the class of the error, see `airflow_kafka_offsets.exceptions`; Airflow decides for other errors.
+        """Decide by the class of the error, see `airflow_kafka_offsets.exceptions`; Airflow decides about other errors.
 
-        Among these is a connection that is not found: Airflow raises the same error if its API or a secrets backend is
-        down.
+        One of these is a missing connection: Airflow raises the same error if its API or a secrets backend is down.
         """
         if not isinstance(exception, KafkaOffsetsError) or isinstance(exception, FencedError):
             # A newer try is running if this one was fenced, and decides what becomes of the task.
@@ -34,10 +33,10 @@ class KafkaOffsetsRetryPolicy(RetryPolicy):
         name = type(exception).__name__
         if exception.retriable:
             return RetryDecision.retry(reason=f"{name}: the next try carries on where this one stopped")
-        return RetryDecision.fail(reason=f"{name}: running the task again changes nothing; the error says what does")
+        return RetryDecision.fail(reason=f"{name}: a retry cannot help; see the error for what to do")
 
     def serialize(self) -> dict[str, Any]:
-        """Return the parameters, of which there are none."""
+        """Return the parameters: none."""
         return {}
 
     @classmethod

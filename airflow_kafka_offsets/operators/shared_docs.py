@@ -1,5 +1,5 @@
-"""Docstrings of operators that share parameters. One class describes a parameter, others name that class, and `help()`
-shows the words.
+"""Docstrings of operators that share parameters. One class describes a parameter, others refer to that class, and
+`help()` shows the description.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _REFERRED = re.compile(r"\s*As for `(\w+)`:\s+((?:`\w+`(?:,\s+|))+|every paramet
 
 
 def complete_docs(*others: type) -> Callable[[T], T]:
-    """Return a decorator that adds the parameters to a docstring which it says are as for other classes.
+    """Return a decorator that adds parameters to a docstring which refers to other classes for them.
 
     :param others: the classes that it names
     """

@@ -71,7 +71,7 @@ class KafkaBatchTask(DecoratedOperator, KafkaBatchOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Load.
 
-        :return: as of `KafkaBatchOperator`
+        :return: see `KafkaBatchOperator.execute`
         """
         # DecoratedOperator has another one.
         return KafkaBatchOperator.execute(self, context)
@@ -107,8 +107,8 @@ def kafka_batch_task(python_callable: Callable[..., Any] | None = None, **kwargs
 
     As for `KafkaBatchTask`: every parameter but `python_callable`.
 
-    :param python_callable: a function from DataFrame to DataFrame, with more parameters if it likes
-    :raises ConfigurationError: the function has no parameter for the DataFrame, or one that cannot be given by name
+    :param python_callable: a function from DataFrame to DataFrame, which may have more parameters
+    :raises ConfigurationError: the function has no parameter for the DataFrame, or a parameter without a name
     """
     if python_callable is None:
         return cast("TaskDecorator", partial(kafka_batch_task, **kwargs))
@@ -122,8 +122,8 @@ def _without_frame(function: Callable[..., Any]) -> Callable[..., Any]:
     parameters = list(signature.parameters.values())
     if not parameters or parameters[0].kind not in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
         raise ConfigurationError(
-            f"@task.kafka_batch: the first parameter of {function.__qualname__} is the DataFrame of the decoded "
-            "records; it has none"
+            f"@task.kafka_batch: the first parameter of {function.__qualname__} must be the DataFrame of the decoded "
+            "records; it has no parameter"
         )
     if unnamed := [
         each for each in parameters[1:] if each.kind not in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)

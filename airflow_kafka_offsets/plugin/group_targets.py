@@ -34,7 +34,7 @@ class GroupTarget:
     """The target of a group.
 
     :param name: as the history has it; None where nothing was loaded
-    :param tables: what it consists of; empty where it is no table of this database, or is not known
+    :param tables: what it consists of; empty where it is not a table of this database, or is not known
     :param is_of_dag: whether a task of a DAG says how the tables are loaded: by which key rows are replaced
     :param task: the DAG and the task that have loaded the last batch, if they can be named in commands
     :param verifiers: DAGs and tasks that verify the group
@@ -57,8 +57,8 @@ class GroupTarget:
         if self.name is None:
             return "Nothing was loaded yet"
         if not self.tables:
-            return f"Target {self.name} is no table of this database"
-        return f"No task of a DAG names table {self.name}: how its rows are loaded is not known"
+            return f"Target {self.name} is not a table of this database"
+        return f"No task of a DAG names table {self.name}: its pipeline is unknown"
 
 
 def group_target(conn: Connection, tables: Tables, source: Source, group_id: str, dags: Registered) -> GroupTarget:

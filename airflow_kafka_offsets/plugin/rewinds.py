@@ -273,13 +273,13 @@ def _refusal(error: Exception, request: GroupRequest) -> _Refused:
         case TooSlowError():
             return _Refused(
                 status.HTTP_504_GATEWAY_TIMEOUT,
-                "This takes long, and goes on. If it is executed, the rewind will be in the history of the group, as a "
-                "whole or not at all.",
+                "The rewind is still running. Look at the history of the group: the rewind will be there as a whole, "
+                "or not at all.",
             )
         case errors.CommitUnknownError():
             what = (
-                "Whether the positions were moved is not known: the rewind is in the history of the group as a whole, "
-                "or not at all"
+                "It is unknown whether the positions were moved. Look at the history of the group: the rewind is "
+                "there as a whole, or not at all"
             )
         case errors.DatabaseUnavailableError():
             what = "The database could not do it. Nothing was changed"

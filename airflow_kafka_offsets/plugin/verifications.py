@@ -153,7 +153,7 @@ class Verifications:
             return {"outcome": "failed", "text": problem(error, source.conn_id).summary}
         text = f"{coverage.text}."
         if not coverage.output_checked:
-            text += " The rows of the table were not looked at: they do not say which batch wrote them."
+            text += " The rows of the table were not checked: they have no batch id."
         return {"outcome": "proved", "text": text}
 
 

@@ -1,4 +1,4 @@
-"""The bounds of a replay: how they are given, resolved to offsets, checked against the logs, and cut into batches."""
+"""The bounds of a replay: their classes; how they are resolved to offsets, checked against the logs, and split."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class OffsetBounds(Options):
     def read(self) -> Ranges:
         """Return the ranges by topic and partition.
 
-        :raises ConfigurationError: they have another shape, name a partition twice, or are not offsets
+        :raises ConfigurationError: they have another structure, name a partition twice, or are not offsets
         """
         try:
             given = json.loads(self.ranges) if isinstance(self.ranges, str) else self.ranges
@@ -78,14 +78,14 @@ class OffsetBounds(Options):
 class TimeBounds(Options):
     """In every partition, from the first record at or after an instant up to the first record at or after another.
 
-    Records are not ordered by their timestamps: all records between these two are loaded, and no others; with
-    `all_records`, exactly the records whose timestamps are within the span.
+    Records are not ordered by their timestamps: all records between these two offsets are loaded. With `all_records`,
+    exactly the records whose timestamps are within the span are loaded.
 
     :param since: inclusive; no zone means UTC, text is ISO 8601 (templated)
     :param until: exclusive; None, or an instant after all records, is the end of the log when the replay is planned
         (templated)
-    :param all_records: read up to the end of the log, into the group's own table up to the stored positions, and take
-        the records of the span
+    :param all_records: read up to the end of the log (for the group's own table, up to the stored positions), and take
+        the records within the span
     """
 
     since: str | datetime = field(metadata=ruled(_INSTANT, templated=True))
@@ -152,7 +152,7 @@ def describe_bounds(bounds: Bounds, topics: Sequence[str]) -> str:
 
 
 def taken_span(bounds: Bounds) -> TimeSpan | None:
-    """Return the span of time whose records alone are taken of the ranges; None where all records are."""
+    """Return the span of time to which the records are limited; None for all records of the ranges."""
     return bounds.span() if isinstance(bounds, TimeBounds) and bounds.all_records else None
 
 
@@ -165,11 +165,11 @@ def resolve_bounds(
 ) -> tuple[Ranges, Logs]:
     """Return the ranges within bounds, and the logs of their topics.
 
-    :param search: looks up instants, in the cluster that has the topics
+    :param search: looks up instants in the cluster
     :param batch: returns a batch of the group's history
-    :param positions: of the group, where it loads into the same table: it loads itself what comes after them; None
-        otherwise
-    :return: ranges by topic and partition, none of them empty; the logs may not have all of them
+    :param positions: the positions of the group if it loads into the same table: its own load reads the offsets after
+        them; None otherwise
+    :return: ranges by topic and partition, none of them empty; the logs may lack some of the offsets
     :raises ConfigurationError: the ranges of the batch are of other topics than the pipeline's
     """
     cluster = search.cluster
@@ -197,7 +197,7 @@ def resolve_bounds(
 def fit_to_logs(ranges: Iterable[OffsetRange], logs: Logs, on_data_loss: OnDataLoss) -> Plan:
     """Plan ranges of offsets that the logs have; offsets are left out only with `on_data_loss="skip"`.
 
-    :return: a range for each given one; where all of its records are gone, it is empty, and a gap has its offsets
+    :return: a range for each given one; if all of its records are gone, it is empty, and a gap has its offsets
     :raises DataLossError: records are gone, and may not be skipped
     :raises TopicRecreatedError: the offsets belong to an earlier topic of the same name
     :raises LogTruncatedError: the offsets belong to a log that was truncated
@@ -223,11 +223,11 @@ def fit_to_logs(ranges: Iterable[OffsetRange], logs: Logs, on_data_loss: OnDataL
         fitted.append(replace(cut, topic_id=log.topic_id, how="replay", end_epoch=log.leader_epoch))
     if wrong:
         raise ConfigurationError(
-            f"Offsets that are to be replayed are not in Kafka: {first_few(wrong, between='; ')}. Nothing was loaded."
+            f"Offsets to replay are not in Kafka: {first_few(wrong, between='; ')}. Nothing was loaded."
         )
     if lost and on_data_loss == "fail":
         raise DataLossError(
-            "Records that are to be replayed are gone from the log (retention, or deleted records): "
+            "Records to replay were deleted from the log (by retention, or by a user): "
             f"{first_few(lost, between='; ')}. Nothing was loaded. To replay the rest, set on_data_loss='skip': the "
             "gap is recorded in offset_gaps."
         )
@@ -248,9 +248,9 @@ def requested_ranges(batch: Batch) -> Ranges:
 
 
 def cut_into_parts(ranges: Sequence[OffsetRange], parts: int) -> list[Ranges]:
-    """Cut ranges into parts of nearly equal numbers of offsets. The same input gives the same parts.
+    """Split ranges into parts of nearly equal numbers of offsets. Equal input gives equal parts.
 
-    :param parts: the most parts, at least 1; no part is empty, so that there are fewer where there are fewer offsets
+    :param parts: the maximum number of parts, at least 1; no part is empty
     """
     total = sum(map(len, ranges))
     parts = min(parts, total)
@@ -267,7 +267,7 @@ def bounds_as_json(ranges: Iterable[OffsetRange], logs: Logs) -> list[dict[str, 
     missing = [range_ for range_ in ranges if range_.topic_id is None and range_.topic_partition not in logs]
     if missing:
         raise ConfigurationError(
-            f"Offsets that are to be replayed are not in Kafka, the topic has no such partition: {first_few(missing)}"
+            f"Offsets to replay are not in Kafka, because the topic has no such partition: {first_few(missing)}"
         )
     return [
         {name: getattr(range_, name) for name in ("topic", "partition", "start", "end")}
@@ -321,7 +321,7 @@ def _between(
 def _warn_of_records_after(
     search: TimeSearch, since: datetime, until: datetime, rest: Mapping[TopicPartition, Span]
 ) -> None:
-    """Log how many records of a span lie shortly after its ranges, where timestamps are out of order.
+    """Log how many records of a span are shortly after its ranges, because timestamps are out of order.
 
     :param rest: the offsets after each range
     """
@@ -329,9 +329,8 @@ def _warn_of_records_after(
     counts = search.count_within(milliseconds(since), milliseconds(until), looked_at)
     if left_out := {tp: found for tp, found in sorted(counts.items()) if found}:
         log.warning(
-            "Timestamps are out of order: %s of the span from %s to %s, after the range up to the first record that "
-            "is not older, are not replayed. As far as it was looked: %s. With all_records=True, exactly the records "
-            "of the span are",
+            "Timestamps are out of order: %s of the span from %s to %s are not replayed, because they are after the "
+            "first record that is not older. Searched: %s. all_records=True replays exactly the records of the span",
             count(sum(left_out.values()), "record"),
             since.isoformat(),
             until.isoformat(),

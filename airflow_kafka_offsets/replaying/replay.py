@@ -80,10 +80,10 @@ def replay(
 ) -> LoadResult:
     """Load a range of offsets in batches of at most `limits.max_records`; the positions of the group do not move.
 
-    Schemas that the registry of a format no longer knows are those that batches of the group have read.
+    If the registry of a format has lost a schema, that of an earlier batch of the group is used.
 
-    A running load of the group goes on. Into another table than the group's, rows are appended. Into the group's table
-    they go only with `replace` or an `upsert_key`, and only offsets before the stored positions.
+    A running load of the group continues. A replay appends its rows to a table other than the group's. Into the group's
+    own table, it needs `replace` or an `upsert_key`, and offsets before the stored positions.
 
     The tries of a task instance share the batches that its first try planned, and do not repeat committed ones. Two
     runs with the same bounds append the rows twice.
@@ -93,17 +93,16 @@ def replay(
     :param kafka_config: librdkafka configuration
     :param engine: the database of the target and the history
     :param launcher: how Spark is started, for example `SessionLauncher(spark)`; closed at the end
-    :param limits: `max_records` is the most offsets of one batch, and batches are replayed one after another; a replay
-        has no other limits
+    :param limits: `max_records` is the maximum number of offsets in a batch; a replay has no other limits
     :param on_data_loss: fail, or skip records of the range that are gone, and record the gap
-    :param replace: remove the rows and dead letters that the group's batches wrote of these offsets, in the transaction
-        that writes the new ones
-    :param reason: for the history
-    :param who: for the history
-    :param run: who replays; give one to a script that may have to be run again
+    :param replace: remove the rows and dead letters that the group's batches wrote for these offsets, in the
+        transaction that writes the new ones
+    :param reason: a note for the history
+    :param who: the author, for the history
+    :param run: the task instance or process that replays; a script that may be run again needs its own
     :param on_commit: called after each commit
     :param connections: as for `load`
-    :return: what all tries together have replayed
+    :return: what all tries of the task instance have replayed
     :raises DoubleLoadError: records would be duplicated
     :raises DataLossError: records of the range are gone; not with `on_data_loss="skip"`
     :raises KafkaOffsetsError: see `exceptions`; `retriable` says whether running it again can help
@@ -158,7 +157,9 @@ def replay(
 
 
 def _prepare(pipeline: Pipeline, columns: pa.Schema, **options: Any) -> LoadContext:
-    """Return what runs the replay, with the schemas that batches of the group have read; see `LoadContext.prepare`."""
+    """Return the context of the replay, with the schemas that batches of the group have read; see
+    `LoadContext.prepare`.
+    """
     context = LoadContext.prepare(pipeline, columns, **options)
     with context.ledger.connect() as conn:
         stored = schemas_of_group(conn, context.ledger.tables, pipeline.group_id)
@@ -172,8 +173,9 @@ def _check(pipeline: Pipeline, bounds: BoundsGiven, limits: Limits, engine: Engi
     bounds = check_bounds(bounds, pipeline.topics)
     if taken_span(bounds) is not None and replace and engine.dialect.name not in _EXACT_TIMES:
         raise ConfigurationError(
-            f"Rows of a span of time are replaced by their timestamps, of which tables on {engine.dialect.name} may "
-            f"not keep the milliseconds: with all_records, replace=True works on {' and '.join(_EXACT_TIMES)}"
+            "To replace rows of a span of time, their timestamps need milliseconds, which tables on "
+            f"{engine.dialect.name} may not store: with all_records, replace=True works on "
+            f"{' and '.join(_EXACT_TIMES)}"
         )
     return bounds
 
@@ -253,8 +255,8 @@ def _result_of_earlier_try(committed: ReplayedBatch, fingerprint: str) -> LoadRe
     log.info("Nothing to do for %s: already replayed by batch %d", first_few(batch.ranges), batch.batch_id)
     if batch.fingerprint != fingerprint:
         log.warning(
-            "Batch %d was replayed with other columns, another transform, or other code of it; a new run replays it "
-            "with these",
+            "Batch %d was replayed with other columns, another transform, or other code of the transform; a new run "
+            "replays it with the current ones",
             batch.batch_id,
         )
     return committed.result

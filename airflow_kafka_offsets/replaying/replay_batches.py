@@ -1,8 +1,8 @@
 """Batches of replays in the state tables: planned all at once, taken over by later tries, planned again where records
 expired.
 
-A replay claims single batches, and not the group, which its loads go on with. Refused are those that would duplicate
-records in their target: records that are there, or that a load will write.
+A replay claims single batches, not the group, whose loads continue. It is refused if it would duplicate records: those
+that the target has, or that a load will write.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from airflow_kafka_offsets.sinks.target_names import TargetNames
 
 
 def refuse_double(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
-    """Check that no record will be duplicated in the target, neither by earlier loads nor by what the group will load.
+    """Check that no record will be duplicated in the target, by earlier or later loads of the group.
 
     :raises DoubleLoadError: a record would be
-    :raises ConfigurationError: the rows that are to be replaced are in another table, or there are none yet
+    :raises ConfigurationError: the rows to replace are in another table, or there are none yet
     """
     group_id, target = replay.group_id, replay.target
     if not loads_into(conn, tables, group_id, target):
@@ -56,9 +56,9 @@ def refuse_double(conn: Connection, tables: Tables, replay: Replay, ranges: Sequ
         return
     if not (replay.replace or replay.upsert):
         raise DoubleLoadError(
-            f"Group {group_id!r} loads into table {target!r}: a replay into it would put records there a second time. "
-            "Nothing was written. Replay with replace=True, which removes the rows of these offsets in the same "
-            "transaction, or into a sink with an upsert_key, or into another table."
+            f"Group {group_id!r} loads into table {target!r}: a replay into it would duplicate records. Nothing was "
+            "written. Replay with replace=True, which removes the rows of these offsets in the same transaction, or "
+            "into a sink with an upsert_key, or into another table."
         )
     stored = stored_positions(conn, tables, group_id)
     after: list[str] = []
@@ -83,9 +83,9 @@ def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges
     if replay.replace:
         if known is None:
             raise ConfigurationError(
-                f"replace=True removes what group {replay.group_id!r} loaded, and it has loaded nothing yet: there is "
-                "nothing that could be replaced. Nothing was written. Run the load first, or replay without replace "
-                "into a table that the group will not load into."
+                f"replace=True removes what group {replay.group_id!r} loaded, and it has loaded nothing yet. Nothing "
+                "was written. Run the load first, or replay without replace into a table that the group will not "
+                "load into."
             )
         raise ConfigurationError(
             f"replace=True removes what group {replay.group_id!r} loaded, and that is in table {known.name!r}; this "
@@ -96,23 +96,23 @@ def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges
     shared = TargetNames(conn).shared(known.name, replay.target) if known is not None else None
     if known is not None and shared is not None:
         raise DoubleLoadError(
-            f"Group {replay.group_id!r} loads into {known.name!r}: a replay into {replay.target!r} would put records "
-            f"into {shared!r} a second time. Nothing was written. Replay into all sinks of the group with "
-            "replace=True, or into another table."
+            f"Group {replay.group_id!r} loads into {known.name!r}: a replay into {replay.target!r} would duplicate "
+            f"records in {shared!r}. Nothing was written. Replay into all sinks of the group with replace=True, or "
+            "into another table."
         )
     topics = {range_.topic for range_ in ranges}
     for other, table in groups_into(conn, tables, replay.target, topics, besides=replay.group_id).items():
         raise DoubleLoadError(
             f"Group {other!r} loads {', '.join(sorted(topics))} into table {table!r}: a replay of group "
-            f"{replay.group_id!r} would put records there a second time. Nothing was written. Replay for "
-            f"group_id={other!r} with replace=True, or into another table."
+            f"{replay.group_id!r} would duplicate records there. Nothing was written. Replay for group_id={other!r} "
+            "with replace=True, or into another table."
         )
 
 
 def refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
-    """Check that a run appends no offset twice, in another mapped task instance or after it was cleared.
+    """Check that a run appends no offset twice, in another mapped task instance or after a clear.
 
-    :raises DoubleLoadError: it would
+    :raises DoubleLoadError: an offset would be appended twice
     """
     if replay.replace or replay.upsert:
         return
@@ -141,9 +141,9 @@ def refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Seq
         start, end = next(span for span in spans if intersect(span, common))
         before = next(span for span in replayed[tp] if intersect(span, common))
         raise DoubleLoadError(
-            f"{tp} {start}..{end} is to be replayed into table {replay.target!r}, and batch {replayed[tp][before]} of "
+            f"{tp} {start}..{end} would be replayed into table {replay.target!r}, but batch {replayed[tp][before]} of "
             f"the same run replayed {before[0]}..{before[1]} into it: records would be duplicated. Nothing was "
-            "written. Bounds that changed since need a new run, and a table without these rows."
+            "written. For changed bounds, start a new run, and load into a table without these rows."
         )
 
 
@@ -152,8 +152,8 @@ class Replay:
     """A replay, as a task instance asks for it.
 
     :param scenario: the bounds that the user gave, as text: tries with the same text carry on with the same batches
-    :param span: of time, if only the records within it are taken and replaced
-    :param replace: remove what batches of the group wrote of the offsets, in the same transaction
+    :param span: the span of time to which loaded and replaced records are limited, if any
+    :param replace: remove the output of the group's batches for the offsets, in the same transaction
     :param upsert: whether the sink identifies a row by a key, so that loading it again does not duplicate it
     :param reason: for the history
     :param who: for the history
@@ -174,17 +174,17 @@ class Replay:
         return self.recipe.target_table
 
     def record(self, ledger: Ledger, plans: Sequence[Plan] = (), *, cluster_id: str) -> list[ReplayBatch]:
-        """Take over the batches that an earlier try of the same task instance planned for the same replay, or else
-        write all of them ahead of its work.
+        """Take over the batches that an earlier try of the same task instance planned for the same replay, or store all
+        planned batches.
 
         Open batches of other replays of the task instance are abandoned. Parts of this replay that were abandoned
-        meanwhile are planned again. The group's row is locked, and not claimed: a running load goes on.
+        meanwhile are planned again. The group's row is locked, and not claimed: a running load continues.
 
-        :param plans: of the batches; empty only takes over
+        :param plans: the plans of the batches; empty only takes over
         :return: all batches of the replay; none where no try has planned it
         :raises ClusterChangedError: the group belongs to another cluster
         :raises DoubleLoadError: records would be duplicated
-        :raises ConfigurationError: there is nothing to replace
+        :raises ConfigurationError: no rows can be replaced
         :raises OpenBatchError: another replay of the task instance may have replaced rows already
         """
         tables = ledger.tables
@@ -254,7 +254,7 @@ class ReplayClaim(BatchClaim):
         return self.transact(work)
 
     def fenced(self, conn: Connection) -> FencedError:
-        """Return the error that says which try has the batch now."""
+        """Return the error that names the current owner of the batch."""
         batches = self.ledger.tables.offset_batches.c
         row = conn.execute(
             sa.select(batches.epoch, batches.try_number).where(batches.batch_id == self.batch.batch_id)
@@ -263,12 +263,12 @@ class ReplayClaim(BatchClaim):
         return FencedError(
             f"Batch {self.batch.batch_id}, a replay of group {self.group_id!r}, was taken over by a later attempt of "
             f"{self.owner} ({current}) while this one (try {self.owner.try_number}, epoch {self.epoch}) was running. "
-            "Nothing of the batch was written; the later attempt carries on with the same batch."
+            "Nothing of the batch was written; the later attempt continues with the same batch."
         )
 
 
 class ReplayedBatch(NamedTuple):
-    """A committed batch of a replay, and what it did."""
+    """A committed batch of a replay, and its results."""
 
     batch: Batch
     result: LoadResult
@@ -281,7 +281,7 @@ ReplayBatch = ReplayClaim | ReplayedBatch
 def missing_parts(planned: Iterable[Batch], abandoned: Iterable[Batch]) -> list[Batch]:
     """Return the abandoned parts whose offsets no other part has.
 
-    A part that was planned again, without expired records, is among the abandoned ones, and so may its successor be.
+    A part that was planned again without expired records is abandoned, and its successor may be abandoned, too.
 
     :param planned: the parts that are open or committed
     :param abandoned: in the order of their ids
@@ -349,15 +349,15 @@ def _take_over(conn: Connection, ledger: Ledger, replay: Replay, generation: int
 
 
 def _refuse_published(conn: Connection, tables: Tables, others: sa.ColumnElement[bool]) -> None:
-    """Raise if one of several batches may have been published, with a removal that could not be taken back."""
+    """Raise if one of several batches may have been published, with a removal that cannot be undone."""
     batches = tables.offset_batches.c
     found = sa.select(batches.batch_id, batches.scenario).where(others, may_have_replaced(tables))
     row = conn.execute(found.order_by(batches.batch_id).limit(1)).one_or_none()
     if row is not None:
         raise OpenBatchError(
-            f"Batch {row.batch_id} of the same task instance is a replay of {row.scenario}, and may be in the target "
-            "already: what it replaced would be gone, were it abandoned. Nothing was changed; run it to its end, then "
-            "replay something else."
+            f"Batch {row.batch_id} of the same task instance is a replay of {row.scenario}, and its rows may be in "
+            "the target already: if it were abandoned, the rows that it replaced would be lost. Nothing was changed; "
+            "finish it before another replay."
         )
 
 

@@ -1,7 +1,7 @@
 """Execute the preview of a rewind: all its partitions in one transaction, or nothing. An undo is executed like any
 rewind.
 
-A batch that is in the way is abandoned here too.
+`abandon_batch` abandons an open batch.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ log = logging.getLogger(__name__)
 class RewindResult:
     """What a rewind did.
 
-    :param batch_id: its number in the history; None if there was nothing to change
-    :param moved: how many positions it changed
-    :param rows_removed: how many rows it deleted from the target
-    :param dead_letters_removed: how many records it deleted from `dead_letters`
+    :param batch_id: its id in the history; None if there was nothing to change
+    :param moved: the number of changed positions
+    :param rows_removed: the number of rows deleted from the target
+    :param dead_letters_removed: the number of records deleted from `dead_letters`
     """
 
     batch_id: int | None
@@ -73,24 +73,23 @@ def execute_rewind(
     replace: Sinks | None = None,
     connections: Connections | None = None,
 ) -> RewindResult:
-    """Do what a preview says, for all partitions in one transaction, or nothing.
+    """Execute a preview, for all partitions in one transaction, or not at all.
 
     :param preview: what `preview_rewind` returned
     :param engine: the database of the positions
     :param tables: where the state tables are; None is without a schema and a prefix
-    :param run: the task instance that rewinds; what an earlier try of it did last is not done again
-    :param who: for the history; None is the user of this process
-    :param reason: for the history
-    :param abandon: the id of the open batch, which is abandoned in the same transaction; also if there is nothing to
-        change
+    :param run: the task instance that rewinds; a rewind that an earlier try executed is not repeated
+    :param who: the author, for the history; None is the user of this process
+    :param reason: a note for the history
+    :param abandon: the id of the open batch to abandon in the same transaction, also if no position changes
     :param replace: the group's target: its rows of the offsets that will be read again, and their dead letters, are
         deleted in the same transaction; also where a position stays, and an earlier rewind left rows after it
-    :param connections: what the connections of the target hold
+    :param connections: the contents of the target's connections
     :raises RewindConflictError: positions have moved since the preview was made; nothing was changed
-    :raises OpenBatchError: a batch is open, and is not the one to abandon; nothing was changed
-    :raises ConfigurationError: the rows of the target do not say where they are from, or positions of another cluster
-        would stay; nothing was changed
-    :raises DatabaseUnavailableError: the database could not do it; nothing was changed
+    :raises OpenBatchError: a batch is open, and not the one to abandon; nothing was changed
+    :raises ConfigurationError: the rows of the target have no origin, or positions of another cluster would stay;
+        nothing was changed
+    :raises DatabaseUnavailableError: the database failed; nothing was changed
     :raises CommitUnknownError: the connection broke, and the database could not be asked whether the rewind was
         committed
     :raises LedgerError: see `exceptions`
@@ -121,7 +120,7 @@ def execute_rewind(
             batch_id = transact(engine, rewind.execute, outcome=rewind.look_up)
     except CommitUnknownError as unknown:
         raise CommitUnknownError(
-            f"Whether the positions of group {group_id!r} were moved is not known. {unknown}. Look at the history of "
+            f"It is unknown whether the positions of group {group_id!r} were moved. {unknown}. Look at the history of "
             "the group: the rewind is there as a whole, or not at all."
         ) from unknown
     if target is not None:
@@ -221,7 +220,7 @@ def executed_by(
 ) -> tuple[RewindPreview, RewindResult] | None:
     """Return what an earlier try of a task instance has rewound; None if none has.
 
-    :param scenario: if the latest rewind had another scenario, scope or target, the task instance wants another rewind
+    :param scenario: if the latest rewind had another scenario, scope or target, this is a new rewind
     """
     tables = ledger.tables
     with ledger.connect() as conn:
@@ -251,10 +250,10 @@ def abandon_batch(
     :param batch_id: the id of the batch
     :param engine: the database of the positions
     :param tables: where the state tables are; None is without a schema and a prefix
-    :param who: for the history; None is the user of this process
-    :param reason: for the history
+    :param who: the author, for the history; None is the user of this process
+    :param reason: a note for the history
     :raises OpenBatchError: the group has no such batch, or it is not open
-    :raises ConfigurationError: there is no such group
+    :raises ConfigurationError: the group does not exist
     """
     ledger, who = Ledger(engine, tables or Tables.of()), who or current_user()
 
@@ -269,14 +268,14 @@ def abandon_batch(
 
 
 def _check_unchanged(conn: Connection, tables: Tables, preview: RewindPreview, abandon: int | None) -> None:
-    """Raise an error if the group is not what it was when the preview was made, or has an open batch."""
+    """Raise an error if the group has changed since the preview was made, or has an open batch."""
     group_id, groups = preview.group_id, tables.consumer_groups
     row = conn.execute(sa.select(groups).where(groups.c.group_id == group_id)).one_or_none()
     if row is None or row.generation != (preview.generation or 0):
         raise RewindConflictError(
-            f"The positions of group {group_id!r} were rewound since this preview was made: it is of generation "
-            f"{preview.generation or 0}, the group of {row.generation if row is not None else 'none'}. Nothing was "
-            "changed; make a new preview."
+            f"The positions of group {group_id!r} were rewound since this preview was made: the preview is of "
+            f"generation {preview.generation or 0}, the group of {row.generation if row is not None else 'none'}. "
+            "Nothing was changed; make a new preview."
         )
     if row.cluster_id not in (None, preview.cluster_id) and not preview.moves_cluster:
         raise ClusterChangedError(
@@ -305,8 +304,8 @@ def _check_open_batch(group_id: str, open_batch: int | None, abandon: int | None
         raise OpenBatchError(f"Batch {abandon} of group {group_id!r} is not open. Nothing was changed.")
     also = f", which is not batch {abandon}" if abandon is not None else ""
     raise OpenBatchError(
-        f"Group {group_id!r} has the open batch {open_batch}{also}: it starts at the positions that would be moved. "
-        f"Nothing was changed; let a load finish it first, or abandon batch {open_batch} together with the rewind."
+        f"Group {group_id!r} has the open batch {open_batch}{also}, which starts at the positions to move. Nothing "
+        f"was changed; let a load finish it first, or abandon batch {open_batch} together with the rewind."
     )
 
 
@@ -319,7 +318,7 @@ def _executed_by(
 ) -> int | None:
     """Return the id of the latest rewind of a task instance; None if it has none, or with another scenario or target.
 
-    A task instance that was cleared with other parameters wants another rewind.
+    After a clear with other parameters, a task instance executes a new rewind.
     """
     batches = tables.offset_batches.c
     last = conn.execute(

@@ -96,14 +96,14 @@ def state_before_last_rewind(ledger: Ledger, group_id: str, scope: Scope) -> dic
     rewind = f"Rewind {batch.batch_id} of group {group_id!r} ({batch.scenario})"
     if any(row.replaced_start_offset is not None for row in rows):
         raise RewindConflictError(
-            f"{rewind} removed the rows that are to be loaded again: moving the positions back would leave them out "
-            "for good. Run the load, which brings them back."
+            f"{rewind} removed the rows of the offsets to load again: with the positions moved back, they would be "
+            "lost. Run the load, which loads them again."
         )
     # The topic of a position that was removed is known: it may be the current one.
     recreated = [tp for tp, move in moves.items() if move.how == "recreated"]
     if recreated:
         raise TopicRecreatedError(
-            f"{rewind} left positions of an earlier topic of the same name, which mean nothing in the current one: "
+            f"{rewind} left positions of an earlier topic of the same name, which are not valid in the current one: "
             f"{first_few(recreated)}. Nothing was changed; name an offset or a time instead."
         )
     moved_since = [

@@ -1,5 +1,5 @@
-"""The preview of a rewind: decided from a scenario, stored positions and the ends of the logs, shown before anything is
-changed, saved, and executed later as it was shown. No I/O.
+"""The preview of a rewind: computed from a scenario, the stored positions and the logs; shown before anything is
+changed, saved, and executed later exactly as shown. No I/O.
 
 `decide` turns a scenario into offsets by the rules of `docs/semantics.md`, to which the case ids in tests (R01, R12)
 refer. `previewing` asks the history, other groups and Kafka for what some scenarios need; `execution` executes it.
@@ -43,10 +43,10 @@ class PartitionRewind(OfPartition):
     :param old: the stored position, or None
     :param new: the position afterwards; None if none remains
     :param clamped: whether the scenario asks for an offset outside of the log
-    :param note: what a user should know, for example that the offset is clamped
-    :param skipped: offsets that were never loaded, and that the move passes over
-    :param loaded_to: the end of the offsets that the history has loaded at the new position or after it, and that were
-        not replaced since; None if there are none
+    :param note: a hint for the user, for example that the offset is clamped
+    :param skipped: offsets that were never loaded, and that the move skips
+    :param loaded_to: the end of the offsets at or after the new position that were loaded, and not replaced since; None
+        if there are none
     """
 
     beginning: int | None
@@ -68,7 +68,7 @@ class PartitionRewind(OfPartition):
 
     @property
     def changes(self) -> bool:
-        """Return whether the position is another one afterwards."""
+        """Return whether the position changes."""
         return self.old != self.new
 
     @property
@@ -140,17 +140,16 @@ def decide(
     """Decide where the positions of partitions move.
 
     :param partitions: those in the scope
-    :param looked_up: the positions that the scenario means, as `previewing` looks them up; None where there was no
-        position
+    :param looked_up: the positions that `previewing` has looked up for the scenario; None for a missing position
     :raises NoPositionError: the scenario counts from positions that are not stored; names every partition
-    :raises TopicRecreatedError: the scenario means, or counts from, positions of an earlier topic of the same name
+    :raises TopicRecreatedError: the scenario uses positions of an earlier topic of the same name
     """
     if scenario.name == "shift-by":
         _check_shift(partitions, positions, logs)
     recreated = _of_earlier_topic(partitions, looked_up, logs)
     if recreated:
         raise TopicRecreatedError(
-            f"{scenario.text} means positions of an earlier topic of the same name, which mean nothing in the current "
+            f"{scenario.text} uses positions of an earlier topic of the same name, which are not valid in the current "
             f"one: {', '.join(recreated)}. Name an offset or a time instead, or leave these partitions out of the "
             "scope."
         )
@@ -190,7 +189,7 @@ def _decide_partition(
 def _wanted_offset(
     scenario: Scenario, tp: TopicPartition, old: Position | None, log: PartitionLog, looked_up: LookedUp
 ) -> tuple[int | None, str]:
-    """Return the offset that the scenario means, and a note; None if it means no position, or names none."""
+    """Return the offset for the scenario, and a note; None for no position."""
     match scenario.name, scenario.value:
         case "to-earliest", _:
             return log.beginning, ""
@@ -214,14 +213,14 @@ def _check_shift(partitions: Sequence[TopicPartition], positions: Positions, log
     missing = [tp for tp in partitions if tp not in positions]
     if missing:
         raise NoPositionError(
-            f"shift-by counts from stored positions, and none is stored of {', '.join(map(str, missing))}. Nothing was "
-            "changed; leave them out of the scope, or name offsets for them first."
+            f"shift-by counts from stored positions, and there are none of {', '.join(map(str, missing))}. Nothing "
+            "was changed; leave them out of the scope, or name offsets for them first."
         )
     recreated = _of_earlier_topic(partitions, positions, logs)
     if recreated:
         raise TopicRecreatedError(
-            "shift-by counts from stored positions, and a topic was deleted and created again since, so that these "
-            f"mean nothing in it: {', '.join(recreated)}. Name an offset or a time instead."
+            "shift-by counts from stored positions, and a topic was recreated since, so they are not valid in it: "
+            f"{', '.join(recreated)}. Name an offset or a time instead."
         )
 
 
@@ -248,12 +247,11 @@ class RewindPreview:
 
     :param group_id: the group
     :param cluster_id: of the Kafka cluster that the offsets belong to
-    :param generation: of the group: a later one means that its positions were rewound since; None if nothing is stored
-        of the group yet
-    :param scenario: with its scope, in a few words
+    :param generation: the generation of the group, which each rewind raises; None for a new group
+    :param scenario: the scenario with its scope, as text
     :param kind: `rewind`, `undo` or `import`, for the history
     :param partitions: every partition in the scope, also those that do not change
-    :param instant: the instant that a scenario of time means, in UTC
+    :param instant: the instant of a scenario of time, in UTC
     :param open_batch: the group's open batch, which has to be finished or abandoned first
     :param moves_cluster: whether the stored positions belong to another cluster
     """
@@ -274,7 +272,7 @@ class RewindPreview:
 
     @property
     def replacing(self) -> tuple[PartitionRewind, ...]:
-        """Return what a rewind with `replace` executes: also partitions that stay, and have output after their
+        """Return the preview for a rewind with `replace`: with partitions that do not move, and have output after their
         position.
         """
         return tuple(partition for partition in self.partitions if partition.changes or partition.reread is not None)
@@ -290,7 +288,7 @@ class RewindPreview:
         return sum(partition.offsets_skipped for partition in self.partitions)
 
     def refuse_left_behind(self, stored: Iterable[TopicPartition]) -> None:
-        """Refuse a change of the cluster that leaves positions: they would be taken for offsets of the new cluster.
+        """Refuse a change of the cluster that keeps old positions: they would be used as offsets of the new cluster.
 
         :param stored: the partitions that have a position
         :raises ConfigurationError: some would stay
@@ -312,14 +310,14 @@ class RewindPreview:
             )
 
     def refuse_replace(self) -> None:
-        """Refuse to replace rows if it is not known which rows are those of the offsets that will be read again.
+        """Refuse to replace rows if the rows of the offsets cannot be identified.
 
         :raises ConfigurationError: the offsets belong to another cluster than the rows
         """
         if self.moves_cluster:
             raise ConfigurationError(
-                "Offsets of another cluster say nothing of the rows that were loaded from the old one: replace cannot "
-                "be combined with a change of the cluster"
+                "Offsets of the new cluster do not identify the rows that were loaded from the old one: replace "
+                "cannot be combined with a change of the cluster"
             )
 
     def as_dict(self) -> dict[str, Any]:
@@ -338,13 +336,12 @@ class RewindPreview:
     def from_dict(cls, saved: Mapping[str, Any]) -> RewindPreview:
         """Return the preview that `as_dict` saved.
 
-        The checksum finds a change by hand, by a tool or in transit. It is no signature: a user who may rewind may
-        rewind to any offset.
+        The checksum detects edits and damage. It is not a signature: a user who may rewind may rewind to any offset.
 
         :raises ConfigurationError: it is not what `as_dict` returned
         """
         if not isinstance(saved, Mapping) or saved.get("format") != _FORMAT:
-            raise ConfigurationError(f"This is no saved preview of a rewind: its format is not {_FORMAT!r}")
+            raise ConfigurationError(f"This is not a saved preview of a rewind: its format is not {_FORMAT!r}")
         content = {name: value for name, value in saved.items() if name != "checksum"}
         if saved.get("checksum") != _checksum(content):
             raise ConfigurationError(

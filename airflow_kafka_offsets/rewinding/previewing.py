@@ -33,9 +33,9 @@ _OF_OLD_CLUSTER = ("to-batch", "to-group", "undo", "shift-by", "to-current")
 
 @dataclass(frozen=True, slots=True)
 class CurrentState:
-    """The positions of a group, and what a rewind has to respect.
+    """The positions of a group, and its open batch.
 
-    :param generation: None if nothing is stored of the group
+    :param generation: None if there are no stored positions of the group
     :param open_batch: the load that is planned or staged, or None
     """
 
@@ -64,15 +64,16 @@ def preview_rewind(
     :param engine: the database of the positions
     :param kafka_config: librdkafka configuration
     :param tables: where the state tables are; None is without a schema and a prefix
-    :param scope: the topics and partitions that are meant; None is all topics of the group, for a file those in it, and
-        for the import of a group without positions those that the consumer group has committed
-    :param isolation_level: that of the loads: it decides what the end offset of a log is
-    :param new_group: whether the group may be one that nothing is stored of yet; an import may always create one
-    :param new_cluster: whether the positions may belong to another Kafka cluster, which the group leaves for this one
-    :raises ConfigurationError: there is no such group, or nothing in the scope
-    :raises UnknownTopicError: there is no such topic or partition
+    :param scope: the topics and partitions to rewind; None is all topics of the group; for a file, those in the file;
+        for an import into a group without positions, those that the consumer group has committed
+    :param isolation_level: the isolation level of the loads, which decides the end offsets
+    :param new_group: whether the group may be missing in the state tables; an import may always create a group
+    :param new_cluster: whether the positions may belong to another Kafka cluster, from which the group moves to this
+        one
+    :raises ConfigurationError: the group does not exist, or the scope is empty
+    :raises UnknownTopicError: a topic or partition does not exist
     :raises NoPositionError: the scenario counts from positions that are not stored, or another group has none
-    :raises TopicRecreatedError: the positions that the scenario means belong to an earlier topic of the same name
+    :raises TopicRecreatedError: the positions of the scenario belong to an earlier topic of the same name
     :raises ClusterChangedError: the positions belong to another cluster
     :raises RewindConflictError: the last rewind cannot be undone any more
     :raises KafkaUnavailableError: the cluster did not answer in time
@@ -115,7 +116,7 @@ def preview_rewind(
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A rewind that a user asks for: finds the partitions and the positions that it means.
+    """A rewind as a user asks for it: finds its partitions and positions.
 
     :param positions: the stored positions of the group
     """
@@ -157,11 +158,10 @@ class _Request:
         return partitions, topic_ids
 
     def look_up(self, partitions: list[TopicPartition], instant: datetime | None) -> LookedUp:
-        """Return the positions that the scenario means, if Kafka, the history or another group has to be asked for
-        them.
+        """Look up the positions of the scenario in Kafka, in the history or in another group, if it needs them.
 
         :param partitions: those in the scope that the cluster has
-        :param instant: what a scenario of time means
+        :param instant: the instant of a scenario of time
         """
         if instant is not None:
             records = self.cluster.offsets_for_times(dict.fromkeys(partitions, milliseconds(instant)))
@@ -173,7 +173,7 @@ class _Request:
                 return history.state_before(self.ledger, self.group_id, batch_id)
             case "to-group", str(other):
                 state = current_state(self.ledger, other)
-                way_out = "Its offsets mean nothing in this one; name an offset or a time."
+                way_out = "Its offsets are not valid in this one; name an offset or a time."
                 check_cluster(other, state.cluster_id, self.cluster.cluster_id(), way_out)
                 return {tp: Position(position.offset, position.topic_id) for tp, position in state.positions.items()}
         return {}
@@ -185,8 +185,8 @@ def current_state(ledger: Ledger, group_id: str, *, may_be_new: bool = False) ->
     The generation is read first: if the positions are rewound meanwhile, it is too old, and nothing is executed on
     them.
 
-    :param may_be_new: whether the group may be one that nothing is stored of yet
-    :raises ConfigurationError: nothing is stored of the group
+    :param may_be_new: whether the group may be missing in the state tables
+    :raises ConfigurationError: there are no stored positions of the group
     """
     tables = ledger.tables
     groups = tables.consumer_groups.c
@@ -236,23 +236,22 @@ def _check_new_cluster(
             group_id,
             old_cluster,
             cluster_id,
-            "Correct the connection; or, if the group is to continue from this cluster, rewind with a change of the "
-            "cluster to an offset or a time in it.",
+            "Correct the connection; or, to continue the group from this cluster, rewind with a change of the "
+            "cluster, to an offset or a time in it.",
         )
     if scenario.name in _OF_OLD_CLUSTER:
         raise ConfigurationError(
-            f"{scenario.name} means offsets of the cluster that group {group_id!r} was loaded from, {old_cluster!r}. "
+            f"{scenario.name} uses offsets of the cluster that group {group_id!r} was loaded from, {old_cluster!r}. "
             "With a change of the cluster, name an offset, a time, a file, or a consumer group in the new cluster."
         )
     if scope:
         raise ConfigurationError(
-            "A group belongs to one cluster: with a change of the cluster all its positions are moved; leave out the "
-            "scope"
+            "A group belongs to one cluster: a change of the cluster moves all its positions; leave out the scope"
         )
 
 
 def _instant(scenario: Scenario, engine: Engine) -> datetime | None:
-    """Return the instant that a scenario of time means."""
+    """Return the instant of a scenario of time."""
     match scenario.value:
         case timedelta() as duration:
             return now(engine) - duration

@@ -4,7 +4,7 @@ CSV: `export` writes it, `from-file` reads it. No I/O: the command line opens th
 To add a scenario:
 
 * name it in `_VALUES`, with the function that checks its value;
-* in `decision._wanted_offset`, return its offset; if the history, another group or Kafka has to be asked, ask in
+* in `preview._wanted_offset`, return its offset; if the history, another group or Kafka has to be asked, ask in
   `look_up` of `previewing`; if the scenario names its partitions itself, in `known_positions`;
 * if its offsets belong to the cluster that the group was loaded from, add it to `previewing._OF_OLD_CLUSTER`;
 * add its option to the command `rewind` in `cli/commands.py`, and its rules to `docs/semantics.md`.
@@ -74,9 +74,7 @@ class Scenario:
         return f"{self.name} {self.value}"
 
     def describe(self, scope: Scope) -> str:
-        """Return the scenario with its scope, for the history. Two rewinds with the same description are the same
-        one.
-        """
+        """Return the scenario with its scope, for the history. Rewinds with equal descriptions are the same."""
         parts = [self.text]
         if isinstance(self.value, Mapping):
             # There are too many offsets to name; a checksum tells files apart.
@@ -96,7 +94,7 @@ def read_offsets(text: str, group_id: str | None = None) -> dict[TopicPartition,
     A header, blank lines and any line ends are fine.
 
     :param group_id: whose lines are read if each begins with a group, which Kafka's tool writes for several groups
-    :raises ConfigurationError: a line is wrong, or names a partition again; with the number of the line
+    :raises ConfigurationError: a line is wrong, or repeats a partition; the message has the line number
     """
     offsets: dict[TopicPartition, int] = {}
     lines: dict[TopicPartition, int] = {}
@@ -149,7 +147,7 @@ def write_offsets(offsets: PartitionOffsets) -> str:
 def _offsets_by_partition(given: Mapping[Any, Any]) -> dict[TopicPartition, int]:
     """Return the offsets that a DAG names by partition.
 
-    :raises ConfigurationError: there are none, or a key is no partition, or a value no offset
+    :raises ConfigurationError: there are none, a key is not a partition, or a value is not an offset
     """
     offsets: dict[TopicPartition, int] = {}
     for key, offset in given.items():
@@ -206,9 +204,7 @@ def _duration(name: str, value: Any) -> timedelta:
     if parsed < timedelta(0):
         raise ConfigurationError(f"{name} counts back from now and must not be negative; got {value!r}")
     if parsed > datetime.now(UTC) - datetime.fromtimestamp(0, UTC):
-        raise ConfigurationError(
-            f"{name} must not reach back before 1970, where Kafka's timestamps begin; got {value!r}"
-        )
+        raise ConfigurationError(f"{name} must not begin before 1970, where Kafka's timestamps begin; got {value!r}")
     return timedelta(seconds=parsed.total_seconds())
 
 

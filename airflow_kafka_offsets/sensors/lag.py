@@ -35,9 +35,9 @@ class KafkaLagSensor(BaseSensorOperator):
     """Wait until the lag of a group meets thresholds: enough to load, caught up, waited for too long, or about to be
     lost.
 
-    All thresholds are inclusive. One of them is enough unless `require="all"`. While a cluster or a database is not
-    available, the sensor waits, until `timeout`; what waiting cannot help, such as an unknown topic, fails the task at
-    once. The report in XCom is a hint: the load reads the positions itself.
+    All thresholds are inclusive. One of them is enough unless `require="all"`. While a cluster or a database is
+    unavailable, the sensor waits, until `timeout`. An error that waiting cannot help, such as an unknown topic, fails
+    the task at once. The report in XCom is a hint: the load reads the positions itself.
 
     :param group_id: the group of the load (templated)
     :param topics: `topic` or `topic:0,1`, or several of them; empty is all topics with positions (templated)
@@ -49,10 +49,10 @@ class KafkaLagSensor(BaseSensorOperator):
         duration, or a number of offsets between the beginning offset and the position. Records that are already lost
         meet it. A duration needs the ACL DescribeConfigs on the topics, without which the task fails (templated)
     :param require: whether `any` or `all` of the thresholds have to be met
-    :param per_partition: compare `min_lag` and `max_lag` with single partitions instead of the total: one partition has
-        to reach `min_lag`, and all have to keep `max_lag`. Delay and headroom are always those of the worst partition
-    :param allow_incomplete: compare the other partitions where some have an error; otherwise no threshold is met then.
-        If all partitions have an error, no threshold is met in either case
+    :param per_partition: compare `min_lag` and `max_lag` with each partition instead of the total: one partition has to
+        reach `min_lag`, and none may exceed `max_lag`. Delay and headroom are always those of the worst partition
+    :param allow_incomplete: leave out partitions with an error; otherwise, no threshold is met while a partition has an
+        error. If all partitions have an error, no threshold is met
     :param deferrable: wait in the triggerer, where all sensors share one poll of each cluster; None is Airflow's
         `[operators] default_deferrable`. The first poll there comes after `poke_interval`, which should be ten seconds
         or more: Airflow fails a task whose trigger fires before the executor has noticed that the task was deferred
@@ -130,7 +130,7 @@ class KafkaLagSensor(BaseSensorOperator):
         """Return the event of the trigger.
 
         :return: `group_id`, the names of the thresholds that are `met`, and the `report`
-        :raises AirflowFailException: the trigger met an error that waiting cannot help
+        :raises AirflowFailException: the trigger had an error that waiting cannot help
         """
         if "error" in event:
             raise AirflowFailException(event["error"])

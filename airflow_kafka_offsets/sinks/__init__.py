@@ -1,1 +1,1 @@
-"""Where rows go."""
+"""Sinks: the targets of rows."""

@@ -1,4 +1,4 @@
-"""Several sinks of one database: a batch is read once, and written into all of them in one transaction."""
+"""Several sinks in one database: a batch is read once, and written into all of them in one transaction."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ class Branch(Templated):
         name = self.sink.name
         if self.sink.commits_externally or self.sink.writes_files or self.sink.conn_ids:
             raise ConfigurationError(
-                f"{name!r} cannot be one of several sinks: these are committed in one transaction of the database that "
-                "holds the positions, and it needs a commit, a connection or files of its own. Load into it with a "
-                "task and a group_id of its own"
+                f"{name!r} cannot be one of several sinks: these are committed in one transaction of the database "
+                "that holds the positions, but it needs its own commit, connection or files. Load into it with a "
+                "separate task and group_id"
             )
         if self.transform is not None and not (
             isinstance(self.transform, BatchTransform) and not isinstance(self.transform, type)
         ):
             raise ConfigurationError(
                 f"The transform of the branch into {name!r} must be Sql(…), ArrowTransform(…) or None: records are "
-                f"read once for all branches, and a DataFrame transform reads them by itself; got {self.transform!r}"
+                f"read once for all branches, but a DataFrame transform reads them separately; got {self.transform!r}"
             )
 
 
@@ -92,7 +92,7 @@ class FanOut(Sink):
         # Templates may render to the same connection; this is asked again then.
         if len(conn_ids) > 1 and not any(map(holds_template, conn_ids)):
             raise ConfigurationError(
-                "All sinks of sink=[…] have to be in the database that holds the positions, since they are committed "
+                "All sinks of sink=[…] must be in the database that holds the positions, because they are committed "
                 f"in one transaction; got conn_id={', '.join(sorted(map(repr, conn_ids)))}"
             )
         return cls(tuple(branches))
@@ -151,7 +151,7 @@ def as_sink(given: Sinks | None) -> Sink | None:
 
 
 def transform_of(sink: Sink, given: T) -> T | FanOutTransform:
-    """Return the transform of a load into a sink: several sinks have those of their branches.
+    """Return the transform of a load into a sink; for several sinks, that of all branches.
 
     :param given: as the transform of the load
     :raises ConfigurationError: the load has a transform besides those of the branches
@@ -160,7 +160,7 @@ def transform_of(sink: Sink, given: T) -> T | FanOutTransform:
         return given
     if given is not None:
         raise ConfigurationError(
-            "With sink=[…], each branch has a transform of its own, as in Branch(SqlTable(…), transform=Sql(…)); "
+            "With sink=[…], each branch has its own transform, as in Branch(SqlTable(…), transform=Sql(…)); "
             f"got transform={given!r}"
         )
     return FanOutTransform(tuple(branch.transform for branch in sink.branches))

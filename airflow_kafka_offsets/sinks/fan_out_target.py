@@ -109,7 +109,7 @@ class FanOutTarget(Target):
     def write(self, rows: StagedRows) -> int:
         """Write the rows of each branch into its target.
 
-        A record that one of them refuses may have rows in others by then: the caller writes everything again without
+        If one of them refuses a record, others may already have its rows: the caller writes everything again without
         it, in a savepoint.
         """
         self.written, rows.left_out = {}, 0
@@ -123,9 +123,9 @@ class FanOutTarget(Target):
 
 @dataclass(frozen=True)
 class FanOutRows(TargetRows):
-    """The rows of all branches; see `TargetRows`. `verify` counts those of each branch by themselves.
+    """The rows of all branches; see `TargetRows`. `verify` counts the rows of each branch separately.
 
-    :param of_branches: by their names
+    :param of_branches: the rows by branch name
     """
 
     of_branches: Mapping[str, TargetRows]

@@ -1,4 +1,6 @@
-"""A function of the user writes the rows, over the connection of the transaction that moves the positions."""
+"""The sink that calls a user's function, which writes the rows over the connection of the transaction that moves the
+positions.
+"""
 
 from __future__ import annotations
 
@@ -20,32 +22,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FunctionSink(Sink):
-    """Have a function write the rows: `write(conn, batches, batch)`. What it writes over `conn` is committed with the
-    positions.
+    """Call a function that writes the rows: `write(conn, batches, batch)`. What it writes over `conn` is committed with
+    the positions.
 
     * `conn` is the SQLAlchemy connection of the transaction, which the function neither commits, rolls back nor closes.
-    * `batches` yields `pyarrow.RecordBatch`: the columns of the rows, those that say which record a row came from, and
+    * `batches` yields `pyarrow.RecordBatch`: the columns of the rows, the origin columns (`_kafka_topic`, …), and
       `_batch_id`.
     * `batch` has `batch_id`, `group_id` and `ranges`.
-    * It returns the number of rows for the history, or None for as many as it was given, which it then has to read to
-      the end.
+    * It returns the number of rows for the history, or None for the number of given rows; then it has to read all of
+      them.
     * It may raise `RecordError(reason, topic, partition, offset)` for a record that it refuses, or an ExceptionGroup of
       several. With `on_bad_record=DeadLetters()` they become dead letters, and the function is called again without
       their rows.
 
-    It runs on the Airflow worker, and is called once for each attempt to commit: only what it does over `conn` happens
-    once.
+    It runs on the Airflow worker, once for each attempt to commit: only what it does over `conn` happens exactly once.
 
     All parameters are templated.
 
     :param write: its import path, `package.module.function`
     :param conn_id: the Airflow connection of the database, which holds the positions too
     :param remove: import path of a function `remove(conn, ranges, span)`, which deletes the rows of offsets that are
-        loaded again, and returns how many these were by `(batch_id, topic, partition)`. Without it nothing can be
-        replaced
-    :param table: a table that the function appends each row to, once, with the columns that say where it is from:
-        `verify` proves its rows. None proves positions and history alone
-    :param schema: that of the table; None is the connection's default
+        loaded again, and returns their number by `(batch_id, topic, partition)`. Without it, nothing can be replaced
+    :param table: a table to which the function appends each row once, with the origin columns: `verify` proves its
+        rows. None proves positions and history only
+    :param schema: the schema of the table; None is the connection's default
     """
 
     template_fields: ClassVar[tuple[str, ...]] = ("write", "conn_id", "remove", "table", "schema")
@@ -75,19 +75,19 @@ class FunctionSink(Sink):
         return () if self.table is None else (DatabaseTable(self.table, self.schema),)
 
     def connect(self, engine: Engine, connections: Connections | None = None) -> ConnectedFunction:
-        """Return the functions as they are called for a database."""
+        """Return the functions for a database."""
         from airflow_kafka_offsets.sinks.function_target import ConnectedFunction
 
         proved = self.proved_table()
         return ConnectedFunction(self, None if proved is None else proved.connect(engine))
 
     def uris(self, engine: Engine) -> list[str]:
-        """Return the URI of the table that was named; nothing is known of what else a function writes."""
+        """Return the URI of `table`; other targets of the function are unknown."""
         proved = self.proved_table()
         return [] if proved is None else proved.uris(engine)
 
     def proved_table(self) -> SqlTable | None:
-        """Return the table that was named for `verify`."""
+        """Return the table whose rows `verify` proves."""
         from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
         return None if self.table is None else SqlTable(self.table, self.schema)
@@ -106,9 +106,9 @@ class FunctionSink(Sink):
         """
         if self.remove is None:
             raise ConfigurationError(
-                f"What function {self.write!r} wrote of the offsets that are to be replaced is known to it alone. "
-                "Nothing was changed; give FunctionSink(…, remove='package.module.function') a function that removes "
-                "it, or delete it yourself and rewind without replacing"
+                f"Only function {self.write!r} knows what it wrote for the offsets to replace. Nothing was changed; "
+                "give FunctionSink(…, remove='package.module.function') a function that removes it, or delete it "
+                "yourself and rewind without replacing"
             )
         return _imported("FunctionSink: remove", self.remove, "conn", "ranges", "span")
 

@@ -1,5 +1,5 @@
-"""The functions of a `FunctionSink` in one transaction, which is not theirs to end: calls them in a savepoint, and
-checks what they return and do to it.
+"""The functions of a `FunctionSink` in one transaction, which they must not end: call them in a savepoint, and check
+their results and the state of the transaction.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FAILED_TRANSACTION = "25P02"
 
 
 class RecordsRefusedError(Exception):
-    """The code refuses records; what it wrote was taken back."""
+    """The function refuses records; its writes were rolled back."""
 
     def __init__(self, errors: list[RecordError]) -> None:
         super().__init__(errors)
@@ -141,8 +141,8 @@ def _leave(what: str, savepoint: NestedTransaction, leave: Callable[[], None]) -
     except DBAPIError as error:
         if sqlstate(error) == _FAILED_TRANSACTION:
             raise FunctionError(
-                f"{what} went on after the database had refused a statement, which nothing in the transaction can "
-                "follow. Nothing was written; put what may fail into a block of conn.begin_nested()"
+                f"{what} continued after the database had refused a statement, which ends the transaction. Nothing "
+                "was written; put statements that may fail into a block of conn.begin_nested()"
             ) from None
         if _may_pass(error):
             raise
@@ -153,16 +153,15 @@ def _leave(what: str, savepoint: NestedTransaction, leave: Callable[[], None]) -
 
 def _ended(what: str, reason: str) -> FunctionError:
     return FunctionError(
-        f"{what} ended the transaction that it was given, behind the connection's back ({reason}). No position moved, "
-        "and a retry calls the function again. What it had written by then may be committed: look for it, and delete "
-        "it. Leave out what commits, such as commit() of the driver's connection, and DDL where the database commits "
-        "before it"
+        f"{what} ended the transaction without the connection that it was given ({reason}). No position moved, and a "
+        "retry calls the function again. Its earlier writes may be committed: look for them, and delete them. Do not "
+        "commit, for example by commit() of the driver's connection, or by DDL if the database commits before it"
     )
 
 
 def _error(conn: Connection, what: str, error: Exception) -> Exception:
-    """Return the error of an exception of the user's code; that of the database itself where repeating the transaction
-    may help.
+    """Return the error for an exception of the user's code; the error of the database if repeating the transaction may
+    help.
     """
     raised = _database_error(conn, error)
     if raised is None:
@@ -228,7 +227,7 @@ class ReplacedRange(NamedTuple):
 class ConnectedFunction(Table):
     """The functions for a database; see `Table`.
 
-    :param proved: the table that was named for `verify`; nothing is known of what else a function writes
+    :param proved: the table that was named for `verify`; other writes of a function are unknown
     """
 
     sink: FunctionSink
@@ -307,8 +306,8 @@ class FunctionTarget(Target):
             key in known and _is_number(number) for key, number in returned.items()
         ):
             raise FunctionError(
-                f"{what} returned {_described(returned)}: it has to return the number of rows that it removed by "
-                "(batch_id, topic, partition) of the ranges that it was given. Nothing was changed"
+                f"{what} returned {_described(returned)}: it must return the number of removed rows by (batch_id, "
+                "topic, partition) of the given ranges. Nothing was changed"
             )
         return [
             Removed(batch_id, TopicPartition(topic, partition), number)
@@ -359,23 +358,23 @@ class _GivenRows:
             pass
         if returned is None and self._count > count:
             raise FunctionError(
-                f"{what} returned None after {count:,} of {self._count:,} rows: it has to read all of them, or to "
-                "return the number of rows that it wrote. Nothing was written"
+                f"{what} returned None after {count:,} of {self._count:,} rows: it must read all of them, or return "
+                "the number of rows that it wrote. Nothing was written"
             )
         if returned is None:
             return count
         if not _is_number(returned):
             raise FunctionError(
-                f"{what} returned {_described(returned)}, and not the number of rows that it wrote, or None. Nothing "
-                "was written"
+                f"{what} returned {_described(returned)}, not the number of rows that it wrote, or None. Nothing was "
+                "written"
             )
         return int(returned)
 
 
 def _refuse(rows: StagedRows, refused: Sequence[RecordError], what: str) -> None:
-    """Take note of the records that the function refuses.
+    """Note the records that the function refuses.
 
-    :raises RecordError: they are no dead letters in this batch
+    :raises RecordError: this batch allows no dead letters
     :raises FunctionError: it was given no row of a record
     """
     records = {Record(error.topic, error.partition, error.offset): error.reason for error in refused}
@@ -386,8 +385,8 @@ def _refuse(rows: StagedRows, refused: Sequence[RecordError], what: str) -> None
     for record, reason in records.items():
         if record not in named or record in rows.refused.reasons:
             raise FunctionError(
-                f"{what} refuses topic {record.topic!r} partition {record.partition} offset {record.offset}, and was "
-                "given no row of that record. Nothing was written"
+                f"{what} refuses topic {record.topic!r} partition {record.partition} offset {record.offset}, which is "
+                "the record of no given row. Nothing was written"
             )
         rows.refused.add(record, reason)
 
@@ -402,10 +401,10 @@ def _described(value: Any) -> str:
 
 @dataclass(frozen=True)
 class UnknownRows(TargetRows):
-    """Rows that say nothing of where they are from; see `TargetRows`."""
+    """Rows without an origin; see `TargetRows`."""
 
     function: str
 
     @property
     def limit(self) -> str:
-        return f"What function {self.function!r} writes is known to it alone (FunctionSink without a table)"
+        return f"Only function {self.function!r} knows what it writes (FunctionSink without a table)"

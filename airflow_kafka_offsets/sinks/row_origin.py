@@ -1,5 +1,5 @@
-"""The columns that say which record a row came from: what `verify` can learn by them, and that `upsert_key` needs them.
-The same for tables of a database and of files.
+"""The origin columns, which say from which record a row came: `verify` and `upsert_key` use them, in tables of a
+database and of files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PLACE = (BATCH_ID, *RECORD)
 
 
 class OriginRows(TargetRows):
-    """The rows of a table whose columns decide what can be learned of them; see `TargetRows`.
+    """The rows of a table whose origin columns decide the detail; see `TargetRows`.
 
     :ivar name: of the table, for messages
     :ivar replaced: whether later batches replace the rows of earlier ones
@@ -38,7 +38,7 @@ class OriginRows(TargetRows):
 
     @property
     def missing(self) -> list[str]:
-        """The columns that would say where a row is from, and that the table lacks."""
+        """The origin columns that the table lacks."""
         columns = self.columns or ()
         return [name for name in PLACE if name not in columns]
 
@@ -61,7 +61,7 @@ def check_key_names(key: Sequence[str], columns: pa.Schema | None) -> None:
     """Check that a key identifies rows, and that the rows say which of them is the newest.
 
     :param columns: the columns of the rows, or None where a transform decides them
-    :raises ConfigurationError: the key is no tuple of columns of the rows
+    :raises ConfigurationError: the key is not a tuple of columns of the rows
     :raises TargetError: the transform drops the columns that say which row is newer
     """
     if isinstance(key, str) or len(set(key)) != len(key):
@@ -75,7 +75,7 @@ def check_key_names(key: Sequence[str], columns: pa.Schema | None) -> None:
         )
     if dropped := [name for name in RECORD if name not in columns.names]:
         raise TargetError(
-            f"The transform drops {quoted_names(dropped)}: which row of a key is the newest could not be known. Keep "
+            f"The transform drops {quoted_names(dropped)}: without them, the newest row of a key is unknown. Keep "
             "these columns, or append, without upsert_key"
         )
 

@@ -1,4 +1,4 @@
-"""What a DAG author writes as the target of a load: a sink. `Sink.connect` makes a `table.Table` of it.
+"""Sinks: what a DAG author writes as the target of a load. `Sink.connect` returns its `table.Table`.
 
 DAG files import this module: SQLAlchemy and Arrow are named in annotations only. To add a sink, write a frozen
 dataclass that inherits from `Sink`, and a class that inherits from `table.Table`.
@@ -90,7 +90,7 @@ class Sink(Templated, ABC):
         """
 
     def uris(self, engine: Engine) -> Sequence[str]:
-        """Return the URIs of the target as Airflow's assets have them, which need no look at the target.
+        """Return the URIs of the target for Airflow's assets, without a request to the target.
 
         :param engine: of the database that holds the positions
         """

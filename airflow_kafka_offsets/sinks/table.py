@@ -1,4 +1,4 @@
-"""A connected target, and one batch on its way into it: what a load, a replay, a rewind and `verify` talk to.
+"""A connected target, and the publication of one batch in it. Loads, replays, rewinds and `verify` use it.
 
 A target takes the rows of a batch in one of two ways.
 
@@ -38,9 +38,9 @@ class Output(NamedTuple):
     :param batch_id: what the rows have as `_batch_id`
     :param group_id: the group that the batch is of
     :param ranges: that it reads
-    :param series: the name of the publications that this one follows; nobody else's publications have it. A load of a
-        group has the name of its group, anything else has its own name
-    :param attempt: the name of the attempt that staged it, for the names of files; no other attempt has it
+    :param series: the unique name of the series of publications that this one belongs to. All loads of a group are one
+        series, any other batch is a series of its own
+    :param attempt: the unique name of the attempt that staged it, for the names of files
     """
 
     batch_id: int
@@ -61,9 +61,7 @@ class LastBatch(NamedTuple):
 
 
 class Target(Protocol):
-    """The target of a sink in one transaction, as `Table.publish` yields it. A class that inherits from it is one
-    target, and not several.
-    """
+    """The target of a sink in one transaction, as `Table.publish` yields it."""
 
     written: Mapping[str, BranchOutput] = MappingProxyType({})
     """What `write` wrote last into each of several targets, by their names; empty where there is one."""
@@ -85,20 +83,20 @@ class Target(Protocol):
     def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
         """Delete the rows of replaced offsets.
 
-        :raises ConfigurationError: the target, or a row, does not say where it is from, or of which time: some rows
+        :raises ConfigurationError: the target has no origin columns, or a row has no origin or timestamp: some rows
             would be duplicated
         """
 
     def write(self, rows: StagedRows) -> int:
         """Write rows.
 
-        Rows come in chunks. A row that the target refuses for one of its values goes to the chunk's `refuse`, and is
-        left out: it becomes a dead letter, or `refuse` raises. A row that is refused for any other reason is the
-        chunk's `error`. Where the tasks of Spark wrote final files, the target gets these.
+        Rows come in chunks. If the target refuses a row for one of its values, call the chunk's `refuse` and leave the
+        row out: it becomes a dead letter, or `refuse` raises. If it refuses a row for any other reason, raise the
+        chunk's `error`. If Spark's tasks wrote final files, the target gets these.
 
         May be called again in the same block: with a transform, all rows are written once more without those of a
-        record that was refused. The caller rolls back what the connection of the positions wrote. A target that commits
-        externally takes back what it wrote itself, so that the last call decides.
+        refused record. The caller rolls back the connection of the positions. A target that commits externally discards
+        what it wrote itself, so that the last call decides.
 
         :return: the number of rows written
         :raises TargetError: the target does not fit the rows
@@ -110,8 +108,8 @@ class Target(Protocol):
 class PublishedTarget(Target):
     """A target that has the batch already: it does nothing, and returns what it returned when the batch was published.
 
-    :param rows: how many were written
-    :param gone: what was removed
+    :param rows: the number of written rows
+    :param gone: the removed rows
     """
 
     def __init__(self, rows: int, gone: list[Removed]) -> None:
@@ -165,7 +163,7 @@ class Table(ABC):
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
         """Raise if the target holds rows of a batch that the state tables do not know, as after a restored backup.
 
-        The last batch of the target is looked up: while it is not known, nobody writes another one after it.
+        Only the last batch of the target is looked up: while it is unknown, no load writes another one after it.
 
         Called once a load; where the target commits externally, or has files, for each batch, before Spark starts and
         again within the block of `publish`.
@@ -192,22 +190,22 @@ class Table(ABC):
             known = f"which is of group {written.consumer_group!r} into {written.target_table!r} by the state tables"
         raise OlderLedgerError(
             f"Table {self.sink.name!r} holds rows of batch {last.number}, {known}; the next batch would be "
-            f"{output.batch_id}. The state tables were restored from an older backup than the table, or created again, "
-            "or somebody copied the rows from another table. Nothing was written: records would be loaded again. "
+            f"{output.batch_id}. The state tables were restored from an older backup than the table, or created "
+            "again, or the rows were copied from another table. Nothing was written: records would be loaded again. "
             f"{self.way_out(conn, batches, output)}"
         )
 
     def last_batch(self, conn: Connection, output: Output) -> LastBatch | None:
         """Return the last batch whose rows the target has; None where it has none, or does not say.
 
-        By default, the last publication of the series, of a target that commits externally, unless it is of an earlier
-        batch than that of the output.
+        By default, this is the last publication of the series, if the target commits externally and the publication is
+        not that of an earlier batch than the output.
         """
         number = self.last_number(output) if self.sink.commits_externally else -1
         return LastBatch(number, output.group_id) if number >= output.batch_id else None
 
     def way_out(self, conn: Connection, batches: sa.Table, output: Output) -> str:
-        """Return what to do where the target holds rows that the state tables do not know."""
+        """Return the advice for a target with rows that the state tables do not know."""
         return "Restore both to the same moment, or load the group into another table."
 
     def check_removal(self) -> None:  # noqa: B027
@@ -236,29 +234,29 @@ class Table(ABC):
     def publish(self, conn: Connection, output: Output) -> AbstractContextManager[Target]:
         """Open the target within the transaction of a commit or of a rewind, which may be repeated.
 
-        What the block does is committed with the transaction. A target that commits externally makes one commit of it
-        at the end of the block, with the number of the batch as that of the last publication of the series; it fails
-        where another writer committed to the same rows since the block began. If the batch is published already, the
-        block does nothing, and the methods of the target return what they returned then. Where the block raises,
-        nothing of it is committed: by that a rewind counts the rows that it will remove, and removes them in another
-        block, without rows to write, once the positions are committed.
+        The changes of the block are committed with the transaction. A target that commits externally makes one commit
+        at the end of the block, which also stores the batch id as the last number of the series; it fails if another
+        writer has committed to the same rows since the block began. If the batch is published already, the block does
+        nothing, and the methods of the target return what they returned then. If the block raises, nothing is
+        committed. A rewind uses this to count the rows that it will remove; it removes them in another block, without
+        rows to write, after the positions are committed.
 
         :raises OlderLedgerError: the last publication of the series is that of a later batch
         """
 
     def last_number(self, output: Output) -> int:
-        """Return the number of the last publication of a series; -1 where there is none. The target has the rows of a
-        batch where that is its number. Called only where the target commits externally.
+        """Return the number of the last publication of a series; -1 if there is none. If it is the id of a batch, the
+        target has the rows of this batch. Called only if the target commits externally.
 
         :raises TargetError: the target does not answer
         """
         return -1
 
     def retire(self, output: Output) -> list[Removed]:
-        """Remove the rows of an abandoned batch if it was published, and see to it that it never will be.
+        """Remove the rows of an abandoned batch if it was published, and make sure that it never is.
 
-        An attempt that still runs, or a request on its way, cannot publish the batch afterwards. Called only where the
-        target commits externally.
+        An attempt that still runs, or a pending request, cannot publish the batch afterwards. Called only if the target
+        commits externally.
 
         :return: what was removed
         """

@@ -36,7 +36,7 @@ def joined(names: Iterable[str]) -> str:
 
 
 def targets_in(name: str) -> list[str]:
-    """Return the names of the targets that a name joins; the name itself where it is of one."""
+    """Return the names of the targets that a name joins; for a single target, the name itself."""
     return [*map(unquote, name.removeprefix(_SEVERAL).split(_AND))] if name.startswith(_SEVERAL) else [name]
 
 
@@ -46,10 +46,10 @@ def is_table(name: str) -> bool:
 
 
 class TargetNames:
-    """Which names mean the same target, as a connection sees it. What the database says of a name is asked for once.
+    """Compares names of targets over a connection. The database is asked about each name once.
 
-    A table may be named with its schema or without it, and by the rules of its database in any case; a URI with the
-    scheme of another client of the same store.
+    A table may be named with or without its schema, and in upper or lower case, if its database allows this; a URI may
+    have the scheme of another client of the same store.
     """
 
     def __init__(self, conn: Connection) -> None:
@@ -107,7 +107,7 @@ def _uri_identity(uri: str) -> str:
 
 
 def _table_identity(conn: Connection, name: str) -> str:
-    """Return schema and name of a table as its database tells tables apart, also of one that does not exist yet."""
+    """Return schema and name by which a database identifies a table, which may not exist yet."""
     import sqlalchemy as sa
 
     from airflow_kafka_offsets.database.mysql import is_mysql

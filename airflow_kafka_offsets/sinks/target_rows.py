@@ -18,9 +18,7 @@ Detail = Literal["offsets", "batches", "nothing"]
 
 
 class TargetRows(Protocol):
-    """The rows of a target in one snapshot, as far as they say where they are from. A class that inherits from it has
-    what it does not say otherwise.
-    """
+    """The rows of a target in one snapshot, as far as their origin is known."""
 
     @property
     def branches(self) -> Mapping[str, TargetRows]:
@@ -29,12 +27,12 @@ class TargetRows(Protocol):
 
     @property
     def exists(self) -> bool:
-        """Whether there is a target. One that is missing has no rows, and can say what it has lost."""
+        """Whether the target exists. A missing one has no rows; the history shows which rows are lost."""
         return True
 
     @property
     def detail(self) -> Detail:
-        """What the rows say. With "nothing", no method is called; with "batches", only `counts` is."""
+        """How much origin the rows have. For "nothing", no method is called; for "batches", only `counts`."""
         return "nothing"
 
     @property
@@ -166,7 +164,7 @@ class BranchOutput(NamedTuple):
     """The rows of a batch in one of several targets.
 
     :param rows: how many
-    :param is_each: whether each record that is no dead letter is one row, as without a transform
+    :param is_each: whether each record is one row or one dead letter, as without a transform
     """
 
     rows: int

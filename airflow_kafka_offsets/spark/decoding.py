@@ -1,6 +1,6 @@
-"""Decoding and transforming the records of a slice, in this process: what `tasks` does with each batch of records.
+"""Decode and transform the records of a slice in this process, for `tasks`.
 
-`isolation` does the same in a child process, with records that this process may not survive.
+`isolation` does the same in a child process, for records that may crash the process.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class DecodingHere:
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """End this process by SIGALRM if the block takes longer: native code that never returns can be ended in no other
-    way.
+    """End this process by SIGALRM if the block takes longer, because native code that does not return cannot be
+    stopped.
     """
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
@@ -69,11 +69,11 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def decode_rows(records: pa.RecordBatch, decode: Decoder, slice_: Slice) -> Decoded:
-    """Decode records to rows that say which record they came from.
+    """Decode records to rows with origin columns.
 
     :param records: what `kafka.reader.read` yields
-    :raises NewFieldError: records have fields that are no columns, and none may be left out
-    :raises RecordError: the schemas of too many ids cannot be used; names the record with the next one
+    :raises NewFieldError: records have fields without a column, which may not be left out
+    :raises RecordError: too many schema ids are unusable; names the record with the next one
     """
     try:
         rows, bad = decode(records)
@@ -94,9 +94,9 @@ def transform_rows(
 ) -> Decoded:
     """Transform decoded rows.
 
-    :param records: what they were decoded from, bad ones included
+    :param records: the records of the rows, and the bad ones
     :return: the rows of the result, and the bad records of decoding and transforming, in the order of the records
-    :raises TransformError: the transform failed, or some records cannot be transformed and are no dead letters
+    :raises TransformError: the transform failed, or records cannot be transformed and cannot be dead-lettered
     :raises TargetError: the target lacks columns of the result, or needs others
     """
     rows, refused = transform(decoded.rows)

@@ -1,12 +1,12 @@
-"""The driver of the Spark application: take jobs, have Spark stage their slices, and write the manifests. What a task
-does is in `tasks`.
+"""The driver of the Spark application: take jobs, stage their slices with Spark, and write the manifests. The code of a
+task is in `tasks`.
 
-`package` writes the file that is submitted and calls `main`. Some of what `main` does only makes small batches, which
-take a few seconds (docs/speed.md), start and end sooner:
+`package` writes the submitted file, which calls `main`. These only speed up small batches, which take a few seconds
+(docs/speed.md):
 
-* Without a transform of DataFrames no SQL session is started: an RDD needs no query plan.
+* Without a DataFrame transform, no SQL session is started: an RDD needs no query plan.
 * PySpark is imported with its bytecode, and once for all Python workers (`daemon`).
-* A session is not stopped. The JVM stops it when the process ends; PySpark's own way waits for up to a second.
+* A session is not stopped. The JVM stops it when the process ends; PySpark's `stop` waits for up to a second.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def main(path: str) -> int:
 def _stage(application: Application, job: StageJob, display: Display) -> Answer:
     """Stage a job, and report its failure in the staging directory.
 
-    :raises Exception: no task has reported the failure: Spark, or this process, may be in any state
+    :raises Exception: no task has reported the failure, and the state of Spark and this process is unknown
     """
     sys.path.extend(path for path in job.python_path if path not in sys.path)
     try:
@@ -124,8 +124,9 @@ def failure(batch_id: int, error: Exception, transform: DataFrameTransform | Non
     missing = re.search(r"No module named '([\w.]+)'", text)
     if missing:
         return ConfigurationError(
-            f"Spark's Python has no module {missing[1]!r}: install pyarrow, confluent-kafka and what the format or the "
-            "transform imports where the executors run, or set spark.pyspark.python to a Python that has them"
+            f"Spark's Python has no module {missing[1]!r}: where the executors run, install pyarrow, confluent-kafka "
+            "and the modules that the format or the transform imports, or set spark.pyspark.python to a Python that "
+            "has them"
         )
     if transform is not None and (users := from_text(f"Transform {transform.name!r}", text)) is not None:
         return users
@@ -138,9 +139,9 @@ def failure(batch_id: int, error: Exception, transform: DataFrameTransform | Non
 
 
 class Application:
-    """Spark in an application that does nothing else, started as the first job needs it.
+    """The submitted Spark application, whose session the first job starts.
 
-    :param properties: those of Spark's that hold secrets
+    :param properties: the Spark properties that hold secrets
     """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
@@ -149,7 +150,7 @@ class Application:
         self._context: SparkContext | None = None
 
     def is_stopped(self) -> bool:
-        """Return whether Spark was started, and was stopped since, for example by the cluster."""
+        """Return whether Spark was started and has stopped, for example by the cluster."""
         from py4j.protocol import Py4JError
 
         if self._context is None:
@@ -162,7 +163,7 @@ class Application:
         return False
 
     def stage(self, job: StageJob, display: Display) -> None:
-        """Stage a job: all have a transform of DataFrames, or none has one."""
+        """Stage a job. Either all jobs have a DataFrame transform, or none has one."""
         display.line(
             f"Batch {job.batch_id}: {count(job.offsets, 'offset')} in {count(len(job.slices), 'slice')} for Spark"
         )
@@ -197,7 +198,7 @@ class Application:
 def run(spark: SparkSession, job: StageJob, display: Display) -> Manifest:
     """Stage a batch: read and decode each slice, apply the transform, write files, and name them in the manifest.
 
-    Only DataFrames are used, so that any session will do, also one of Spark Connect.
+    Only DataFrames are used, so it works in any session, also of Spark Connect.
 
     :raises TransformError: the transform cannot be imported, raised, did not return a DataFrame, or did not read all
         records
@@ -233,7 +234,7 @@ def stage_files(job: StageJob, collect: Callable[[], Iterable[StagedFile]], disp
 
 
 def stage_here(job: StageJob) -> Manifest:
-    """Stage a job without a transform of DataFrames in this process: few records need no Spark."""
+    """Stage a job without a DataFrame transform in this process: few records need no Spark."""
     files = (file for number in range(len(job.tasks)) for file in stage_slices(job, [number]))
     return write_manifest(job, StagingDirectory(job.staging_uri), tuple(files))
 
@@ -241,8 +242,8 @@ def stage_here(job: StageJob) -> Manifest:
 def write_manifest(
     job: StageJob, staging: StagingDirectory, files: tuple[StagedFile, ...], notes: SliceNotes | None = None
 ) -> Manifest:
-    """Write the manifest: from then on the batch can be committed. It has what reading each slice showed, also of
-    slices that Spark did not need to read.
+    """Write the manifest: from then on, the batch can be committed. It has the reads of all slices, also of those that
+    Spark did not need to read.
 
     :param files: those of the accepted task attempts
     :param notes: those of the directory, if some are read already
@@ -253,8 +254,8 @@ def write_manifest(
     if unread and found.started and job.dataframe_transform is not None:
         raise TransformError(
             f"Transform {job.dataframe_transform.name!r} stops reading early (limit, head, take): "
-            f"{unread[0].topic}[{unread[0].partition}] {unread[0].start}..{unread[0].end} was not read, or not to its "
-            "end. The positions would move over records that were never read; choose rows by a condition instead."
+            f"{unread[0].topic}[{unread[0].partition}] {unread[0].start}..{unread[0].end} was not read to its end. "
+            "The positions would move past unread records; choose rows by a condition instead."
         )
     if unread and job.dataframe_transform is None:
         raise StagingError(
@@ -276,7 +277,7 @@ def write_manifest(
 
 
 def advice(rows: DataFrame, name: str) -> str | None:
-    """Return the line of the log for a transform that `Sql` could do; None for another one.
+    """Return the advice for the log if `Sql` could do the transform; None otherwise.
 
     :param rows: the files that are written of what the transform returned. Spark plans them once, for this and for the
         job
@@ -289,13 +290,13 @@ def advice(rows: DataFrame, name: str) -> str | None:
     if not is_simple(text.getvalue()):
         return None
     return (
-        f"Transform {name!r} is one that Sql(…) can do: it only selects, computes and filters. Sql does so in the pass "
+        f"Transform {name!r} can be written as Sql(…): it only selects, computes and filters. Sql runs in the pass "
         "that decodes the records, in a fraction of the time; the rows of a DataFrame go through the JVM and back"
     )
 
 
 def is_simple(plan: str) -> bool:
-    """Return whether a plan writes rows that it makes of each decoded row by itself, with Spark's own expressions.
+    """Return whether a plan makes rows from each decoded row separately, with Spark's own expressions.
 
     :param plan: what `DataFrame.explain` prints
     """

@@ -1,4 +1,4 @@
-"""Errors on their way between processes: as notes, which JSON can hold."""
+"""Errors as notes in JSON, to send them between processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def to_note(error: KafkaOffsetsError) -> dict[str, Any]:
 
 
 def from_note(note: Mapping[str, Any]) -> KafkaOffsetsError:
-    """Return the error of a note, or a StagingError where it names no error that a message alone makes."""
+    """Return the error of a note; a StagingError if its class needs more than a message."""
     kind: Any = vars(exceptions).get(note["error"])
     if kind is RecordError:
         return RecordError(note["reason"], topic=note["topic"], partition=note["partition"], offset=note["offset"])

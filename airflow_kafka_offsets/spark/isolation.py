@@ -1,13 +1,12 @@
-"""Decoding and transforming records that the process may not survive: in a child process, with limits of time and
-memory.
+"""Decode and transform records in a child process, with limits of time and memory, because they may crash it.
 
 A library that decodes a record, or the code of a transform, may end its process (a segmentation fault, `os._exit`),
 never return, or exhaust the memory. The batch is then halved until such records are alone: they are bad records of the
 part `crash`, and their neighbours are loaded.
 
-Parent and child speak over a socket: the parent sends the job once, then batches. The child imports what decoding
-needs, and forks a process that answers each batch with the rows, or with an error. Where that process ends, the child
-answers how, and forks another.
+Parent and child use a socket: the parent sends the job once, then batches. The child imports the modules for decoding,
+and forks a process that answers each batch with rows or an error. If that process ends, the child answers with the exit
+status, and forks another.
 """
 
 from __future__ import annotations
@@ -67,26 +66,26 @@ serve(connection)
 
 
 class _CrashError(Exception):
-    """The child ended, or raised, while it had a batch; the message says how."""
+    """The child ended, or raised an exception, while it had a batch; the message has the cause."""
 
 
 @contextmanager
 def decoding_of(
     job: StageJob, slice_: Slice, transform: BatchFunction | None, *, is_isolated: bool
 ) -> Iterator[Decoding]:
-    """Return the decoding of a slice: in this process, and in a child what fails here.
+    """Return the decoding of a slice: in this process, and in a child for batches that fail here.
 
     :param transform: the function of the job's transform, if that runs here
-    :param is_isolated: whether a process that had this slice may have ended: all is decoded in a child
+    :param is_isolated: whether to decode all batches in a child, because a process with this slice has ended
     """
     with Isolation(job, slice_) as isolation:
         yield isolation if is_isolated else _Guarded(job, DecodingHere(job, slice_, transform), isolation)
 
 
 class _Guarded:
-    """Decodes batches in this process, and in a child those for which that raises.
+    """Decodes batches in this process; if that raises, in a child.
 
-    :param isolation: what decodes them then
+    :param isolation: the decoding in a child
     """
 
     def __init__(self, job: StageJob, here: DecodingHere, isolation: Isolation) -> None:
@@ -107,8 +106,8 @@ class _Guarded:
 
 
 class Isolation:
-    """Decodes and transforms batches of records of a slice in a child process, which starts as the first batch needs
-    it; a context manager, which ends it.
+    """Decodes and transforms batches of records of a slice in a child process. The first batch starts it; as a context
+    manager, this ends it.
     """
 
     def __init__(self, job: StageJob, slice_: Slice) -> None:
@@ -276,7 +275,7 @@ def _answer_batches(connection: Connection, job: StageJob, slice_: Slice) -> NoR
 
 
 def _send(connection: Connection, header: dict[str, Any], body: bytes = b"") -> None:
-    """Send a header and a body at once: whoever ends has sent both or none."""
+    """Send a header and a body in one call: if the process ends, it has sent both or none."""
     connection.send_bytes(json.dumps(header).encode() + b"\n" + body)
 
 
@@ -305,7 +304,7 @@ def _by_id(schemas: Iterable[ReadSchema]) -> dict[tuple[str, int], ReadSchema]:
 
 
 def _of_end(status: int, seconds: float, job: StageJob) -> str:
-    """Return why a record is bad with which a process has ended."""
+    """Return the reason for a bad record that ended a process."""
     if status == -signal.SIGALRM:
         return f"{_what(job)} it takes more than {seconds:g} s"
     ended = f"by {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
@@ -313,7 +312,7 @@ def _of_end(status: int, seconds: float, job: StageJob) -> str:
 
 
 def _of_raised(name: str, job: StageJob) -> str:
-    """Return why a record is bad for which an exception was raised that is not an error of this package."""
+    """Return the reason for a bad record that raised an exception from outside this package."""
     if name == MemoryError.__name__:
         return f"{_what(job)} it takes more than {MEMORY_BYTES >> 20:,} MiB"
     return f"{_what(job)} it raises {name}"

@@ -1,14 +1,14 @@
-"""The job of the Spark application, and how it reaches the driver and the executors. What the application leaves behind
-is in `staging.directory`.
+"""The job of the Spark application, and how it reaches the driver and the executors. The files that the application
+writes are in `staging.directory`.
 
-A submitted application gets its jobs over a Unix socket, with what is secret: no file, argument or variable holds it.
-The launcher listens, in a directory that only its owner can enter, and sends lines: Spark properties as JSON, then
-jobs. The application answers each job when it begins, and when it ends. It ends when the launcher closes the socket,
-and at once where that happens while a job runs: the launcher was killed, and nobody would commit what is staged.
+A submitted application gets its jobs and secrets over a Unix socket: no file, argument or variable holds them. The
+launcher listens in a directory that only its owner can enter, and sends lines: Spark properties as JSON, then jobs. The
+application answers when a job begins and ends. It ends when the launcher closes the socket. If this happens during a
+job, it ends at once: the launcher was killed, and the staged files would not be committed.
 
-Executors get Kafka's configuration and the connections in two halves, either of which is random bytes without the
-other. One half is a file in the staging directory. The other is in the code that Spark sends to the executors, which
-Spark neither authenticates nor encrypts by default: who reads that has no secret.
+Executors get Kafka's configuration and the connections in two halves, each of which alone is random bytes. One half is
+a file in the staging directory. The other is in the code that Spark sends to the executors, which Spark neither
+authenticates nor encrypts by default: an eavesdropper learns no secret.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ class StageJob:
     :param connections: those that the format names, and the storage of the sink; they hold secrets, too
     :param columns: of a decoded row
     :param transform: what `Transform.prepared` returned, or None
-    :param target: which columns the sink takes; the result of the transform is checked before anything is read
-    :param fingerprint: of everything that decides what the rows are; it is copied to the manifest
+    :param target: the columns of the target, against which the result of the transform is checked
+    :param fingerprint: a hash of everything that decides the rows; it is copied to the manifest
     :param staging_uri: an empty directory that belongs to this attempt alone
     :param writer: what writes the rows of a task, as the sink wants them
     :param python_path: directories in which the driver finds the transform
     :param has_dead_letters: whether a record that cannot be decoded becomes a dead letter, or fails the job
-    :param max_dead_letters: of the whole batch, so no slice needs more; None for any number
+    :param max_dead_letters: the maximum in the batch, and so in each slice; None for any number
     :param span_ms: milliseconds since 1970 in UTC: only records at or after the first, and before the second unless it
         is None, are taken; None takes all
     :param max_record_bytes: of a record's key, value and headers; a larger record is a bad one
     :param records_are_staged: whether the records are in the staging directory, and not in Kafka
-    :param idle_timeout: seconds after which a read fails that yields no record and does not reach the end of the log
+    :param idle_timeout: seconds without a record or the end of the log after which a read fails
     :param decode_timeout: seconds that decoding and transforming a batch of records of a slice may take
     :param run: how many times Spark is asked to stage it, from 1
     :param isolated: the indexes of slices that are decoded in child processes
@@ -166,11 +166,12 @@ _SALT_BYTES = 32
 
 @dataclass(frozen=True)
 class SentJob:
-    """A job as it is sent to executors: Kafka's configuration and the connections are put together there.
+    """A job as it is sent to executors, which combine Kafka's configuration and the connections from two halves.
 
-    :param job: without them
-    :param half: the bytes to combine with those of the file
-    :param digest: of the file: who may write into the staging directory must not lead the credentials to another broker
+    :param job: the job without them
+    :param half: the half to combine with that of the file
+    :param digest: the digest of the file, so that a writer in the staging directory cannot send the credentials to
+        another broker
     """
 
     job: StageJob
@@ -220,7 +221,7 @@ def _digest(text: str) -> str:
 
 
 class Answer(Enum):
-    """What the application says of a job: that it begins or does not, then what became of it."""
+    """The answer of the application to a job: whether it begins, then its result."""
 
     BEGUN = b"b"
     DONE = b"d"
@@ -231,7 +232,7 @@ class Answer(Enum):
 
 
 class Jobs:
-    """What a launcher sends, as the application sees it.
+    """The lines that a launcher sends, for the application.
 
     :param path: of the socket
     """

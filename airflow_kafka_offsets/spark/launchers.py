@@ -42,8 +42,8 @@ class SessionLauncher:
         self._running: _Running | None = None
 
     def check(self, staging_dir: str | None) -> None:
-        """Check nothing: the session is running, and only its owner knows whether its executors share a directory with
-        this process.
+        """Do nothing: the session is running, and its owner knows whether its executors share a directory with this
+        process.
         """
 
     def __call__(self, job: StageJob) -> None:
@@ -83,7 +83,7 @@ class InProcessLauncher:
 
 
 class _Running:
-    """A job that is running in a session, which a separate tag tells from the other jobs there.
+    """A job that is running in a session; a tag distinguishes it from other jobs.
 
     Tags belong to threads: enter it in the thread that calls Spark.
     """
@@ -125,7 +125,7 @@ class _Running:
 
 
 def _make_active(spark: SparkSession) -> None:
-    """Make a session the active one of this thread: a transform may ask for it, and a thread that stages ahead does not
+    """Make a session the active one of this thread: a transform may ask for it, and the thread that prefetches does not
     inherit it.
     """
     kind = type(spark)

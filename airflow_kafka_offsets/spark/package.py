@@ -75,8 +75,8 @@ def write_package(path: Path) -> Path:
     """Write this package as an archive that Python can import from.
 
     The archive holds the whole package, although executors import only its Spark part. On the driver the archive comes
-    before the installed package, and half of it would hide the other half from a transform that imports it. It has no
-    bytecode, which would save less than 0.1 s of each process.
+    before the installed package, and a part would hide the rest from a transform that imports it. It has no bytecode,
+    which would save each process less than 0.1 s.
     """
     root = Path(__file__).resolve().parent.parent
     with zipfile.ZipFile(path, "w") as archive:

@@ -1,12 +1,12 @@
-"""The progress of a running batch: the notes that the readers of slices leave in the staging directory, and how they
-are shown while Spark works, as lines, or as a bar where somebody looks at a terminal or a notebook.
+"""The progress of a running batch: the notes that tasks write into the staging directory, and their display as lines in
+a log, or as a bar in a terminal or a notebook.
 
 `progress-N.json` exists from the moment that slice N is started, and is overwritten while the slice is read. Each
 evaluation that reads slice N to its end writes a `slice-N-*.json`. The notes are not part of the rows: with a transform
 between reading and writing, Spark may evaluate the reader more than once, or drop all rows.
 
-A submitted application cannot know who looks. It prints lines with a mark, by which the task that submitted it knows
-them among Spark's own (`hooks.spark_application`).
+A submitted application does not know where it is displayed. It prints lines with a mark, by which the task that
+submitted it finds them among Spark's own (`hooks.spark_application`).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class MarkedLines(Display):
     """Prints lines with a mark, for the task that submitted the application."""
 
     def end(self) -> None:
-        """Print that all lines of the job are printed."""
+        """Print the mark for the end of a job's lines."""
         self._print(END_OF_JOB)
 
     def line(self, text: str) -> None:
@@ -189,7 +189,7 @@ class SliceReport:
 
 
 def _milliseconds(known: int | None, microseconds: int | None) -> list[int]:
-    """Return those of two timestamps that are known."""
+    """Return the known ones of two timestamps."""
     return [ms for ms in (known, None if microseconds is None else microseconds // 1000) if ms is not None]
 
 
@@ -214,7 +214,7 @@ class SliceNotes:
         self._finished: dict[str, SliceRead] = {}
 
     def find(self) -> SlicesFound:
-        """Return which slices are started, and what reading the finished ones showed."""
+        """Return the started slices, and the reads of the finished ones."""
         started: set[int] = set()
         newest: dict[int, tuple[int, str]] = {}
         for name, written_ns in self._staging.find().items():
@@ -242,7 +242,7 @@ def write_progress(staging: StagingDirectory, read: SliceRead) -> None:
 
 
 def write_slice(staging: StagingDirectory, read: SliceRead) -> None:
-    """Write what reading a slice to its end showed."""
+    """Write the result of reading a slice to its end."""
     # Each evaluation has a unique name: HDFS cannot replace a file by renaming another.
     staging.write_text(f"slice-{read.index}-{uuid.uuid4().hex}.json", json.dumps(asdict(read)))
 
@@ -262,7 +262,7 @@ class Progress:
 
     @contextmanager
     def printed(self) -> Iterator[None]:
-        """Print progress every so often, in a thread, until the end of the block, and then once more if it succeeds."""
+        """Print progress regularly, in a thread, until the end of the block, and once more if the block succeeds."""
         stop = threading.Event()
 
         def report() -> None:

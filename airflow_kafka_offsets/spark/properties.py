@@ -1,8 +1,8 @@
-"""Which Spark properties hold secrets, which go to the application over a socket (`job`), never on a command line; and
-whether properties protect what Spark's processes send to each other.
+"""Spark properties that hold secrets, and go to the application over a socket (`job`), never on a command line; and the
+properties that protect the traffic of Spark's processes.
 
-Spark hides in its own logs and event logs what `spark.redaction.regex` names; `REDACTION` names the same as this
-module. DAG files import it: it must stay light.
+In its logs and event logs, Spark redacts the properties that match `spark.redaction.regex`; `REDACTION` matches those
+of this module. DAG files import it: it must stay light.
 """
 
 from __future__ import annotations
@@ -59,17 +59,16 @@ def refuse_literal_secrets(conf: object) -> None:
     for name, value in conf.items():
         if _is_secret(str(name)) and isinstance(value, str) and "{{" not in value:
             raise ConfigurationError(
-                f"Spark.conf[{name!r}] holds a secret, and everybody who may see the DAG could read it. Take it from a "
-                "connection, as "
-                "in '{{ conn.lake.password }}': it then reaches Spark over a socket that only its owner can reach"
+                f"Spark.conf[{name!r}] holds a secret, which every user who may see the DAG could read. Take it from "
+                "a connection, as in '{{ conn.lake.password }}': it then reaches Spark over a private socket"
             )
 
 
 def weakness(master: str, properties: Mapping[str, Any]) -> str | None:
-    """Return what a cluster lacks to protect what the driver sends to executors, as a sentence; None where it lacks
-    nothing.
+    """Return which properties a cluster lacks to protect the traffic between driver and executors, as a sentence; None
+    if it lacks none.
 
-    These are Spark's properties, the code of tasks, and rows: https://spark.apache.org/docs/latest/security.html
+    The traffic has Spark's properties, the code of tasks, and rows: https://spark.apache.org/docs/latest/security.html
     """
     on = {name for name, value in properties.items() if str(value).lower() == "true"}
     lacking = []
@@ -82,8 +81,8 @@ def weakness(master: str, properties: Mapping[str, Any]) -> str | None:
     if not lacking:
         return None
     return (
-        f"What the driver and the executors of {master} send to each other is unprotected, secrets of Spark.conf among "
-        f"it: set {' and '.join(lacking)} to true in spark-defaults.conf, here and on the workers"
+        f"The traffic between the driver and the executors of {master} is unprotected, including secrets of "
+        f"Spark.conf: set {' and '.join(lacking)} to true in spark-defaults.conf, here and on the workers"
     )
 
 

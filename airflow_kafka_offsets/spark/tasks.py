@@ -1,4 +1,4 @@
-"""What runs in Spark's Python workers: read slices, decode their records, and write rows to staged files."""
+"""The code of Spark's Python workers: read slices, decode their records, and write rows to staged files."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ RESULT_DDL = "file STRING"
 """The column of what `write_arrow` yields."""
 
 _NO_DEAD_LETTER = (
-    ". The record becomes no dead letter, as other rows that the transform of DataFrames made of it may be written: "
-    "have the transform leave such rows out, or change the column"
+    ". The record cannot become a dead letter, because a DataFrame transform may have made other rows of it: leave "
+    "out such rows in the transform, or change the column"
 )
 
 
 def job_of_attempt(sent: SentJob) -> StageJob:
-    """Return the job of an attempt of a task. Where an earlier attempt failed, maybe because its process ended, its
-    slices are decoded in child processes.
+    """Return the job of a task attempt. If an earlier attempt failed, perhaps because its process ended, its slices are
+    decoded in child processes.
     """
     from pyspark import TaskContext
 
@@ -139,7 +139,7 @@ def separate_large(records: pa.RecordBatch, most: int) -> tuple[pa.RecordBatch, 
     """Separate the records whose key, value and headers, as far as they were read, have more bytes than a limit.
 
     :param records: what `kafka.reader.read` yields
-    :return: the other records, and the large ones as bad records of all
+    :return: the other records, and the large ones as bad records with their index in the batch
     """
     # Batches of usual size are not looked at record by record.
     if records.nbytes <= most:
@@ -149,7 +149,7 @@ def separate_large(records: pa.RecordBatch, most: int) -> tuple[pa.RecordBatch, 
         lengths.append([_header_bytes(headers) for headers in records.column("headers")])
     sizes = list(map(sum, zip(*lengths, strict=True)))
     large = [
-        BadRecord(row, f"it has {size:,} bytes, and Reading.max_record_bytes allows {most:,}", "size")
+        BadRecord(row, f"it has {size:,} bytes, but Reading.max_record_bytes allows {most:,}", "size")
         for row, size in enumerate(sizes)
         if size > most
     ]

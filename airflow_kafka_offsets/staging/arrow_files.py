@@ -1,9 +1,7 @@
 """Arrow files in a staging directory, of rows, dead letters, and records that tasks read instead of those in Kafka.
 
-They are written with a digest of their bytes. Those of rows and dead letters are proved by it before they are read.
-
-A file that is not as it was written is never opened as Arrow, whose reader trusts the lengths and offsets that a file
-states.
+They are written with a digest of their bytes. The digests of files with rows and dead letters are checked before they
+are read: Arrow's reader trusts the lengths and offsets in a file, so a damaged file must never be opened.
 """
 
 from __future__ import annotations
@@ -76,9 +74,9 @@ class _HashedStream(io.RawIOBase):
 
 
 def record_batches(staging: StagingDirectory, file: StagedFile) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of a file, once it is proved that the file is as it was written.
+    """Yield the record batches of a file, after checking its size and digest.
 
-    :raises StagedFileError: it is missing, unreadable, cut or altered
+    :raises StagedFileError: it is missing, unreadable, truncated or altered
     :raises ValueError: the name leads out of the directory; names come from a manifest, which anyone could have written
     """
     path = staging.file(file.name)
@@ -100,7 +98,7 @@ def record_batches(staging: StagingDirectory, file: StagedFile) -> Iterator[pa.R
 def _proved(staging: StagingDirectory, path: str, file: StagedFile) -> Iterator[Any]:
     """Open a file whose size and digest are as the manifest says.
 
-    A file of a store is meanwhile copied to a local file without a name: so it crosses the network once.
+    A file in an object store is copied to an unnamed local file meanwhile, so that it is read over the network once.
     """
     with (
         staging.filesystem.open_input_file(path) as stream,

@@ -1,6 +1,6 @@
-"""Dead letters on their way to the commit: an Arrow file for each slice with records that cannot be decoded.
+"""Staged dead letters: an Arrow file for each slice with records that cannot be decoded.
 
-Records that the target refuses are added in the commit (`loading.context`).
+The commit adds records that the target refuses (`loading.context`).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class DeadLetterFile(ExitStack):
 
         :param batch: what `kafka.reader.read` yields, with headers
         :param bad: the records that cannot be decoded
-        :raises DeadLetterError: this slice alone has more than the batch may have; the rest need not be read
+        :raises DeadLetterError: this slice alone has more dead letters than the batch may have
         """
         if not bad:
             return
@@ -103,8 +103,8 @@ class DeadLetterFile(ExitStack):
 def too_many(problem: str, most: int, topic: str, partition: int, offset: int, reason: str) -> DeadLetterError:
     """Return the error for a batch with more dead letters than it may have.
 
-    :param problem: how many records cannot be decoded, and of what
-    :param offset: of one of these records
+    :param problem: the number of bad records, as text
+    :param offset: the offset of one of these records
     """
     return DeadLetterError(
         f"{problem}, and DeadLetters.limit allows {most:,} in this batch; one is at topic {topic!r} partition "

@@ -3,9 +3,9 @@
 A directory holds `part-*.arrow` (rows), `dead-*.arrow` (dead letters of a slice), `slice-*.json` (a slice that was read
 to its end), `progress-*.json` (a slice that is being read), `failure-*.json` (why a task or the driver failed),
 `refused.json` (records that a target which commits externally refused), `kafka-config` (a half of the secrets of a job,
-see `spark.job`) and, once everything else is complete, `manifest.json`, which says which files count
-(`staging.manifest`): Spark's driver writes it last. A name that begins with a dot is that of a file being written. When
-directories are created and removed is decided in `loading.staging_area`.
+see `spark.job`) and, once everything else is complete, `manifest.json`, which names the accepted files
+(`staging.manifest`): Spark's driver writes it last. The name of a file that is being written begins with a dot.
+`loading.staging_area` creates and removes directories.
 """
 
 from __future__ import annotations

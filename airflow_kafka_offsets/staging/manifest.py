@@ -1,6 +1,4 @@
-"""The manifest: which files of a staging directory count, how large they are, and their digests. Nothing here does
-I/O.
-"""
+"""The manifest: the accepted files of a staging directory, with their sizes and digests. No I/O."""
 
 from __future__ import annotations
 
@@ -19,12 +17,12 @@ MANIFEST = "manifest.json"
 class StagedFile:
     """A file that an accepted task attempt wrote.
 
-    :param name: in the staging directory; of a final file, its address
-    :param rows: in the file: rows, or dead letters
-    :param sha256: of its bytes, as they were written; empty for a final file
-    :param data: what a sink needs to know of a final file to commit it, as the sink's writer wrote it; empty for a file
-        in the staging directory
-    :param branch: of a fan-out, the number of the branch whose rows it holds
+    :param name: the name in the staging directory, or the address of a final file
+    :param rows: the number of rows, or of dead letters
+    :param sha256: the digest of its bytes; empty for a final file
+    :param data: the data of the sink's writer that the commit needs for a final file; empty for a file in the staging
+        directory
+    :param branch: the number of the branch whose rows it holds, in a fan-out
     """
 
     name: str
@@ -42,7 +40,7 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class SliceRead:
-    """What reading a slice to its end showed.
+    """The result of reading a slice to its end.
 
     :param records: number of records, dead letters included; None if the slice was not read, because the transform's
         result does not depend on it
@@ -79,7 +77,7 @@ class SliceRead:
 class Manifest:
     """The accepted files of a staged batch. The commit ignores files that the manifest does not name.
 
-    Beside final files of a target there may be staged ones, with the rows that no final file can have.
+    In addition to the final files of a target, there may be staged ones, with the rows that it refuses.
 
     :param fingerprint: of the job
     :param schemas: of a registry that records were read with, with their texts

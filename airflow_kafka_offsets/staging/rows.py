@@ -1,11 +1,11 @@
-"""The staged rows as a sink reads them in the commit, the columns of its target, and the records whose rows it refuses.
+"""The staged rows as a sink reads them in the commit, the columns of its target, and the refused records.
 
 Rows are record batches with the types of the target, always in the same order. A refused record becomes a dead letter,
-or an error. A database refuses rows in the commit; where Spark's tasks write the files of the target, they find such
-rows and stage them (`REASON`).
+or an error. A database refuses rows in the commit; if Spark's tasks write the files of the target, they stage rows that
+cannot be written (`REASON`).
 
 The rows of a fan-out are one record batch until they are written, with a column of structs for each branch. A branch
-with fewer rows than another one is filled up with nulls at its end.
+with fewer rows than another one is padded with nulls.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ValueCheck = Callable[[pa.Array], dict[int, str]]
 
 
 class Record(NamedTuple):
-    """Where a record is."""
+    """The coordinates of a record."""
 
     topic: str
     partition: int
@@ -50,15 +50,15 @@ class Record(NamedTuple):
 
 
 def null_key(names: Sequence[str]) -> str:
-    """Return why a row is refused whose key is null.
+    """Return the reason for a refused row with a null in its key.
 
     :param names: the columns that are null
     """
-    return f"{', '.join(map(repr, names))} is null, and a row without its key can replace no other (upsert_key)"
+    return f"{', '.join(map(repr, names))} is null, but upsert_key needs a value"
 
 
 class RefusedRecords:
-    """The records of a batch that the target refuses, with the reasons. One may have several rows, of a transform.
+    """The records of a batch that the target refuses, with the reasons. A transform may make several rows of a record.
 
     :param are_dead_letters: whether they become dead letters; the first one is an error otherwise
     :param undecoded: how many records of the batch are dead letters already
@@ -76,7 +76,7 @@ class RefusedRecords:
     def add(self, record: Record, reason: str) -> None:
         """Add a record, once however many rows it has.
 
-        :raises RecordError: refused records are no dead letters in this batch
+        :raises RecordError: this batch allows no dead letters
         :raises DeadLetterError: the batch has more dead letters than it may have
         """
         if not self._are_dead_letters:
@@ -161,7 +161,7 @@ class StagedRows:
     :param staging: the directory of the attempt that the ledger names
     :param refused: takes what the target refuses; the first such record is an error by default
     :ivar checks: of values that fit the types of the target, by the names of columns
-    :ivar left_out: how many rows `chunks` did not yield, or had refused, since it was called last
+    :ivar left_out: the number of rows that the last call of `chunks` did not yield, or that were refused
     """
 
     left_out = 0
@@ -174,7 +174,7 @@ class StagedRows:
 
     @classmethod
     def none(cls, batch_id: int) -> StagedRows:
-        """Return no rows, for a target that is asked what it has, or takes a number without rows."""
+        """Return no rows, for a target that is only queried, or publishes a batch without rows."""
         return cls(StagingDirectory("/"), Manifest(batch_id, "", (), ()))
 
     def __len__(self) -> int:
@@ -186,7 +186,7 @@ class StagedRows:
         return self._manifest.row_files
 
     def schema(self) -> pa.Schema | None:
-        """Return the columns, without the batch's id, of a fan-out those of all branches; None if there are no rows."""
+        """Return the columns without the batch id (of a fan-out, those of all branches); None if there are no rows."""
         branches = sorted({file.branch for file in self._manifest.files if file.branch is not None})
         if branches:
             return combined({number: self.of_branch(number).schema() for number in branches})
@@ -204,7 +204,7 @@ class StagedRows:
 
         :param columns: the columns to write, with the types in which the writer wants them
         :param at_least: the number of rows of a chunk, but for the last one, and for one of very large rows
-        :raises RecordError: a value is outside the range of its column, and refused records are no dead letters; names
+        :raises RecordError: a value is outside the range of its column, and the batch allows no dead letters; names
             the record
         """
         self.left_out = 0
@@ -227,12 +227,12 @@ class StagedRows:
             yield RowChunk(pa.Table.from_batches(cast), pa.Table.from_batches(staged), self)
 
     def refuse(self, record: Record, reason: str) -> None:
-        """Leave out a row, and take note of its record."""
+        """Leave out a row, and note its record."""
         self.refused.add(record, reason)
         self.left_out += 1
 
     def refuse_staged(self) -> None:
-        """Take note of the records whose rows Spark's tasks could not write into final files; `files` are without them.
+        """Note the records whose rows Spark's tasks could not write into final files; `files` lack them.
 
         :raises DeadLetterError: the batch has more dead letters than it may have
         """
@@ -317,10 +317,10 @@ class RowChunk(NamedTuple):
     source: StagedRows
 
     def refuse(self, row: int, reason: str) -> None:
-        """Take note that the target refuses a row for one of its values, and that the sink leaves it out.
+        """Note that the target refuses a row for one of its values, and that the sink leaves it out.
 
         :param row: its index in the chunk
-        :raises RecordError: refused records are no dead letters in this batch
+        :raises RecordError: this batch allows no dead letters
         :raises DeadLetterError: the batch has more dead letters than it may have
         :raises TargetError: the rows do not say which record they are of
         """
@@ -355,7 +355,8 @@ def record_of(rows: pa.RecordBatch | pa.Table, row: int, reason: str) -> Record:
     record = Record(*(rows.column(name)[row].as_py() for name in RECORD))
     if None in record:
         raise TargetError(
-            f"The target refuses a row: {reason}. The transform returns a row that does not say which record"
+            f"The target refuses a row: {reason}. The transform returns a row without its origin (topic, partition, "
+            "offset)"
         )
     return record
 
@@ -367,8 +368,8 @@ def are_of(batch: pa.RecordBatch, records: Collection[Record]) -> pa.Array:
     """
     if not set(RECORD) <= set(batch.schema.names):
         raise TargetError(
-            "A record is refused, and rows that do not say which record they are of may be of it: have the transform "
-            f"keep the columns {', '.join(RECORD)}"
+            "A record is refused, and rows without an origin may be its rows: have the transform keep the columns "
+            f"{', '.join(RECORD)}"
         )
     offsets = pa.array(sorted({record.offset for record in records}), pa.int64())
     found = pc.is_in(batch.column(OFFSET).cast(pa.int64()), value_set=offsets)
@@ -377,8 +378,8 @@ def are_of(batch: pa.RecordBatch, records: Collection[Record]) -> pa.Array:
 
 
 def _fitting(values: pa.Array, column: pa.Field) -> tuple[pa.Array, dict[int, str]]:
-    """Return values in the type of a column, and why which of them do not fit. Where some do not, the values are of no
-    use.
+    """Return values in the type of a column, and the reasons for those that do not fit. If there are any, the values
+    are not usable.
     """
     # Those of a transform; a format knows its own.
     if not pa.types.is_nested(values.type) and (late := out_of_years(values)):

@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 class ArrowTransform(Templated):
     """A function from `pyarrow.RecordBatch` to `pyarrow.RecordBatch`.
 
-    It gets the declared columns and those that say which record a row came from. It may return fewer or more rows, and
-    other columns; all batches have the same ones. It is called once with an empty batch before anything is read.
+    It gets the declared columns and the origin columns (`_kafka_topic`, …). It may return fewer or more rows, and other
+    columns, which must be the same for all batches. It is called once with an empty batch before anything is read.
 
     :param path: its import path, `package.module.function` (templated)
     :param modules: names of modules that travel to the executors besides the function's own (templated)
@@ -69,8 +69,7 @@ class ArrowTransform(Templated):
             result = function(_empty(columns))
         except Exception as error:
             log.info(
-                "%s cannot be called with an empty batch (%s): the columns that it returns are checked with the first "
-                "records",
+                "%s cannot be called with an empty batch (%s): its columns are checked with the first records",
                 self._what,
                 type(error).__name__,
             )

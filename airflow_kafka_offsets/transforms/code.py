@@ -46,7 +46,7 @@ def read_sources(modules: Iterable[ModuleType]) -> dict[str, Source]:
         file = Path(getattr(module, "__file__", None) or "")
         if file.suffix != ".py":
             raise TransformError(
-                f"modules: {module.__name__!r} is no file of Python source, and cannot be sent; install it there"
+                f"modules: {module.__name__!r} is not a Python source file, and cannot be sent; install it there"
             )
         if file.name != "__init__.py":
             sources[module.__name__] = _read(file)
@@ -128,7 +128,7 @@ def import_function(
     what = what or f"transform={path!r}"
     module_name, _, name = path.rpartition(".")
     if not module_name:
-        raise raised_as(f"{what} is no import path; write 'package.module.function'")
+        raise raised_as(f"{what} is not an import path; write 'package.module.function'")
     function: Callable[..., Any] | None = getattr(_import(module_name, what, raised_as), name, None)
     if not callable(function):
         raise raised_as(f"{what}: module {module_name!r} has no function {name!r}")
@@ -140,8 +140,8 @@ def _import(module_name: str, what: str, raised_as: type[KafkaOffsetsError] = Tr
         return import_module(module_name)
     except ImportError as error:
         raise raised_as(
-            f"{what}: module {module_name!r} cannot be imported: {error}. It has to be importable where "
-            "the Airflow worker runs, for example from the DAG bundle or from an installed package."
+            f"{what}: module {module_name!r} cannot be imported: {error}. It must be importable on the Airflow "
+            "worker, for example from the DAG bundle or from an installed package."
         ) from error
 
 
@@ -198,8 +198,8 @@ def to_text(what: str, function: Callable[..., Any], modules: Iterable[str]) -> 
             pickled = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise TransformError(
-            f"{what} cannot be sent to Spark: {type(error).__name__}: {shortened(str(error))}. What it uses of its "
-            "module travels with it; create connections, locks and clients inside of the function"
+            f"{what} cannot be sent to Spark: {type(error).__name__}: {shortened(str(error))}. The objects of its "
+            "module that it uses are sent with it; create connections, locks and clients inside the function"
         ) from None
     sent = pickle.dumps(({name: tuple(source) for name, source in sources.items()}, pickled))
     return f"{_PYTHON}:{base64.b64encode(sent).decode()}"
@@ -230,8 +230,8 @@ def from_text(what: str, text: str) -> Callable[..., Any]:
     python, _, encoded = text.partition(":")
     if python != _PYTHON:
         raise ConfigurationError(
-            f"{what} was sent by the Airflow worker as code of Python {python}, and Spark runs Python {_PYTHON}: have "
-            "both run the same"
+            f"{what} was sent by the Airflow worker as code of Python {python}, but Spark runs Python {_PYTHON}: use "
+            "the same version"
         )
     try:
         # The worker wrote it, into the job that only its application gets, or into the code that Spark sends.
@@ -245,7 +245,7 @@ def from_text(what: str, text: str) -> Callable[..., Any]:
         ) from error
     except AttributeError as error:
         raise ConfigurationError(
-            f"{what} cannot be read by Spark: {error}. Have the worker and Spark run the same version of PySpark, and "
-            "of what the function imports"
+            f"{what} cannot be read by Spark: {error}. Install the same versions of PySpark, and of the modules that "
+            "the function imports, on the worker and where Spark runs"
         ) from error
     return function

@@ -1,4 +1,4 @@
-"""The columns that a transform returns: the types they become, and what is checked of them."""
+"""The columns that a transform returns: their types and their checks."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class TaskBody:
 
         :param arguments: of the function, besides the DataFrame
         :param modules: that travel with it, besides its own
-        :raises ConfigurationError: an argument is no plain data
+        :raises ConfigurationError: an argument is not plain data
         :raises TransformError: the function cannot be sent, or a module cannot be imported
         """
         name, given = function.__qualname__, dict(arguments or {})

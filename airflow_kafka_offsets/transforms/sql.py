@@ -39,9 +39,9 @@ _INTO = re.compile(r"to (?:value of |type )([A-Z]\w*(?:\([^()]*\))?)(?: type)?$"
 
 @dataclass(frozen=True)
 class Sql(Templated):
-    """A SELECT from `records`: the declared columns, and those that say which record a row came from.
+    """A SELECT from `records`, which has the declared columns and the origin columns (`_kafka_topic`, …).
 
-    It is run over each batch of records by itself, so aggregates, DISTINCT, windows, ORDER BY, LIMIT, joins and
+    It runs over each batch of records separately, so aggregates, DISTINCT, windows, ORDER BY, LIMIT, joins and
     subqueries are refused, and so are functions such as `random()` and `now()`. The origin columns are kept without
     being selected. Needs the extra `sql`.
 
@@ -129,7 +129,7 @@ class _FailedError(Exception):
 
 
 class _Function:
-    """Runs the text over batches. Rows for which it raises are bad records: halves of the batch show which they are."""
+    """Runs the text over batches. If it raises, the batch is halved until the bad records are found."""
 
     def __init__(self, what: str, query: str, columns: pa.Schema) -> None:
         self._what, self._query, self._columns = what, query, columns
@@ -183,7 +183,7 @@ def _joined(parts: list[pa.RecordBatch], columns: pa.Schema) -> pa.RecordBatch:
 
 
 def _reason(message: str) -> str:
-    """Return what of a message of datafusion holds no value of a record."""
+    """Return the part of a datafusion message that holds no value of a record."""
     kind = _SAFE.search(message)
     into = _INTO.search(message)
     if kind is None:

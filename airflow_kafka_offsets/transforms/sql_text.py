@@ -1,7 +1,6 @@
-"""What a `Sql` may say: one SELECT from `records` that makes rows of each record by itself, and the same rows in each
-attempt.
+"""The SQL that `Sql` accepts: one SELECT from `records` that handles each record by itself, and is deterministic.
 
-sqlglot reads the text. datafusion, which runs it, gets it as it is, but for the names of columns and of `records`.
+sqlglot parses the text. datafusion runs it, with the names of columns and of `records` resolved.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _OF_SEVERAL_ROWS = {
     "covar", "mean", "quantile_cont", "row_number", "var", "var_population", "var_sample",
 }  # fmt: skip
 
-_WHY_BATCHES = "a transform sees a batch of records at a time, and which records are in one is decided by chance"
+_WHY_BATCHES = "a transform sees one batch of records at a time, and batches are arbitrary"
 _WHY_ATTEMPTS = "a retry would make other rows of the same records"
 
 # The parts of a SELECT, by sqlglot's names of them. Newer versions end some with an underscore.
@@ -48,8 +47,8 @@ _PARTS = {
 def check(query: str) -> exp.Select:
     """Return the parsed text of a `Sql`.
 
-    :raises ConfigurationError: it needs more than one batch, is no SELECT from `records`, or would make other rows in a
-        retry
+    :raises ConfigurationError: it needs more than one batch, is not a single SELECT from `records`, or is not
+        deterministic
     """
     try:
         statements = [statement for statement in sqlglot.parse(query) if statement is not None]
@@ -121,8 +120,7 @@ def _check_names(query: str, select: exp.Select) -> None:
             if name == BATCH_ID or name.startswith(RESERVED_PREFIX):
                 raise _refusal(
                     query,
-                    f"{alias.alias} is a reserved name: the columns that say where a row came from are kept as they "
-                    "are",
+                    f"{alias.alias} is a reserved name: the origin columns are kept as they are",
                 )
 
 

@@ -39,7 +39,7 @@ class BatchFunction(Protocol):
     def __call__(self, rows: pa.RecordBatch) -> Transformed:
         """Transform decoded rows, with their origin columns.
 
-        :raises TransformError: the user's code raised, or returned something that cannot be used
+        :raises TransformError: the user's code raised, or returned an unusable value
         """
 
 

@@ -1,8 +1,7 @@
 """Triggers that poll the lag of a group in the triggerer.
 
-A trigger is a `_LagTrigger`, whose fields are its parameters, with `run`, which iterates over `watch`.
-Another trigger is another such class. The thresholds are compared in `lag.thresholds`, the polls shared in
-`lag.shared_poll`.
+A trigger is a subclass of `_LagTrigger`: its fields are its parameters, and `run` iterates over `watch`.
+`lag.thresholds` compares, `lag.shared_poll` polls for all triggers.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class _LagTrigger(LagWatch, BaseTrigger):
 class KafkaLagTrigger(_LagTrigger):
     """Wait until the lag of a group meets thresholds, once: the trigger of a deferred `KafkaLagSensor`.
 
-    It waits while a cluster or a database is not available. The event has `met` and `report`, or `error` if waiting
+    It waits while a cluster or a database is unavailable. The event has `met` and `report`, or `error` if waiting
     cannot help.
 
     As for `KafkaLagSensor`: `group_id`, `topics`, `conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`,
@@ -86,7 +85,7 @@ class KafkaLagTrigger(_LagTrigger):
     :param first_poll: the earliest instant of the first poll. The sensor has polled before it defers, and Airflow fails
         a task whose trigger fires before the executor has noticed that the task was deferred, which takes up to
         `[workers] min_heartbeat_interval`, 5 s
-    :param poll_interval: from one poll to the next
+    :param poll_interval: the time from one poll to the next
     """
 
     first_poll: datetime | None = None
@@ -115,22 +114,22 @@ class KafkaLagTrigger(_LagTrigger):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class KafkaLagEventTrigger(_LagTrigger, BaseEventTrigger):
-    """Fire when the lag of a group meets thresholds: for an `AssetWatcher`, so that DAGs run when there is enough to
-    load, when records have waited for long enough, or before retention deletes them.
+    """Fire when the lag of a group meets thresholds: for an `AssetWatcher`, which then runs DAGs when there is enough
+    to load, when records have waited too long, or before retention deletes them.
 
     It fires when the thresholds become met, again if they are still met after positions have moved, and again after
     `rearm_after` if no position has moved. It does not fire while a run loads the group. The report in the event is a
     hint: a load reads the positions itself.
 
-    It never ends. It logs errors, such as a cluster or a database that is not available, and polls again after pauses
-    that grow up to five minutes. All triggers of a triggerer share one poll of each cluster.
+    It never ends. It logs errors, such as an unavailable cluster or database, and polls again after pauses that grow up
+    to five minutes. All triggers of a triggerer share one poll of each cluster.
 
     As for `KafkaLagSensor`: `group_id`, `topics`, `conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`,
     `require`, `per_partition`, `allow_incomplete`, `start`, `isolation_level`, `state_tables`,
     `kafka_conn_id`. Nothing is templated.
 
-    :param rearm_after: after which time to fire again though no position has moved
-    :param poll_interval: from one poll to the next
+    :param rearm_after: the time after which to fire again although no position has moved
+    :param poll_interval: the time from one poll to the next
     :raises ConfigurationError: a parameter cannot work; raised when the DAG is parsed
     """
 

@@ -71,7 +71,7 @@ class KafkaComparison:
         others = f", as {'is' if more == 1 else 'are'} {more:,} more up to offset {span.end}" if more else ""
         text = (
             f"{tp}: the record at offset {first}, which was loaded by batch {batch_id}, is neither in table "
-            f"{snapshot.target!r} nor a dead letter{others}. Kafka has it still: load it again"
+            f"{snapshot.target!r} nor a dead letter{others}. Kafka still has it: load it again"
         )
         yield Violation(text, *tp, first, batch_id)
 

@@ -107,7 +107,7 @@ class PositionHistories:
             if not begins:
                 wrong = (
                     f"the history begins with batch {batch.batch_id} at offset {move.start}, which was a stored "
-                    "position by then: the batches that moved it there were removed"
+                    "position before: the batches that moved it there were removed"
                 )
                 self.findings.add_violation(wrong, tp, move.start, batch.batch_id)
         else:
@@ -157,7 +157,7 @@ class PositionHistories:
             elif history is not None:
                 wrong = (
                     f"the history ends at offset {history.at} with batch {history.batch_id}, but no position is "
-                    "stored: the next load would begin anew, and load records again. Put the position back"
+                    "stored: the next load would begin at its start, and load records again. Restore the position"
                 )
                 self.findings.add_violation(wrong, tp, history.at, history.batch_id)
 

@@ -44,8 +44,8 @@ class RowCounts:
         not_ours = ": this package did not write them"
         if batch.state is None:
             why = (
-                "which the state tables do not know: these are older than the rows, or not those that the rows were "
-                "loaded with"
+                "which the state tables do not know: they are older than the rows, or other state tables than those "
+                "of the load"
             )
         elif batch.state != "committed":
             why = f"which is {batch.state} and not committed{not_ours}"
@@ -55,9 +55,7 @@ class RowCounts:
             why = f"a replay into table {batch.target_table!r}{not_ours}"
         of_rows = why
         if batch.state == "abandoned" and batch.is_publishing:
-            of_rows = (
-                "which was published and is abandoned: the next load or replay of the group into it takes them back"
-            )
+            of_rows = "which was published and is abandoned: the next load or replay of the group into it removes them"
         for counts, what, where, cause in (
             (batch.rows, "rows", f"table {self.target!r}", of_rows),
             (batch.dead_letters, "dead letters", "dead_letters", why),
@@ -108,16 +106,14 @@ class RowCounts:
                 self.findings.add_violation(wrong, count.topic_partition, count.first, batch.batch_id)
 
     def _check_range(self, batch: BatchFacts, loaded: LoadedRange) -> None:
-        """Check that each record that is no dead letter is one row, as it is without a transform."""
+        """Check that each record is one row or one dead letter, as it is without a transform."""
         count, written = _count_of(batch.rows, loaded.range.topic_partition), loaded.rows
         removed = _removed_of(batch, loaded)
         if written is not None and count.count != written - removed:
             wrong = "rows are missing" if count.count < written - removed else "there are too many"
             wrong = f", which wrote {written:,}{_less(removed)}: {wrong}{self._elsewhere(batch)}"
         elif count.distinct != count.count:
-            wrong = (
-                f", but only {count.distinct:,} different offsets: records are duplicated, or do not say their offset"
-            )
+            wrong = f", but only {count.distinct:,} different offsets: records are duplicated, or have no offset"
         else:
             return
         self._add_violation(f"table {self.target!r} holds {count.count:,} rows of", batch, loaded.range, wrong)
@@ -142,7 +138,7 @@ class RowCounts:
             if tp is None or offset is None or last is None:
                 if not batch.names_offsets:
                     continue
-                offset, wrong = None, f" that do not say their topic, partition or offset ({count.count:,})"
+                offset, wrong = None, f" without topic, partition or offset ({count.count:,})"
             elif (range_ := ranges.get(tp)) is None:
                 wrong = f", which loaded nothing of this partition by the history ({count.count:,})"
             elif offset < range_.start or last >= range_.end:

@@ -44,22 +44,21 @@ def verify(
 ) -> Coverage:
     """Prove that every record before the positions of a group was loaded exactly once.
 
-    Everything is read in one snapshot of the database, so that loads may go on meanwhile; a target that commits
-    externally is read after it, and may have later batches. What can be proved of the rows depends on what they say of
-    their origin; those of a table do in the columns `_batch_id`, `_kafka_topic`, `_kafka_partition` and
-    `_kafka_offset`.
+    Everything is read in one snapshot of the database, so loads may run meanwhile. A target that commits externally is
+    read after it, and may have later batches. Rows are proved by their origin columns: `_batch_id`, `_kafka_topic`,
+    `_kafka_partition` and `_kafka_offset`.
 
     :param group_id: the group
     :param sink: the target that the group loads into
     :param engine: the database of the target and the positions
     :param tables: where the state tables are
-    :param kafka_config: librdkafka configuration, to read again all records that Kafka still has, and look for each in
-        the target. Those of batches with a transform are not compared. None reads the database alone
-    :param isolation_level: the one that the group is loaded with; for reading again
-    :param connections: what the connections of the target hold
-    :raises VerificationError: something is wrong; names the first violation, carries the first ones, and counts all
-    :raises ConfigurationError: the state tables know no such group, or it loads into another table than one whose rows
-        do not say their batch
+    :param kafka_config: librdkafka configuration, to read all records that Kafka still has, and look up each in the
+        target; those of batches with a transform are not compared. None reads the database only
+    :param isolation_level: the isolation level of the loads
+    :param connections: the contents of the target's connections
+    :raises VerificationError: something is wrong; names the first violation, and has the first 1,000 and their number
+    :raises ConfigurationError: the group is missing in the state tables, or the target has no batch ids and is not the
+        table that the group loads into
     :raises PlanningError: the positions belong to another cluster, or to an earlier topic of the same name
     :raises DatabaseUnavailableError: the database could not be read to the end
     """
@@ -119,13 +118,13 @@ def _published(ledger: Ledger, sink: Sink, findings: Findings) -> list[Published
 
 
 def describe_unchecked(limit: str) -> str:
-    """Return what is proved, and what is not, where the rows of a target do not say which batch wrote them.
+    """Return the sentence about the rows of a target that cannot be proved, because they have no batch id.
 
     :param limit: of `TargetRows`
     """
     return (
-        f"{limit}: history and positions are proved, its rows were not looked at; the number of rows is what the "
-        "history says"
+        f"{limit}: history and positions are proved, its rows were not checked; the number of rows is that of the "
+        "history"
     )
 
 
@@ -166,14 +165,13 @@ def _check_target(snapshot: Snapshot, *, looks_for_records: bool) -> None:
     known = group_table(conn, tables, group_id) if rows.detail == "nothing" else None
     if known is not None and not TargetNames(conn).same(known.name, target):
         raise ConfigurationError(
-            f"Group {group_id!r} loads into table {known.name!r}, as batch {known.batch_id} of its history says, and "
-            f"the table named is {target!r}, whose rows do not say their batch: nothing can be proved of it. Name the "
-            "table that the group loads into; one that was renamed is known by its new name from the next load into "
-            "it on."
+            f"Group {group_id!r} loads into table {known.name!r}, by batch {known.batch_id} of its history, not into "
+            f"{target!r}, whose rows have no batch id: nothing can be proved. Name the table that the group loads "
+            "into; if it was renamed, run a load into it first."
         )
     if looks_for_records and rows.exists and rows.limit and not rows.branches:
         raise ConfigurationError(
-            f"{rows.limit}: records of Kafka cannot be looked for in it. Verify without the Kafka connection."
+            f"{rows.limit}: records of Kafka cannot be looked up in it. Verify without the Kafka connection."
         )
 
 

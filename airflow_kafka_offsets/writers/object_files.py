@@ -197,7 +197,7 @@ def _open(uri: str, options: Mapping[str, Any]) -> ObjectStore:
             raise
         raise ConfigurationError(
             f"{uri!r} cannot be opened with the options {', '.join(sorted([*plain, *client]))}: "
-            f"{type(error).__name__}. They are those of the library object_store, such as aws_region"
+            f"{type(error).__name__}. Use the options of the library object_store, such as aws_region"
         ) from None
 
 

@@ -334,8 +334,8 @@ def _with_key(batch: pa.RecordBatch, key: Sequence[str], refused: RefusedRows) -
     """
     if any(batch.column(name).null_count for name in RECORD):
         raise TargetError(
-            "The transform returns a row that does not say which record it is of: which row of its key is the newest "
-            "cannot be known"
+            "The transform returns a row without its origin (topic, partition, offset): the newest row of its key is "
+            "unknown"
         )
     reasons: dict[int, str] = {}
     for name in key:

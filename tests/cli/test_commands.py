@@ -117,7 +117,7 @@ def test_without_rows_data_is_empty_and_a_note_says_so(output: str, capsys: pyte
     [
         (("rewind", "orders", "--to-offset", "abc"), "to-offset needs a whole number of 64 bits at most; got 'abc'"),
         (("rewind", "orders"), "A rewind takes exactly one of"),
-        (("rewind", "orders", "--preview", "-", "--to-latest"), "--preview says what is moved"),
+        (("rewind", "orders", "--preview", "-", "--to-latest"), "--preview has a scenario and a scope"),
         (
             ("rewind", "orders", "--to-latest", "--topic", "t:a"),
             "A scope is topic or topic:0,1, with partitions as numbers",

@@ -102,7 +102,7 @@ def test_a_batch_between_two_commits_is_a_warning(cli: CommandLine, engine: Engi
         "warning",
         "batch 7 of group 'loader' (staged) and iceberg://lake/orders, since 2026-05-04 03:02:01 UTC",
     )
-    assert "run the load once more" in row["fix"]
+    assert "run the load again" in row["fix"]
 
 
 def test_doctor_creates_no_tables(cli: CommandLine, engine: Engine) -> None:

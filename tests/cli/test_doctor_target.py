@@ -36,7 +36,7 @@ def _no_java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_tables_of_all_loads_are_looked_at(look: Look, inline_loader: Loader, topic: TopicFactory) -> None:
     inline_loader(topic())
-    assert look()["found"] == "target: all that loads, replays and rewinds need"
+    assert look()["found"] == "target: has the privileges for loads, replays and rewinds"
 
 
 def test_without_a_load_there_is_nothing_to_look_at(look: Look) -> None:
@@ -61,7 +61,7 @@ def test_a_view_is_no_target(look: Look, engine: Engine) -> None:
     row = look("--table", "shown")
     assert (row["result"], row["found"].split(":")[0]) == (
         "failed",
-        "'shown' is a view, and rows are loaded into tables",
+        "'shown' is a view, but rows are loaded into tables",
     )
     assert "--table" in row["fix"]
 
@@ -131,11 +131,11 @@ class TestRights:
             row = look(*options)
             assert row["result"] == "ok"
             assert row["found"].startswith(
-                "sales.orders: all that loads need; not all for rewinds, and replays that replace rows: "
+                "sales.orders: has the privileges for loads, but not for rewinds and replays that replace rows: "
             )
             assert "GRANT DELETE ON sales.orders" in row["found"]
         self.run(postgres_engine, f"GRANT DELETE ON sales.orders TO {user}")
-        assert look(*orders)["found"] == "sales.orders: all that loads, replays and rewinds need"
+        assert look(*orders)["found"] == "sales.orders: has the privileges for loads, replays and rewinds"
 
     @pytest.mark.parametrize(
         ("schema", "found", "fix"),

@@ -210,7 +210,7 @@ class TestFiles:
         ("text", "message"),
         [
             ("", "no 'bootstrap.servers'"),
-            ("{", "is no valid JSON"),
+            ("{", "is not valid JSON"),
             ("hunter2", "Line 1 of the Kafka configuration is not of the form name=value"),
             ("sasl.jaas.config=hunter2", "sasl.jaas.config (librdkafka has sasl.username and sasl.password)"),
             (json.dumps({"plugin.library.paths": "hunter2"}), "plugin.library.paths"),

@@ -135,7 +135,7 @@ def test_r28_an_export_read_back_changes_nothing(rewinds: Rewinds, tmp_path: Pat
         (["--to-datetime", "2026-02-30"], "got to-datetime='2026-02-30': day is out of range for month"),
         (["--to-earliest", "--topic", "nowhere"], "Kafka at"),
         (["--to-batch", "99"], "Group 'loader' has no batch 99"),
-        (["--to-group", "nobody"], "know no group 'nobody'"),
+        (["--to-group", "nobody"], "have no group 'nobody'"),
         (["--from-file", "/nowhere/at/all"], "cannot be read"),
         (["--preview", "/nowhere/at/all"], "cannot be read"),
         (["--undo"], "no rewind that could be undone"),

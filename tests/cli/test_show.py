@@ -254,7 +254,7 @@ class TestLag:
 
         done = cli("lag", "empty", *DB, "--output", "json")
 
-        assert "yet, and its lag is not known: name its topics" in failed(done, "lag")
+        assert "yet, so its lag is unknown: name its topics" in failed(done, "lag")
         assert [row["complete"] for row in done.json] == [False]
 
 

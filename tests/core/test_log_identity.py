@@ -115,7 +115,7 @@ class TestTruncatedLog:
 
 class TestLeaderEpoch:
     def test_a_leader_epoch_that_went_back_is_a_log_that_was_cut(self) -> None:
-        with pytest.raises(LogTruncatedError, match=r"t\[0\]: .* leader epoch 7, the leader is of epoch 6 now"):
+        with pytest.raises(LogTruncatedError, match=r"t\[0\]: .* leader epoch 7, the leader has epoch 6 now"):
             decide({T0: Position(5, ID, 7)}, {T0: PartitionLog(0, 9, ID, 6)})
 
     @pytest.mark.parametrize(("stored", "current"), [(7, 7), (7, 8), (None, 3), (7, None)])
@@ -151,7 +151,7 @@ class TestLeaderEpoch:
             assert can_still_be_read(ranges, logs, "fail")
             return
         with pytest.raises(
-            LogTruncatedError, match=r"t\[0\]: position 9 .* leader epoch 4, the leader is of epoch 3 now"
+            LogTruncatedError, match=r"t\[0\]: position 9 .* leader epoch 4, the leader has epoch 3 now"
         ):
             can_still_be_read(ranges, logs, "fail")
 

@@ -46,7 +46,7 @@ class TestFirstRun:
         assert bounds(plan) == {T0: (4, 7)}
 
     def test_none_forbids_to_choose_and_names_the_topic(self) -> None:
-        with pytest.raises(NoPositionError, match=r"Nothing is stored of topic 't'.*start='earliest'"):
+        with pytest.raises(NoPositionError, match=r"There is no stored position of topic 't'.*start='earliest'"):
             decide({}, {T0: PartitionLog(0, 3)}, start="none")
 
     def test_none_names_every_topic_without_a_position(self) -> None:

@@ -80,7 +80,7 @@ class TestRepeating:
     def test_repeated_transactions_end_with_the_error_of_the_database(self, output: Output) -> None:
         last = deadlock()
         with pytest.raises(
-            DatabaseBusyError, match=r"output\.db' were in the way 5 times.*deadlock detected"
+            DatabaseBusyError, match=r"output\.db' conflicted with this transaction 5 times.*deadlock detected"
         ) as raised:
             transact(output.engine, output.writing(*(deadlock() for _ in range(4)), last))
         assert raised.value.retriable

@@ -79,7 +79,7 @@ def test_drop_during_a_replay_stays(
     monkeypatch.setattr(replay_module, "stage", overtaken)
     value = (b'{"id": "y"}', b"[")[offset]
     if offset == 0:
-        with pytest.raises(LedgerError, match=r"by somebody else meanwhile, or dropped\. Nothing of the batch was"):
+        with pytest.raises(LedgerError, match=r"by another process meanwhile, or dropped\. Nothing of the batch was"):
             replayed(loader, orders, {Record(orders, 0, offset): value})
     else:
         assert replayed(loader, orders, {Record(orders, 0, offset): value}) == [Replayed(1, 0, 0, 1, 2)]

@@ -106,7 +106,7 @@ def test_a_replay_that_comes_too_late_publishes_nothing(
             replayed(2, 6)
     assert replayed(2) == [Replayed(1, 1, 1, 0, 3)]
 
-    with pytest.raises(LedgerError, match="Another attempt published batch 2"):
+    with pytest.raises(LedgerError, match="another attempt published batch 2"):
         commit(late[0])
 
     assert group.places() == [*GOOD, (3, 2)]

@@ -250,7 +250,7 @@ def test_record_outside_of_the_wire_format_is_bad(value: bytes) -> None:
 @pytest.mark.parametrize(
     ("schema", "match"),
     [
-        ("{", "is no Avro schema that can be used: it is no JSON"),
+        ("{", "is not a usable Avro schema: it is not JSON"),
         ('"number"', "the type 'number' is not defined"),
         ('{"type": "record"}', "it is malformed: KeyError 'name'"),
         ("7", "it is malformed"),

@@ -126,7 +126,7 @@ def test_a_property_without_a_column_is_named(schema: Any, reason: str) -> None:
 
 @pytest.mark.parametrize("text", ["{", "[]", "true", '{"type": "string"}', '{"type": "object"}'])
 def test_schema_without_an_object_is_refused(text: str) -> None:
-    with pytest.raises(SchemaError, match=r"it is no JSON|it is no object with properties"):
+    with pytest.raises(SchemaError, match=r"it is not JSON|it is not an object with properties"):
         columns_of(RegisteredSchema("JSON", text))
 
 

@@ -93,7 +93,7 @@ def test_groups_without_end_are_a_bad_record(start: bytes, neighbours: int) -> N
     good = [wire(7, b"\x08\x01", 0)] * neighbours
     rows, bad = decoded(known({7: V1}), [*good, b"\0\0\0\0\7\0" + start * 110_000, *good])
     assert (rows.num_rows, [record.row for record in bad]) == (2 * neighbours, [neighbours])
-    assert [record.reason for record in bad] == ["schema 7: it is no message of its schema"]
+    assert [record.reason for record in bad] == ["schema 7: it is not a message of its schema"]
 
 
 @pytest.mark.parametrize("depth", [50, 99, 1_001, 60_000])

@@ -170,7 +170,7 @@ def test_schemas_that_a_registry_has_as_descriptors_are_read(server: FakeRegistr
 @pytest.mark.parametrize("text", ["", "AAAA", "CgdjLnByb3Rv/w==", base64.b64encode(b"\x0a\x01a\x1a\x01b").decode()])
 def test_base64_of_no_schema_is_refused(server: FakeRegistry, text: str) -> None:
     server.register("orders-value", text, kind="PROTOBUF")
-    with pytest.raises(ConfigurationError, match=r"Schema 1 is no Protobuf schema that can be used|has no message"):
+    with pytest.raises(ConfigurationError, match=r"Schema 1 is not a usable Protobuf schema|has no message"):
         prepared(server).columns()
 
 
@@ -246,7 +246,7 @@ def test_a_descriptor_set_is_read_on_the_worker(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"orders.desc' cannot be read: No such file"):
         Protobuf(descriptor_file=str(file)).prepared(["orders"], "value", {})
     file.write_bytes(b"message Order {}")
-    with pytest.raises(ConfigurationError, match=r"orders.desc' cannot be used: it is no descriptor set"):
+    with pytest.raises(ConfigurationError, match=r"orders.desc' cannot be used: it is not a usable descriptor set"):
         Protobuf(descriptor_file=str(file)).prepared(["orders"], "value", {})
 
 
@@ -254,7 +254,7 @@ def test_the_text_of_a_schema_is_compiled_on_the_worker() -> None:
     found = Protobuf(proto=V1 + V2.replace("Order", "Other").split(";", 2)[2]).prepared(["orders"], "value", {})
     assert (found.columns().names, found.conn_ids) == (["id"], ())
     assert replace(found, message="shop.Other").columns().names == ["id", "note"]
-    with pytest.raises(ConfigurationError, match="The text is no Protobuf schema that can be used: line 1:"):
+    with pytest.raises(ConfigurationError, match="The text is not a usable Protobuf schema: line 1:"):
         Protobuf(proto="message {").prepared(["orders"], "value", {})
 
 

@@ -168,7 +168,7 @@ def test_a_column_can_be_declared_as(field: str, written: Any, ddl_type: str, va
         ("string a = 1;", "1", "BIGINT", "column 'a': it was written as string, which cannot become BIGINT"),
         ("double a = 1;", 1.0, "FLOAT", "it was written as double, which cannot become FLOAT"),
         ("int64 a = 1;", 1, "TIMESTAMP", "it was written as int64, which cannot become TIMESTAMP"),
-        ("repeated int32 a = 1;", [1], "INT", "column 'a': it is repeated, and the column is INT"),
+        ("repeated int32 a = 1;", [1], "INT", "column 'a': it is repeated, but the column is INT"),
         ("map<string, int32> a = 1;", {}, "ARRAY<INT>", "declare ARRAY<STRUCT<key: …, value: …>>"),
         ("P a = 1;", {}, "STRING", "it was written as the message P, which cannot become STRING"),
         ("P a = 1;", {}, "STRUCT<x: STRING>", "column 'a': field 'x': it was written as int32"),

@@ -133,10 +133,10 @@ BOMBS: list[tuple[str, Any, str]] = [
     ("AVRO", record("r", field("x", {"type": "enum", "name": "e", "symbols": [LONG]})), "more than 10,000 characters"),
     ("AVRO", record("r"), "the record 'r' has no fields"),
     ("JSON", json_laughs(20), MANY),
-    ("JSON", {"type": "object", "properties": {"a": {"type": {}}}}, "property 'a' has a type that is no name"),
+    ("JSON", {"type": "object", "properties": {"a": {"type": {}}}}, "property 'a' has a type that is not a name"),
     ("JSON", json_laughs(2_000), DEEP),
     ("JSON", json_nested(62), DEEP),
-    ("JSON", '{"type": "object", "properties": {"a": ' + "[" * 100_000, "it is no JSON"),
+    ("JSON", '{"type": "object", "properties": {"a": ' + "[" * 100_000, "it is not JSON"),
     ("JSON", {"type": "object", "properties": {"a": {"$ref": f"#/{LONG}"}}}, "more than 10,000 characters"),
     ("PROTOBUF", proto_laughs(15), MANY),
     ("PROTOBUF", proto_chain(62), DEEP),
@@ -294,7 +294,7 @@ def test_references_that_cannot_be_used_make_records_bad_and_no_other(server: Fa
     assert (rows.num_rows, [record.row for record in bad]) == (1, [0])
     assert "lead back" in bad[0].reason
     server.register("orders-value", SCHEMAS[kind], [reference("a")], kind=kind)
-    with pytest.raises(ConfigurationError, match=r"Version 3 of subject 'orders-value' is no .* lead back"):
+    with pytest.raises(ConfigurationError, match=r"Version 3 of subject 'orders-value' is not a usable .* lead back"):
         FORMATS[kind].prepared(["orders"], "value", {"r": server.config})
 
 
@@ -368,7 +368,7 @@ class TestUnknownIds:
         assert (raised.value.topic, raised.value.partition) == ("orders", 3)
         assert raised.value.offset == FIRST_OFFSET + 100 * STEP
         assert not raised.value.retriable
-        for words in ("schema 1100: 100 other ids", "restored from a backup", "somebody writes records"):
+        for words in ("schema 1100: 100 other schema ids", "restored from a backup", "a producer writes ids"):
             assert words in raised.value.reason
         assert len(server.requests) == 100
 

@@ -97,7 +97,7 @@ def test_a_server_that_is_not_there_is_an_outage() -> None:
 
 def test_an_answer_of_something_else_is_no_unknown_schema(server: FakeRegistry) -> None:
     registry = SchemaRegistry({"url": f"{server.url}/elsewhere/"})
-    with pytest.raises(ConfigurationError, match="is no schema registry: /schemas/ids/1 has status 404"):
+    with pytest.raises(ConfigurationError, match="is not a schema registry: /schemas/ids/1 has status 404"):
         registry.by_id(1)
     registry.close()
 

@@ -82,9 +82,7 @@ def test_options_that_the_driver_does_not_know_are_refused(
 ) -> None:
     connected(monkeypatch, host="db", extra=extra)
 
-    with pytest.raises(
-        ConfigurationError, match=rf"'warehouse' has '{named}', which means nothing to PyMySQL; .*ssl_ca"
-    ):
+    with pytest.raises(ConfigurationError, match=rf"'warehouse' has '{named}', which PyMySQL does not know; .*ssl_ca"):
         open_database("warehouse").__enter__()
 
 

@@ -164,7 +164,7 @@ def test_an_error_in_a_record_names_it(remote_loader: Loader, topic: TopicFactor
     ("connection", "conf", "error", "message"),
     [
         ({"host": None}, None, ConfigurationError, "'spark_remote' has no host"),
-        ({"host": "sc://localhost/path"}, None, ConfigurationError, "'spark_remote' does not make a URL"),
+        ({"host": "sc://localhost/path"}, None, ConfigurationError, "'spark_remote' is not a valid URL"),
         (
             {"host": "spark.invalid"},
             None,
@@ -188,7 +188,7 @@ def test_an_error_in_a_record_names_it(remote_loader: Loader, topic: TopicFactor
             {},
             {"spark.executor.memory": "2g"},
             ConfigurationError,
-            r"Spark.conf\['spark.executor.memory'\] is no property of",
+            r"Spark.conf\['spark.executor.memory'\] is not a property of",
         ),
     ],
 )

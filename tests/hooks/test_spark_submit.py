@@ -265,7 +265,7 @@ def test_executors_whose_python_lacks_a_module_are_told_of(
     produce(kafka, name, names(0, 10))
 
     with pytest.raises(
-        ConfigurationError, match=r"Spark's Python has no module 'pyarrow': install pyarrow, confluent-kafka"
+        ConfigurationError, match=r"Spark's Python has no module 'pyarrow': where the executors run, install pyarrow"
     ):
         Loader(kafka, postgres_engine, launcher)(name)
 

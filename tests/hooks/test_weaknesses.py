@@ -116,9 +116,9 @@ class TestSpark:
     def test_a_cluster_that_protects_nothing_is_told_at_every_launch(self, caplog: pytest.LogCaptureFixture) -> None:
         SparkSubmitLauncher("spark_default").check("/shared")
         assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
-            f"What the driver and the executors of {CLUSTER} send to each other is unprotected, secrets of Spark.conf "
-            "among it: set spark.authenticate and spark.network.crypto.enabled (or spark.ssl.rpc.enabled) to true in "
-            "spark-defaults.conf, here and on the workers"
+            f"The traffic between the driver and the executors of {CLUSTER} is unprotected, including secrets of "
+            "Spark.conf: set spark.authenticate and spark.network.crypto.enabled (or spark.ssl.rpc.enabled) to true "
+            "in spark-defaults.conf, here and on the workers"
         ]
 
     def test_half_of_it_is_not_enough(self) -> None:

@@ -57,13 +57,13 @@ def test_properties_that_users_need_are_accepted(config: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("key", "why"),
     [
-        ("plugin.library.paths", "load or run code, and can be set nowhere"),
-        ("ssl.engine.location", "load or run code, and can be set nowhere"),
-        ("ssl.engine.id", "load or run code, and can be set nowhere"),
+        ("plugin.library.paths", "load or run code, and is not allowed"),
+        ("ssl.engine.location", "load or run code, and is not allowed"),
+        ("ssl.engine.id", "load or run code, and is not allowed"),
         ("sasl.kerberos.kinit.cmd", "run kinit beside the workers"),
         (
             "sasl.oauthbearer.assertion.file",
-            "read a file and send its content, and can be set nowhere; use a client id",
+            "read a file and send its content, and is not allowed; use a client id",
         ),
         ("sasl.oauthbearer.assertion.private.key.file", "read a file"),
         ("sasl.oauthbearer.assertion.private.key.pem", "use a client id and secret"),

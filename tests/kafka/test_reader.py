@@ -198,8 +198,8 @@ class TestWhatIsRead:
         ]
         message = refused(RecordError, FakeConsumer(script))
         assert message.startswith(
-            "Record at topic 'orders' partition 0 offset 12 cannot be loaded: "
-            f"its timestamp {timestamp_ms} is, as milliseconds, after the year 9999"
+            f"Record at topic 'orders' partition 0 offset 12 cannot be loaded: its timestamp of {timestamp_ms} ms is "
+            "after the year 9999"
         )
 
     def test_timestamps_behind_the_end_are_nobodys_concern(self) -> None:
@@ -244,10 +244,10 @@ class TestALogThatDoesNotHoldThePosition:
     def test_an_epoch_that_ends_before_the_start_means_that_the_log_was_cut(self, event: FakeMessage) -> None:
         message = refused(LogTruncatedError, FakeConsumer([[event]]))
         assert message.startswith(
-            "orders[0]: the log reached offset 10 in leader epoch 3 when the position was planned, and that epoch "
-            "ends before it now. The log was truncated and rewritten"
+            "orders[0]: the log reached offset 10 in leader epoch 3 when the position was planned, but now that "
+            "epoch ends before the offset. The log was truncated and written again"
         )
-        assert "set the position on purpose, or load with a new group_id" in message
+        assert "then rewind the group, or load with a new group_id" in message
 
     def test_the_same_as_an_error_of_the_client(self) -> None:
         refused(LogTruncatedError, FakeConsumer([KafkaError(KafkaError._LOG_TRUNCATION)]))

@@ -50,8 +50,8 @@ def test_documented_starts_pass(start: Any) -> None:
         (None, "got start=None"),
         (timedelta(0), "must be positive"),
         (timedelta(seconds=-1), "must be positive"),
-        (timedelta(days=30_000), "must not reach back before 1970"),
-        (timedelta(days=800_000), "must not reach back before 1970"),
+        (timedelta(days=30_000), "must not begin before 1970"),
+        (timedelta(days=800_000), "must not begin before 1970"),
         (CommittedBy(""), "got an empty one"),
     ],
 )

@@ -87,7 +87,7 @@ class TestOtherVersions:
 
         for refused in (initialize, create_missing, install.statements):
             with pytest.raises(
-                LedgerError, match=r"before its first release.*note the positions in 'consumed_offsets'"
+                LedgerError, match=r"before the first release.*note the positions in 'consumed_offsets'"
             ):
                 refused(Ledger(old))
 

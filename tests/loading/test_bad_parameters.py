@@ -101,10 +101,10 @@ def test_missing_or_old_java_is_said_in_one_line(tmp_path: Path, monkeypatch: py
         ("abfss://lake@account.dfs.core.windows.net/staging?sv=2026&sig=SECRET", "must not hold credentials"),
         (
             "abfss://lake@account.dfs.core.windows.net/staging?tenant_id=t&client_id=c&client_secret=SECRET",
-            "takes no options but",
+            "takes only the options",
         ),
-        ("s3://bucket/staging?secret_key=SECRET", "takes no options but"),
-        ("file:///staging?nosuch", "takes no options but"),
+        ("s3://bucket/staging?secret_key=SECRET", "takes only the options"),
+        ("file:///staging?nosuch", "takes only the options"),
         ("abfss://account:SECRET@account.dfs.core.windows.net/lake/staging", "must not hold credentials"),
     ],
 )

@@ -65,7 +65,7 @@ def test_a_view_is_refused_before_spark_starts(loader: Loader, topic: TopicFacto
             conn.execute(sa.text(f"CREATE {kind} {view} AS SELECT * FROM hidden"))
 
     for view in kinds:
-        with pytest.raises(ConfigurationError, match=f"'{view}' is a view, and rows are loaded into tables"):
+        with pytest.raises(ConfigurationError, match=f"'{view}' is a view, but rows are loaded into tables"):
             loader(name, sink=SqlTable(view))
 
     assert loader.launcher.jobs == []

@@ -160,7 +160,7 @@ def test_a_replay_sends_those_of_its_batch(inline_loader: Loader, orders: str, d
 
 
 def test_a_topic_that_is_loaded_is_refused(inline_loader: Loader, orders: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"DeadLetters\.topic must not be one of the topics that are loaded"):
+    with pytest.raises(ConfigurationError, match=r"DeadLetters\.topic must not be one of the loaded topics"):
         inline_loader(orders, on_bad_record=DeadLetters(topic=orders))
 
 

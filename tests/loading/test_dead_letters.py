@@ -82,7 +82,7 @@ class TestDeadLetters:
         produce(inline_loader.kafka, name, [*names(0, 2), b'{"id": 2, "name": "%s"}' % (b"x" * 1_000), *names(3, 2)])
         with pytest.raises(
             RecordError,
-            match=r"offset 2 cannot be loaded: it has 1,021 bytes, and Reading.max_record_bytes allows 1,000",
+            match=r"offset 2 cannot be loaded: it has 1,021 bytes, but Reading.max_record_bytes allows 1,000",
         ):
             inline_loader(name, reading=Reading(max_record_bytes=1_000))
 
@@ -90,7 +90,7 @@ class TestDeadLetters:
 
         assert (result.records, result.rows, result.dead_letters) == (5, 4, 1)
         assert rows(inline_loader.engine, "SELECT offset_value, value, error FROM dead_letters") == [
-            (2, None, "it has 1,021 bytes, and Reading.max_record_bytes allows 1,000")
+            (2, None, "it has 1,021 bytes, but Reading.max_record_bytes allows 1,000")
         ]
         verify("loader", sink=SqlTable("target"), engine=inline_loader.engine, kafka_config=inline_loader.config)
 

@@ -164,4 +164,4 @@ class TestDirectoriesThatAreNotTheBatchs:
 
         assert opened == [str(root)]
         (message,) = caplog.messages
-        assert f"The staging directory {named} of batch 1 is left as it is" in message
+        assert f"The staging directory {named} of batch 1 is not removed" in message

@@ -138,7 +138,7 @@ class TestLoad:
             assert (
                 f"2 of 2 positions are not mirrored to consumer group '{group}' in Kafka: {name}[0], {name}[1]: the "
                 "group "
-                "has active members, and only these may commit; stop them, or choose another name." in warning
+                "has active members, and only they may commit; stop them, or choose another name." in warning
             )
             assert committed(kafka, group) == {}
         assert_exactly_once(inline_loader.engine)

@@ -99,7 +99,7 @@ def test_a_template_that_nobody_has_rendered_is_refused(name: str, value: Any, r
 
 @pytest.mark.parametrize("name", ["g" * 251, "orders\0"], ids=["too-long", "nul"])
 def test_a_group_that_the_state_tables_cannot_hold_is_refused(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"at most 250 characters, and no NUL among them; got {len(name)}"):
+    with pytest.raises(ConfigurationError, match=f"at most 250 characters, and no NUL; got {len(name)}"):
         replace(PIPELINE, group_id=name).check()
 
 

@@ -153,6 +153,6 @@ def test_unreadable_or_foreign_directory_is_left_and_staged_again(
     assert inline_loader(name, staging=Staging(dir=str(staging))).rows == 10
 
     assert (f"in {uri} cannot be read, and it is staged again" in caplog.text) == (uri == str(staged))
-    assert (f"{uri} of batch 1 is left as it is" in caplog.text) == (uri != str(staged))
+    assert (f"{uri} of batch 1 is not removed" in caplog.text) == (uri != str(staged))
     assert sorted(precious.iterdir()) == [precious / "file", precious / "manifest.json"]
     assert list(staging.iterdir()) == ([] if uri == str(staged) else [staged])

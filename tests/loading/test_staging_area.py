@@ -54,7 +54,7 @@ class TestWhatIsDeleted:
         remove_attempt(1, uri, str(root))
         assert sorted(tmp_path.rglob("*")) == before
         (message,) = caplog.messages
-        assert f"The staging directory {uri} of batch 1 is left as it is" in message
+        assert f"The staging directory {uri} of batch 1 is not removed" in message
 
 
 class TestTheDirectoryOfAUser:

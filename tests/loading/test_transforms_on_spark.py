@@ -111,7 +111,7 @@ def test_a_transform_that_sql_could_do_is_advised_to_be_sql(
     produce(kafka, name, names(0, 3))
     assert postgres_loader(name, transform=f"{__name__}.doubled").rows == 1
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "Sql(…)" in line]
-    assert line.startswith(f"Transform '{__name__}.doubled' is one that Sql(…) can do")
+    assert line.startswith(f"Transform '{__name__}.doubled' can be written as Sql(…)")
     produce(kafka, name, names(3, 3))
     postgres_loader(name, transform=f"{__name__}.numbered")
     assert "Sql(…)" not in capsys.readouterr().out

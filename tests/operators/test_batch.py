@@ -149,7 +149,7 @@ def test_permanent_error_fails_at_once_and_an_outage_is_retried(
         retriable = cut_off.begin(topics=[topic()], retries=1, retry_delay_seconds=0)
         status, output = terminal.end()
         assert status != 0
-        assert "UnknownTopicError: running the task again changes nothing" in output
+        assert "UnknownTopicError: a retry cannot help" in output
         status, output = retriable.end()
         assert status != 0
         assert "DatabaseUnavailableError: the next try carries on where this one stopped" in output
@@ -166,7 +166,7 @@ def test_a_run_without_a_data_interval_is_told_so_and_not_tried_again() -> None:
     assert run.returncode == 0, run.stderr
     output = run.stdout + run.stderr
     assert "ConfigurationError: 'data_interval_end' is undefined: this run has no data interval" in output
-    assert "ConfigurationError: running the task again changes nothing" in output
+    assert "ConfigurationError: a retry cannot help" in output
 
 
 def test_positions_are_a_macro_in_templates(kafka: KafkaBroker, postgres_engine: Engine, topic: TopicFactory) -> None:

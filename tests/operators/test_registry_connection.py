@@ -62,5 +62,7 @@ def test_formats_without_one_need_none() -> None:
 
 
 def test_a_connection_of_another_type_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="'kafka_default' is of type 'kafka'; that of a schema registry"):
+    with pytest.raises(
+        ConfigurationError, match="'kafka_default' is of type 'kafka'; the connection of a schema registry"
+    ):
         connections_of(value_format=Avro(registry_conn_id="kafka_default"))

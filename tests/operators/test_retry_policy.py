@@ -62,7 +62,7 @@ def test_other_exceptions_are_left_to_airflow(error: BaseException) -> None:
 
 def test_a_decision_says_why() -> None:
     decision = KafkaOffsetsRetryPolicy().evaluate(DataLossError("gone"), 1, 3)
-    assert decision.reason == "DataLossError: running the task again changes nothing; the error says what does"
+    assert decision.reason == "DataLossError: a retry cannot help; see the error for what to do"
 
 
 def test_retry_policy_survives_serialization() -> None:

@@ -174,7 +174,7 @@ def test_from_a_failed_batch_to_a_rewind_that_the_next_run_loads(browser: Browse
     assert int(browser.all("dl.tiles dd")[1].text.replace(",", "")) >= rows
     browser.open(f"{ORDERS_IN_FRAME.replace('/group?', '/rewind?')}&scenario=undo")
     browser.find("button", "Preview").click()
-    browser.find("p.message.critical", "removed the rows that are to be loaded again")
+    browser.find("p.message.critical", "removed the rows of the offsets to load again")
 
 
 def test_a_click_verifies(browser: Browser, shots: Path) -> None:

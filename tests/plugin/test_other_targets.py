@@ -63,7 +63,7 @@ def test_target_the_page_cannot_verify_has_a_command_instead_of_a_button(web: We
 
     assert "How to verify</a>" in group
     assert "<form" not in group + page
-    assert "Target delta://s3://bucket/orders is no table of this database" in page
+    assert "Target delta://s3://bucket/orders is not a table of this database" in page
     assert commands(page) == [f"{VERIFY} {OF_TASK}"]
     assert "--upsert-key" not in page
 

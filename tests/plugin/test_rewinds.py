@@ -104,7 +104,7 @@ def test_an_undo_is_refused_with_its_reason(web: Web, orders: str) -> None:
     answer = preview(web, "undo")
 
     assert answer.status_code == 409
-    assert "removed the rows that are to be loaded again" in answer.text
+    assert "removed the rows of the offsets to load again" in answer.text
     assert "/rewind/execute" not in answer.text
 
 
@@ -179,7 +179,7 @@ def test_the_rows_of_an_unknown_target_stay(web: Web, orders: str, postgres_engi
     page = preview(web, "to-earliest", replace="1")
 
     assert page.status_code == 409
-    assert "delta://elsewhere is no table of this database" in page.text
+    assert "delta://elsewhere is not a table of this database" in page.text
 
 
 def test_a_broker_that_is_down_names_no_host(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,7 +159,9 @@ class TestIntoTheGroupsTable:
         loader(name, start="latest")
         produce(loader.kafka, name, names(10, 10))
 
-        with pytest.raises(DoubleLoadError, match=r"'loader' loads into table 'target': a replay into it would put"):
+        with pytest.raises(
+            DoubleLoadError, match=r"'loader' loads into table 'target': a replay into it would duplicate"
+        ):
             replayer(name, {name: {0: (5, 20)}}, sink=TARGET)
         with pytest.raises(DoubleLoadError, match=r"will load these offsets itself.* 5..20: position 10 is stored"):
             replayer(name, {name: {0: (5, 20)}}, sink=TARGET, replace=True)

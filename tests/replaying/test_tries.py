@@ -77,7 +77,7 @@ class TestTries:
         replayer(orders, {orders: {0: (0, 5)}}, run=RUN)
 
         with pytest.raises(
-            DoubleLoadError, match=r"\[0\] 4..8 is to be replayed .* batch 2 of the same run replayed 0..5"
+            DoubleLoadError, match=r"\[0\] 4..8 would be replayed .* batch 2 of the same run replayed 0..5"
         ):
             replayer(orders, {orders: {0: (4, 8)}}, run=replace(RUN, map_index=map_index))
 

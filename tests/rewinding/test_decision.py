@@ -153,7 +153,7 @@ def test_shift_by_without_a_position_names_every_such_partition() -> None:
     logs = {tp: log(0, 10) for tp in (T0, T1, U0)}
     with pytest.raises(NoPositionError) as raised:
         decide(Scenario.of("shift-by", 1), [T0, T1, U0], {T1: at(5)}, logs, {})
-    assert "none is stored of t[0], u[0]." in str(raised.value)
+    assert "there are none of t[0], u[0]." in str(raised.value)
 
 
 @pytest.mark.parametrize("logs", [{T0: log(0, 9, OTHER_ID)}, {}], ids=["recreated", "gone"])

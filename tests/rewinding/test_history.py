@@ -154,13 +154,13 @@ class TestLastRewind:
         loaded.rewind("from-file", {T0: 30, T1: 2}, replace=TARGET)
 
         assert self.before(loaded, {"orders": frozenset({0})}) == {T0: 20}
-        with pytest.raises(RewindConflictError, match="removed the rows that are to be loaded again"):
+        with pytest.raises(RewindConflictError, match="removed the rows of the offsets to load again"):
             self.before(loaded, {"orders": frozenset({1})})
 
     def test_a_last_rewind_that_replaced_rows_is_refused(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 3, replace=TARGET)
 
-        with pytest.raises(RewindConflictError, match="removed the rows that are to be loaded again"):
+        with pytest.raises(RewindConflictError, match="removed the rows of the offsets to load again"):
             self.before(loaded)
 
     def test_a_chosen_position_is_taken_away_again(self, db: Warehouse) -> None:

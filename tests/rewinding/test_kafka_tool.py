@@ -249,7 +249,7 @@ class TestDifferencesOnPurpose:
             tool.new_offsets(subject.group, "--topic", subject.topic, "--shift-by", "-35")
 
         with pytest.raises(
-            NoPositionError, match=re.escape(f"none is stored of {subject.topic}[4]. Nothing was changed")
+            NoPositionError, match=re.escape(f"there are none of {subject.topic}[4]. Nothing was changed")
         ):
             ours(subject, engine, Scenario.of("shift-by", "-35"), subject.topic)
 

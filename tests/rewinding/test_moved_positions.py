@@ -32,7 +32,7 @@ pytestmark = pytest.mark.server
 def test_R01_a_preview_stores_nothing(rewinder: Rewinder, topic: TopicFactory) -> None:
     name = topic()
     produce(rewinder.loader.kafka, name, names(0, 100))
-    with pytest.raises(ConfigurationError, match="nothing was ever loaded into it"):
+    with pytest.raises(ConfigurationError, match="nothing was loaded yet"):
         rewinder.preview("to-offset", 50, name)
 
     preview = rewinder.preview("to-offset", 50, name, new_group=True)

@@ -42,7 +42,7 @@ class TestIdentity:
             (None, "no position is stored"),
             (None, "no position is stored"),
         ]
-        with pytest.raises(NoPositionError, match=re.escape(f"none is stored of {name}[1], {name}[2]. Nothing was")):
+        with pytest.raises(NoPositionError, match=re.escape(f"there are none of {name}[1], {name}[2]. Nothing was")):
             rewinder.preview("shift-by", -1)
         rewinder("to-offset", 4)
 
@@ -66,10 +66,10 @@ class TestIdentity:
         with pytest.raises(TopicRecreatedError):
             rewinder.loader(name)
         with pytest.raises(
-            TopicRecreatedError, match=r"shift-by counts from stored positions, and a topic was deleted"
+            TopicRecreatedError, match=r"shift-by counts from stored positions, and a topic was recreated"
         ):
             rewinder.preview("shift-by", -2)
-        with pytest.raises(TopicRecreatedError, match=r"to-batch 1 means positions of an earlier topic"):
+        with pytest.raises(TopicRecreatedError, match=r"to-batch 1 uses positions of an earlier topic"):
             rewinder.preview("to-batch", 1)
 
         preview = rewinder.preview("to-earliest")
@@ -155,7 +155,7 @@ def test_a_group_leaves_for_another_cluster_only_when_told_to(
     with pytest.raises(ConfigurationError, match="leave out the scope"):
         moved.preview("to-earliest", None, name, new_cluster=True)
     for relative, value in (("to-batch", 1), ("shift-by", -1), ("to-current", None), ("undo", None)):
-        with pytest.raises(ConfigurationError, match="means offsets of the cluster that group 'loader' was loaded"):
+        with pytest.raises(ConfigurationError, match="uses offsets of the cluster that group 'loader' was loaded"):
             moved.preview(relative, value, new_cluster=True)
     preview = moved.preview("to-earliest", new_cluster=True)
     assert preview.moves_cluster

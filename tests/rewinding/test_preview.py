@@ -166,7 +166,7 @@ CHANGED = "The saved preview of group 'søren\\'s group, \"x\"' was changed: its
 def test_preview_with_a_missing_field_is_refused(path: tuple[Any, ...]) -> None:
     changed = saved()
     del holder(changed, path)[path[-1]]
-    assert refused(changed).startswith(("The saved preview of group ", "This is no saved preview"))
+    assert refused(changed).startswith(("The saved preview of group ", "This is not a saved preview"))
 
 
 @pytest.mark.parametrize("path", WAYS, ids=lambda path: ".".join(map(str, path)))
@@ -190,7 +190,7 @@ def test_no_value_may_be_changed(path: tuple[Any, ...], wrong: object) -> None:
     if before == wrong and type(before) is type(wrong):
         return
     holder(changed, path)[path[-1]] = wrong
-    assert refused(changed).startswith(("The saved preview of group ", "This is no saved preview"))
+    assert refused(changed).startswith(("The saved preview of group ", "This is not a saved preview"))
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ class TestConflict:
         loaded.rewind("to-offset", 5)
         loaded.rewind("undo")
 
-        with pytest.raises(RewindConflictError, match="it is of generation 0, the group of 2"):
+        with pytest.raises(RewindConflictError, match="the preview is of generation 0, the group of 2"):
             loaded.execute(preview)
 
     def test_partitions_that_are_named_say_how_they_moved(self, loaded: Warehouse) -> None:
@@ -105,7 +105,7 @@ class TestConflict:
         preview = loaded.preview("to-offset", 5)
         loaded.change("DELETE FROM consumer_groups")
 
-        with pytest.raises(RewindConflictError, match="it is of generation 0, the group of none"):
+        with pytest.raises(RewindConflictError, match="the preview is of generation 0, the group of none"):
             loaded.execute(preview)
 
     def test_a_plan_that_was_made_before_it_is_refused(self, loaded: Warehouse) -> None:
@@ -160,7 +160,7 @@ class TestOpenBatch:
         before = loaded.dump()
 
         assert preview.open_batch == batch.batch_id
-        with pytest.raises(OpenBatchError, match=f"has the open batch {batch.batch_id}: it starts"):
+        with pytest.raises(OpenBatchError, match=f"has the open batch {batch.batch_id}, which starts"):
             loaded.execute(preview)
         assert loaded.dump() == before
 

@@ -94,7 +94,7 @@ class TestReplace:
         assert rewinder.history()[-1] == (done.batch_id, "rewind", "committed")
         assert rewinder.times(name) == once((0, 5))
         rewinder.prove()
-        with pytest.raises(RewindConflictError, match="removed the rows that are to be loaded again"):
+        with pytest.raises(RewindConflictError, match="removed the rows of the offsets to load again"):
             rewinder("undo")
         # There is nothing left to take back.
         assert rewinder("to-offset", 5, replace=TARGET).batch_id is None
@@ -265,9 +265,7 @@ class TestReplace:
         with rewinder.loader.engine.begin() as conn:
             conn.execute(sa.text("UPDATE target SET _kafka_offset = NULL WHERE id = 7"))
 
-        with pytest.raises(
-            ConfigurationError, match="holds rows of batch 1 that do not say their topic, partition and"
-        ):
+        with pytest.raises(ConfigurationError, match="holds rows of batch 1 without topic, partition and"):
             rewinder("to-earliest", replace=TARGET)
 
         assert rewinder.positions(name) == {0: 10}
@@ -278,7 +276,7 @@ class TestReplace:
         produce(rewinder.loader.kafka, name, names(0, 10))
         rewinder.loader(name)
 
-        with pytest.raises(ConfigurationError, match=r"Batch 1 .* into table 'target'; the table named is 'elsewhere'"):
+        with pytest.raises(ConfigurationError, match=r"Batch 1 .* into table 'target', not into 'elsewhere'"):
             rewinder("to-earliest", replace=SqlTable("elsewhere"))
 
         assert rewinder.positions(name) == {0: 10}

@@ -233,7 +233,7 @@ class TestDuration:
 
     @pytest.mark.parametrize("value", ["P30000D", "PT99999999999S", "PT4294967296000S", timedelta.max], ids=str)
     def test_a_duration_reaches_back_to_1970_at_most(self, value: object) -> None:
-        assert "must not reach back before 1970" in refused("by-duration", value)
+        assert "must not begin before 1970" in refused("by-duration", value)
 
     @pytest.mark.parametrize("value", ["P99999999999999D", "P" + "9" * 5000 + "D"], ids=["long", "longer"])
     def test_a_duration_longer_than_any_is_refused(self, value: str) -> None:

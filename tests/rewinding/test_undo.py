@@ -100,7 +100,7 @@ class TestUndo:
     def test_an_undo_is_refused_if_rows_were_removed(self, rewinder: Rewinder, half: str) -> None:
         rewinder("to-offset", 30, replace=TARGET)
 
-        with pytest.raises(RewindConflictError, match="removed the rows that are to be loaded again"):
+        with pytest.raises(RewindConflictError, match="removed the rows of the offsets to load again"):
             rewinder.preview("undo")
 
         rewinder.loader(half)

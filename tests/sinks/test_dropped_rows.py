@@ -86,7 +86,7 @@ def test_dropped_rows_are_counted(
 
     assert rows(engine, "SELECT count(*) FROM target") == [(2700,)]
     (warning,) = warnings(caplog)
-    assert warning.startswith("The database reports 2,700 rows in table 'target' of the 3,000 that were sent to it")
+    assert warning.startswith("The database reports 2,700 rows in table 'target', but 3,000 were sent")
 
 
 def test_rewritten_rows_are_rows(

@@ -169,7 +169,7 @@ def test_rows_that_may_be_of_a_refused_record_stop_the_load(inline_loader: Loade
     checked(inline_loader)
     branch = Branch(SqlTable("anonymous"), ArrowTransform(f"{__name__}.without_origin"))
 
-    with pytest.raises(TargetError, match="rows that do not say which record they are of may be of it"):
+    with pytest.raises(TargetError, match="rows without an origin may be its rows"):
         inline_loader(name, sink=[branch, LARGE], on_bad_record=DeadLetters())
     assert rows(inline_loader.engine, "SELECT count(*) FROM anonymous") == [(0,)]
 
@@ -252,7 +252,10 @@ def test_a_crash_and_a_retry_write_once(kafka: Kafka, inline_loader: Loader, nam
             "committed in one transaction; got conn_id='one', 'two'",
         ),
         (lambda: [ORDERS, ExternalArchive("far", path="far.db")], "'elsewhere://far' cannot be one of several sinks"),
-        (lambda: [ORDERS, Branch(SqlTable("large"), "package.function")], "a DataFrame transform reads them by itself"),  # type: ignore[arg-type]
+        (
+            lambda: [ORDERS, Branch(SqlTable("large"), "package.function")],  # type: ignore[arg-type]
+            "a DataFrame transform reads them separately",
+        ),
     ],
 )
 def test_sinks_that_cannot_be_written_together_are_named(made: Function[[], Any], message: str) -> None:
@@ -265,9 +268,9 @@ def test_sinks_that_cannot_be_written_together_are_named(made: Function[[], Any]
 def test_a_transform_belongs_to_a_branch(inline_loader: Loader, name: str) -> None:
     sinks = [SqlTable("orders", conn_id="warehouse"), SqlTable("large", conn_id="warehouse")]
     for transform in ("package.function", Sql("SELECT id FROM records")):
-        with pytest.raises(ConfigurationError, match="each branch has a transform of its own"):
+        with pytest.raises(ConfigurationError, match="each branch has its own transform"):
             inline_loader(name, sink=BOTH, transform=transform)
-    with pytest.raises(ConfigurationError, match="each branch has a transform of its own"):
+    with pytest.raises(ConfigurationError, match="each branch has its own transform"):
         KafkaBatchOperator(
             task_id="load",
             group_id="loader",

@@ -121,7 +121,7 @@ def test_a_commit_behind_the_connection_is_noticed(callable_loader: Loader, four
         functions.insert(conn, batches, batch)
         conn.connection.commit()
 
-    with pytest.raises(FunctionError, match="ended the transaction that it was given, behind the connection's back"):
+    with pytest.raises(FunctionError, match="ended the transaction without the connection that it was given"):
         callable_loader(four, sink=function(write))
 
     assert positions(callable_loader.engine) == {}
@@ -178,7 +178,7 @@ def test_a_statement_that_failed_cannot_be_ignored(callable_loader: Loader, four
     if callable_loader.engine.dialect.name == "sqlite":  # whose transactions go on
         assert callable_loader(four, sink=function(write)).rows == 4
         return
-    with pytest.raises(FunctionError, match="went on after the database had refused a statement"):
+    with pytest.raises(FunctionError, match="continued after the database had refused a statement"):
         callable_loader(four, sink=function(write))
     assert positions(callable_loader.engine) == {}
 
@@ -259,7 +259,7 @@ def test_rows_that_were_not_read_are_no_rows_that_were_written(
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (lambda: FunctionSink("insert"), r"FunctionSink\('insert'\) is no import path"),
+        (lambda: FunctionSink("insert"), r"FunctionSink\('insert'\) is not an import path"),
         (lambda: FunctionSink("tests.nowhere.insert"), "module 'tests.nowhere' cannot be imported"),
         (lambda: sink("nothing"), "has no function 'nothing'"),
         (lambda: sink("create"), r"is called with \(conn, batches, batch\), and takes \(engine"),

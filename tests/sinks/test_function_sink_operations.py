@@ -86,7 +86,10 @@ def test_a_replay_replaces_in_one_transaction(loader: Loader) -> None:
 
 
 def test_without_a_function_that_removes_nothing_is_replaced(loader: Loader) -> None:
-    with pytest.raises(ConfigurationError, match=r"is known to it alone\. Nothing was changed; give FunctionSink"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"knows what it wrote for the offsets to replace\. Nothing was changed; give FunctionSink",
+    ):
         Rewinder(loader)("to-offset", 2, replace=replace(PROVED, remove=None))
 
     assert positions(loader.engine) == {(loaded_topic(loader), 0): 6}
@@ -95,7 +98,7 @@ def test_without_a_function_that_removes_nothing_is_replaced(loader: Loader) -> 
 
 @pytest.mark.parametrize(
     ("returned", "message"),
-    [(7, "returned 7: it has to return the number"), ({(9, "x", 0): 1}, "returned a dict"), (None, "returned a None")],
+    [(7, "returned 7: it must return the number"), ({(9, "x", 0): 1}, "returned a dict"), (None, "returned a None")],
 )
 def test_removed_rows_are_counted(loader: Loader, monkeypatch: pytest.MonkeyPatch, returned: Any, message: str) -> None:
     monkeypatch.setattr(functions, "remove", lambda conn, ranges, span: returned)
@@ -107,7 +110,7 @@ def test_removed_rows_are_counted(loader: Loader, monkeypatch: pytest.MonkeyPatc
 
 
 def test_verify_says_that_it_cannot_know_the_rows(loader: Loader) -> None:
-    with pytest.raises(ConfigurationError, match=r"What function .* writes is known to it alone"):
+    with pytest.raises(ConfigurationError, match=r"Only function .* knows what it writes"):
         proved(loader, sink("insert"), kafka_config=loader.config)
 
     assert proved(loader, sink("insert")) == (6, False)

@@ -71,7 +71,7 @@ def test_a_record_that_is_not_there_cannot_be_refused(callable_loader: Loader, f
         raise RecordError("it is wrong", four, 0, 1)
 
     # The second time, it has no row any more.
-    with pytest.raises(FunctionError, match=r"refuses topic .* offset 1, and was given no row of that record"):
+    with pytest.raises(FunctionError, match=r"refuses topic .* offset 1, which is the record of no given row"):
         callable_loader(four, sink=function(write), on_bad_record=DeadLetters())
     assert dead_letters(callable_loader) == {}
 

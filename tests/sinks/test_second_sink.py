@@ -143,7 +143,7 @@ def test_a_replay_replaces_rows_in_one_transaction(inline_loader: Loader, loaded
             **options,
         ).rows
 
-    with pytest.raises(DoubleLoadError, match="would put records there a second time"):
+    with pytest.raises(DoubleLoadError, match="would duplicate records"):
         replay_range()
 
     assert replay_range(replace=True) == 3

@@ -137,7 +137,7 @@ class TestNumbers:
         assert stored == [Decimal(text) for text in kept]
 
         produce(kafka, name, [record(d=kept[0]), record(d=rounded)])
-        with pytest.raises(RecordError, match=f"offset {len(kept) + 1} .*column 'd'.* of type TEXT"):
+        with pytest.raises(RecordError, match=f"offset {len(kept) + 1} .*column 'd'.* has type TEXT"):
             inline_loader(name, value_format=declared)
 
         assert positions(inline_loader.engine) == {(name, 0): len(kept)}

@@ -87,7 +87,7 @@ class TestLargeRecords:
         return [large, good(15, 20)]
 
     def test_too_large_record_fails_the_slice(self, tmp_path: Path) -> None:
-        told = r"offset 11 cannot be loaded: it has 41 bytes, and Reading.max_record_bytes allows 31"
+        told = r"offset 11 cannot be loaded: it has 41 bytes, but Reading.max_record_bytes allows 31"
         with pytest.raises(RecordError, match=told):
             rows_of(job(tmp_path, record_format=Raw(), columns=row_columns(Raw()), max_record_bytes=31), self.script())
 
@@ -108,7 +108,7 @@ class TestLargeRecords:
         assert [(row["offset"], row["key"], row["value"], row["headers"]) for row in letters] == [
             (offset, None, None, None) for offset in (11, 13, 14)
         ]
-        assert letters[2]["error"] == "it has 32 bytes, and Reading.max_record_bytes allows 31"
+        assert letters[2]["error"] == "it has 32 bytes, but Reading.max_record_bytes allows 31"
 
     @pytest.mark.parametrize("part", ["name", "headers"])
     def test_keys_and_headers_count(self, tmp_path: Path, part: str) -> None:
@@ -259,4 +259,4 @@ def test_rows_that_no_file_can_have_are_staged_unless_spark_may_have_spread_thei
     with pytest.raises(RecordError, match="does not fit into int32") as raised:
         list(write_rows(one, [rows]))
     assert raised.value.offset == 1
-    assert ("other rows that the transform of DataFrames made of it" in str(raised.value)) == (said == "are_spread")
+    assert ("a DataFrame transform may have made other rows of it" in str(raised.value)) == (said == "are_spread")

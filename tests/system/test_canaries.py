@@ -200,7 +200,7 @@ def load_well_and_badly(loads: Loads, topic: Topics, failing: Collection[str]) -
     assert rows(loads.database, "SELECT offset_value FROM dead_letters ORDER BY 1") == [(1,), (2,), (3,)]
 
     for name, value, reason in [
-        ("undecodable", undecodable, "the text is no ISO 8601 date"),
+        ("undecodable", undecodable, "the text is not an ISO 8601 date"),
         ("unparsed", unparsed, "its value is not of type DECIMAL(9,2)"),
         ("refused", refused, 'invalid input syntax for type inet: "…" (SQLSTATE 22P02'),
     ]:

@@ -266,7 +266,7 @@ def test_the_function_and_the_named_modules_travel_as_code() -> None:
 
 
 def test_code_of_another_python_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"code of Python 2\.7, and Spark runs Python"):
+    with pytest.raises(ConfigurationError, match=r"code of Python 2\.7, but Spark runs Python"):
         ArrowTransform("a.b", code="2.7:AA==").function(COLUMNS)
 
 

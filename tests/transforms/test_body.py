@@ -118,8 +118,8 @@ class TestTheDecorator:
         [
             (clean, {"transform": "a.b"}, "has no parameter transform"),
             (clean, {"modules": "shop"}, "modules must be a list of the names of modules; got modules='shop'"),
-            (lambda: None, {}, "the first parameter of .* is the DataFrame"),
-            (lambda *, records: None, {}, "the first parameter of .* is the DataFrame"),
+            (lambda: None, {}, "the first parameter of .* must be the DataFrame"),
+            (lambda *, records: None, {}, "the first parameter of .* must be the DataFrame"),
             (lambda records, *days: records, {}, r"are given by name, so each needs one; got \*days"),
             (lambda records, **days: records, {}, r"are given by name, so each needs one; got \*\*days"),
             (lambda records, day, /: records, {}, "are given by name, so each needs one; got day"),

@@ -71,5 +71,5 @@ def test_a_traceback_has_its_lines() -> None:
 
 def test_function_without_source_is_refused() -> None:
     for module in (import_module("_ctypes"), ModuleType("made")):
-        with pytest.raises(TransformError, match=f"'{module.__name__}' is no file of Python source"):
+        with pytest.raises(TransformError, match=f"'{module.__name__}' is not a Python source file"):
             read_sources([module])

@@ -82,7 +82,7 @@ def test_permanent_error_ends_the_wait(connected: Loader, topic: TopicFactory) -
 
         assert told[0].startswith("UnknownTopicError: ")
         assert "no_such_connection" in told[1]
-        assert "Nothing is stored of group 'loader' yet: name its topics" in told[2]
+        assert "There are no stored positions of group 'loader' yet: name its topics" in told[2]
         assert "got 't:x'" in told[3]
 
     run(test)

@@ -144,7 +144,7 @@ def test_a_target_with_fewer_columns_proves_less_and_says_so(
     found = verified(inline_loader)
     assert (found.rows, found.output_checked) == (10, checked)
     with pytest.raises(
-        ConfigurationError, match=r"has no column .*_kafka_topic, _kafka_partition.*cannot be looked for"
+        ConfigurationError, match=r"has no column .*_kafka_topic, _kafka_partition.*cannot be looked up"
     ):
         reread(inline_loader)
     do(inline_loader.engine, "DELETE FROM target WHERE id = 3")

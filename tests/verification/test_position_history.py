@@ -58,7 +58,7 @@ def test_a_gap_of_another_batch_bridges_nothing() -> None:
 def test_a_history_cannot_begin_where_a_position_was_stored() -> None:
     violation = only(proved([SECOND], AT_15))
 
-    assert "the history begins with batch 2 at offset 10, which was a stored position by then" in violation.words
+    assert "the history begins with batch 2 at offset 10, which was a stored position before" in violation.words
 
 
 @pytest.mark.parametrize(("offset", "effect"), [(12, "would be loaded again"), (20, "in between were never loaded")])

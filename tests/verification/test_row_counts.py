@@ -60,9 +60,7 @@ def test_rows_without_an_offset_are_told_where_others_have_one() -> None:
 
     violation = only(proved([FIRST, batch], AT_15))
 
-    assert (
-        violation.words == "table 'target' holds rows of batch 2 that do not say their topic, partition or offset (2)"
-    )
+    assert violation.words == "table 'target' holds rows of batch 2 without topic, partition or offset (2)"
 
 
 def test_rows_older_than_the_columns_are_only_counted() -> None:

@@ -30,7 +30,7 @@ def test_a_table_that_the_group_does_not_load_into_proves_nothing(
         conn.execute(sa.text("CREATE TABLE other (id BIGINT NOT NULL)"))
     inline_loader(name, sink=sink, start=start)
 
-    with pytest.raises(ConfigurationError, match=r"'loader' loads into table 'target', as batch 1 .* named is 'other'"):
+    with pytest.raises(ConfigurationError, match=r"'loader' loads into table 'target', as batch 1 .* not into 'other'"):
         verify("loader", sink=SqlTable("other", upsert_key=key), engine=inline_loader.engine)
     # Another spelling is no other table.
     verify("loader", sink=SqlTable("target", "main", upsert_key=key), engine=inline_loader.engine)
@@ -38,7 +38,7 @@ def test_a_table_that_the_group_does_not_load_into_proves_nothing(
 
 @ON_ONE
 def test_a_group_that_nobody_knows_is_told_with_those_that_are_known(inline_loader: Loader, two_batches: str) -> None:
-    with pytest.raises(ConfigurationError, match="know no group 'laoder'; they know 'loader'"):
+    with pytest.raises(ConfigurationError, match="have no group 'laoder'; they have 'loader'"):
         verify("laoder", sink=SqlTable("target"), engine=inline_loader.engine)
 
 
@@ -48,7 +48,7 @@ def test_state_tables_are_needed_and_not_made(engine: Engine) -> None:
     assert sa.inspect(engine).get_table_names() == []
 
     initialize(Ledger(engine))
-    with pytest.raises(ConfigurationError, match="know no group 'loader'; they know none"):
+    with pytest.raises(ConfigurationError, match="have no group 'loader'; they have none"):
         verify("loader", sink=SqlTable("target"), engine=engine)
     do(engine, "UPDATE offsets_schema_version SET version = 99")
     with pytest.raises(LedgerError, match="schema version 99"):

@@ -55,7 +55,7 @@ def delta_schema(columns: pa.Schema) -> deltalake.Schema:
 
 
 def unusable(table: deltalake.DeltaTable) -> list[str]:
-    """Return why this package cannot write to a table; nothing where it can."""
+    """Return the reasons why this package cannot write to a table, if any."""
     protocol, configuration = table.protocol(), table.metadata().configuration
     features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
     reasons = [f"it has the feature {feature!r}, which is not known here" for feature in sorted(features - _KNOWN)]
@@ -73,8 +73,7 @@ def unusable(table: deltalake.DeltaTable) -> list[str]:
 
 
 def measured(configuration: Mapping[str, str], columns: pa.Schema) -> list[str]:
-    """Return the columns of which statistics are kept: as many as the table says, and those that say where a row is
-    from.
+    """Return the columns with statistics: as many as the table's properties say, and the origin columns.
 
     :param configuration: the properties of the table
     """
@@ -88,9 +87,7 @@ def measured(configuration: Mapping[str, str], columns: pa.Schema) -> list[str]:
 
 
 def skipping_columns(columns: pa.Schema) -> str | None:
-    """Return the columns whose statistics readers use, where they would leave out those that say where a row is
-    from.
-    """
+    """Return the columns whose statistics readers use, if these would otherwise lack the origin columns."""
     if sum(map(_leaves, columns)) <= _MEASURED:
         return None
     origin = [column for column in columns if column.name in _ORIGIN]

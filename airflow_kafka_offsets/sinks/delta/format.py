@@ -1,7 +1,8 @@
 """A table of Delta Lake at a URI: a version of it, and one commit to it.
 
-delta-rs would rebase a commit onto those of others, and lose a removal there: a file that OPTIMIZE replaced meanwhile
-is "removed" without effect, and its rows stay. A commit here is for the next version of the table, or fails.
+delta-rs would rebase a commit onto those of other writers, and lose a removal: if OPTIMIZE has replaced a file
+meanwhile, its removal has no effect, and its rows stay. Here, a commit must be the next version of the table, or it
+fails.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ class DeltaSnapshot(Snapshot):
             raise ValueError("partition_values")
         if layout != cast("DeltaShape", shape).digest:
             raise StagedFileError(
-                f"Table {self.name!r} has other columns or partitions than when the files of the batch were written"
+                f"Table {self.name!r} was altered: it has other columns or partitions than the files of the batch"
             )
         return AddAction(**add), LakeFile(file.name, (file.name, file.bytes, add["partition_values"]))
 
@@ -211,7 +212,7 @@ class DeltaSnapshot(Snapshot):
         return True
 
     def _add_columns(self, columns: Sequence[pa.Field]) -> None:
-        """Add columns, in a commit of their own: if nothing follows it, they are there and null."""
+        """Add columns, in a separate commit: if no other follows, they exist and are null."""
         nullable = pa.schema([column.with_nullable(True) for column in columns])
         fields: list[Field] = list(delta_schema(nullable).fields)
         self.table.alter.add_columns(fields, commit_properties=CommitProperties(max_commit_retries=0))

@@ -1,4 +1,4 @@
-"""What a commit to a Delta table says of the batch that it published, and whether a RESTORE took rows away.
+"""The published batches in the commits of a Delta table, and whether a RESTORE removed rows.
 
 The positions and the application transactions of a table do not go back with a RESTORE.
 """
@@ -38,7 +38,7 @@ class Published(NamedTuple):
 
 
 def commit_metadata(change: Change) -> dict[str, str]:
-    """Return what a commit says of itself."""
+    """Return the metadata of a commit."""
     output = change.output
     ranges = [[read.topic, read.partition, read.start, read.end] for read in output.ranges]
     names = {"series": output.series, "batch": change.number, "group": output.group_id}
@@ -98,14 +98,14 @@ def refuse_restored(name: str, table: deltalake.DeltaTable, group_id: str, last_
     raise TargetError(
         f"Table {name!r} was restored to a version before {published.version} by its version "
         f"{restores[0]['version']}, and batch {published.batch_id} of group {group_id!r} was committed to it as "
-        f"version {published.version}: its rows are gone, and the positions say that they are there. Nothing was "
-        f"written. Restore the table to version {restores[-1]['version'] - 1}, or rewind the group to where its rows "
-        "end now and load again (abandon its open batch with the rewind)"
+        f"version {published.version}: its rows are gone, but the positions are after them. Nothing was written. "
+        f"Restore the table to version {restores[-1]['version'] - 1}, or rewind the group to where its rows end now, "
+        "abandon its open batch with the rewind, and load again"
     )
 
 
 def _restored_version(restore: dict[str, Any], published: Published) -> int:
-    """Return the version to which a table was restored. Of a time, one that is before or after a publication alike."""
+    """Return the version to which a table was restored. For a timestamp, it is on the same side of each publication."""
     parameters = restore.get("operationParameters") or {}
     version = _parameter(parameters.get("version"))
     if isinstance(version, int):

@@ -20,21 +20,20 @@ class DeltaTable(DirectorySink, LakeSink):
     """Append rows to a table of Delta Lake. Columns are matched by name; a missing table is created from the rows'
     columns.
 
-    Spark's tasks write the data files. One commit of Delta adds them, with the number of the batch as an application
-    transaction: the batch is in the table once, whatever dies or is repeated. Then the positions move, in their
-    database.
+    Spark's tasks write the data files. One Delta commit adds them, with the batch id as an application transaction: the
+    batch is in the table exactly once, also after a crash or a retry. Then the positions move, in their database.
 
-    * Others may append, delete, OPTIMIZE and VACUUM at any time, but VACUUM with a retention that is shorter than a
+    * Other writers may append, delete, OPTIMIZE and VACUUM at any time; the retention of VACUUM must be longer than a
       load takes.
-    * After a RESTORE to a version before the group's last load, the next load is refused: rows are gone that the
-      positions say are there.
-    * Tables with deletion vectors, column mapping or another feature that is not known here are refused.
-    * In a partition column, Delta has no empty text: it is null.
+    * After a RESTORE to a version before the group's last load, the next load is refused: rows before the positions are
+      gone.
+    * Tables with deletion vectors, column mapping or another unsupported feature are refused.
+    * In a partition column, Delta stores an empty text as null.
 
     As for `DirectorySink`: `uri`, `conn_id`, `storage_conn_id`, `partition_by`, `columns`, `sort_by`, `file_bytes`,
     `storage`.
 
-    :param properties: of a table that is created, such as `{"delta.logRetentionDuration": "interval 60 days"}`
+    :param properties: the properties of a created table, such as `{"delta.logRetentionDuration": "interval 60 days"}`
         (templated)
     """
 

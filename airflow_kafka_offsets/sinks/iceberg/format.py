@@ -45,10 +45,10 @@ _STORAGE = ("s3.", "gcs.", "adls.", "hdfs.", "hf.", "client.", "py-io-impl")
 
 
 class PositionsCatalog(SqlCatalog):
-    """A SQL catalog over the connection of a transaction: what it commits, the transaction commits.
+    """A SQL catalog over the connection of a transaction, with which its changes are committed.
 
-    SQLAlchemy's sessions, which the superclass opens, take part in a transaction that their connection is in, and leave
-    its COMMIT to its owner.
+    The superclass opens sessions of SQLAlchemy, which join the transaction of their connection, and leave its COMMIT to
+    the owner.
     """
 
     def __init__(self, name: str, conn: Connection, **properties: str) -> None:
@@ -60,8 +60,8 @@ class PositionsCatalog(SqlCatalog):
         self._schema_version = "v1" if IcebergTables.iceberg_type.key in columns else "v0"
 
     def lock(self, identifier: str) -> None:
-        """Wait for other writers of a table, and let them wait until the end of the transaction: then they see what it
-        committed.
+        """Wait for other writers of a table, and block them until the end of the transaction: then they see its
+        changes.
         """
         *namespace, name = self.identifier_to_tuple(identifier)
         row = IcebergTables.__table__.c
@@ -78,7 +78,7 @@ class PositionsCatalog(SqlCatalog):
 
 @lru_cache(maxsize=16)
 def open_catalog(name: str, *pairs: tuple[str, str]) -> Catalog:
-    """Return a catalog by its properties; the same one for the same of them.
+    """Return the catalog for some properties; equal properties return the same one.
 
     :param pairs: names and values of properties
     :raises ConfigurationError: pyiceberg knows no such catalog
@@ -114,7 +114,7 @@ def catalog_properties(conn_id: str, connections: Connections) -> dict[str, Any]
     :raises ConfigurationError: the connection is not known
     """
     if conn_id not in connections:
-        raise ConfigurationError(f"Connection {conn_id!r} is not known here: pass what it holds in connections=")
+        raise ConfigurationError(f"Connection {conn_id!r} is unknown: pass its contents in connections=")
     connection = connections[conn_id]
     properties = dict(connection.get("extra") or {})
     host, login = connection.get("host"), connection.get("login")
@@ -191,7 +191,7 @@ class ConnectedIcebergTable(LakeTable):
         if len(files) == 2 and files[0] == files[1]:
             raise ConfigurationError(
                 f"The catalog of {self.sink.name} is in the SQLite file of the positions, which takes one writer at a "
-                "time: leave catalog= out, for one commit of both"
+                "time: leave out catalog=, so that both are committed together"
             )
 
     def snapshot(self, conn: Connection | None = None, *, lock: bool = False) -> IcebergSnapshot | None:
@@ -243,8 +243,8 @@ class ConnectedIcebergTable(LakeTable):
         sink = self.sink
         if sink.warehouse is None:
             raise ConfigurationError(
-                f"{sink.name} does not exist, and is created where warehouse= says: a directory that all machines "
-                "share, or a URI such as s3://bucket/warehouse"
+                f"{sink.name} does not exist: to create it, set warehouse= to a directory that all machines share, or "
+                "to a URI such as s3://bucket/warehouse"
             )
 
         def work(conn: Connection) -> None:

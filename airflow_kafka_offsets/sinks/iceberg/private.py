@@ -1,4 +1,4 @@
-"""All that this package uses of pyiceberg and is not public there, with the reason for each.
+"""All private names of pyiceberg that this package uses, with the reasons.
 
 `tests/sinks/iceberg/test_private.py` fails where pyiceberg changes one of them.
 """
@@ -30,8 +30,8 @@ from airflow_kafka_offsets.sinks.lake.newest import positions
 def commit_once(table: Table, transaction: Transaction, requirements: Sequence[TableRequirement]) -> None:
     """Commit a transaction that goes on from a table, with requirements of the caller besides its own.
 
-    The public `Transaction.commit_transaction` takes no further requirements. It also repeats a commit that others
-    overtook: past what was looked at before, so that a batch could be appended twice.
+    The public `Transaction.commit_transaction` takes no further requirements. It also retries a commit after a
+    conflict, without the checks before it, so that a batch could be appended twice.
     """
     own = transaction._requirements
     others = [each for each in requirements if type(each) not in set(map(type, own))]

@@ -1,7 +1,6 @@
-"""What a commit leaves in an Iceberg table besides the rows: which batch was published last, and by which snapshot.
+"""The last published batch and its snapshot, which a commit stores in an Iceberg table.
 
-It is a property of the table, one for each series of publications: properties outlive the expiry of snapshots, and a
-rollback.
+Each series of publications has a table property: properties survive the expiry of snapshots, and rollbacks.
 """
 
 from __future__ import annotations
@@ -67,13 +66,13 @@ def _read(table: Table, name: str, text: str) -> Publication:
         return Publication(plain["group"], plain["batch"], result, plain["snapshot"], plain["sequence"])
     except (ValueError, KeyError, TypeError, zlib.error) as error:
         raise TargetError(
-            f"Property {name!r} of Iceberg table {'.'.join(table.name())!r} cannot be read: {type(error).__name__}. It "
-            "says which batch was loaded last, and is not to be changed"
+            f"Property {name!r} of Iceberg table {'.'.join(table.name())!r} cannot be read: {type(error).__name__}. "
+            "It names the last loaded batch, and must not be changed"
         ) from error
 
 
 def summary(output: Output) -> dict[str, str]:
-    """Return what the summary of a snapshot says of a batch."""
+    """Return the summary of a snapshot for a batch."""
     return {
         f"{PREFIX}group": output.group_id,
         f"{PREFIX}batch": str(output.batch_id),
@@ -82,9 +81,9 @@ def summary(output: Output) -> dict[str, str]:
 
 
 def refuse_rollback(table: Table, group_id: str) -> None:
-    """Raise if the table was set back behind the last snapshot of a group.
+    """Raise if the table was rolled back to before the last snapshot of a group.
 
-    Where the snapshots are expired that would tell, nothing is raised.
+    If the relevant snapshots are expired, nothing is raised.
 
     :raises TargetError: the last snapshot of the group is not in the history of the current one
     """
@@ -93,11 +92,11 @@ def refuse_rollback(table: Table, group_id: str) -> None:
         return
     (name, last), current = found, table.current_snapshot()
     raise TargetError(
-        f"Iceberg table {'.'.join(table.name())!r} was set back, or replaced: snapshot {last.snapshot}, by which group "
-        f"{group_id!r} published batch {last.batch}, is not in the history of the current snapshot "
-        f"{current.snapshot_id if current else None}. The positions of the group are after rows that are gone. Nothing "
-        "was written. Either set the table forward again (for example CALL system.set_current_snapshot), or, if the "
-        f"rows are to stay away, remove property {name!r} of the table, and rewind the group without replacing to "
+        f"Iceberg table {'.'.join(table.name())!r} was rolled back, or replaced: snapshot {last.snapshot}, by which "
+        f"group {group_id!r} published batch {last.batch}, is not in the history of the current snapshot "
+        f"{current.snapshot_id if current else None}. The positions of the group are after rows that are gone. "
+        "Nothing was written. Either restore the snapshot (for example CALL system.set_current_snapshot), or, to "
+        f"continue without the rows, remove property {name!r} of the table, and rewind the group without replacing to "
         "where its rows end."
     )
 

@@ -1,6 +1,4 @@
-"""What an Iceberg table is like: its columns, partitions and order, when it is created, when it gets further columns,
-and as its files have to be written.
-"""
+"""The columns, partitions and sort order of an Iceberg table: to create it, to add columns, and to write its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An Iceberg table in one version: which files may hold rows that are looked for, and one commit to it."""
+"""An Iceberg table in one version: the files that may hold certain rows, and one commit to it."""
 
 from __future__ import annotations
 
@@ -196,11 +196,10 @@ class IcebergSnapshot(Snapshot):
         assert isinstance(shape, TableShape)
         if table_of(file.data) != shape.uuid:
             raise TargetError(
-                f"{self.name} was dropped and created again after the files of the batch were written: it is another "
-                "table, without the rows of earlier batches. Nothing was written, and no position moved. If the "
-                "earlier table was dropped by mistake, restore it (register_table of its last metadata file, under "
-                "this name), and run the task again. If the new one is meant: abandon the batch, and rewind the group "
-                "to where the new table is to begin."
+                f"{self.name} was recreated after the files of the batch were written: the new table lacks the rows "
+                "of earlier batches. Nothing was written, and no position moved. If the earlier table was dropped by "
+                "mistake, restore it (register_table of its last metadata file, under this name), and run the task "
+                "again. Otherwise, abandon the batch, and rewind the group to the first offset for the new table."
             )
         plain, entry = json.loads(file.data), shape.from_json(file.data)
         if entry is None:
@@ -289,8 +288,8 @@ def condition(any_of: Sequence[Bounds]) -> BooleanExpression:
 def _has_deletes_by_value(table: Table) -> bool:
     """Return whether rows are deleted by value, which some engines write into files of their own.
 
-    pyiceberg finds this out itself, but for deletes whose values are ruled out by the condition of a scan. Their rows
-    would be back in a file that is written again for other rows.
+    pyiceberg finds this out itself, except for deletes whose values do not match the condition of a scan. Their rows
+    would come back in a file that is rewritten for other rows.
     """
     snapshot = table.current_snapshot()
     manifests = snapshot.manifests(table.io) if snapshot is not None else []

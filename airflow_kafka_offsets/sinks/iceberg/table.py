@@ -1,4 +1,4 @@
-"""An Iceberg table, as DAG files name it: its catalog decides with how many commits it is loaded."""
+"""The sink for Iceberg tables. The catalog decides whether a load makes one commit or two."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ class IcebergTable(LakeSink):
     `iceberg_namespace_properties` of a SQL catalog, as Iceberg's JDBC catalog and pyiceberg know it: rows and positions
     move in one transaction. Other writers of the table wait for it, and go on from its snapshot.
 
-    With `catalog`, or `catalog_conn_id`, the table is in any catalog that pyiceberg knows: REST, Glue, Hive, another
-    SQL catalog. There are two commits then, and rows are still loaded exactly once: a property of the table says
-    which batch of a group was published last.
+    With `catalog` or `catalog_conn_id`, the table is in any catalog that pyiceberg supports: REST, Glue, Hive, another
+    SQL catalog. Then there are two commits. Rows are still loaded exactly once: a property of the table names the last
+    published batch of each group.
 
-    A missing table is created, with the columns of the rows and `_batch_id`; all may be null. Columns are matched by
-    name, and the table's may be wider, or narrower: values that do not fit follow `on_bad_record`.
+    A missing table is created, with the columns of the rows and `_batch_id`, all nullable. Columns are matched by name;
+    those of the table may be wider or narrower, and `on_bad_record` decides about values that do not fit.
 
-    With `upsert_key` a row replaces the one with the same key, and the newest wins, as with `SqlTable`. Files that hold
-    a replaced row are written again by the commit. Columns that the rows do not hold become null.
+    With `upsert_key`, a row replaces the one with the same key, and the newest wins, as with `SqlTable`. The commit
+    rewrites files that hold replaced rows. Columns that the rows do not have become null.
 
-    All parameters are templated; that there is a catalog is known when the DAG is parsed.
+    All parameters are templated, but whether there is a catalog must be known when the DAG is parsed.
 
     :param identifier: namespace and name, such as `shop.orders`
-    :param catalog: the properties of a catalog, as `pyiceberg.catalog.load_catalog` takes them; None is the database of
-        the positions, as is "positions"
+    :param catalog: the properties of a catalog, as `pyiceberg.catalog.load_catalog` takes them; None or "positions" is
+        the database of the positions
     :param conn_id: the Airflow connection of the database of the positions
     :param catalog_conn_id: the Airflow connection of the catalog: its extra has pyiceberg's properties, `uri` and
         `credential` may be its host, login and password
@@ -51,12 +51,12 @@ class IcebergTable(LakeSink):
     :param warehouse: the directory, or URI, below which a created table has its files
     :param storage_conn_id: the Airflow connection of the object store, of type `aws`, `wasb`, `adls` or `generic`;
         pyiceberg's own properties, such as `s3.endpoint`, may be in the extra of a generic one
-    :param partition_by: of a created table: columns, or `year(c)`, `month(c)`, `day(c)`, `hour(c)`, `bucket(16, c)`,
-        `truncate(4, c)`
-    :param sort_by: of a created table: by which columns the rows of a file are sorted, such as `created` or `id DESC`
-    :param properties: of a created table
-    :param columns: of a created table in Spark DDL, where a transform of DataFrames decides the columns
-    :param upsert_key: the columns that a row is known by, for example `("id",)`; without them all rows are appended
+    :param partition_by: the partitions of a created table: columns, or `year(c)`, `month(c)`, `day(c)`, `hour(c)`,
+        `bucket(16, c)`, `truncate(4, c)`
+    :param sort_by: the sort order of a created table: columns, such as `created` or `id DESC`
+    :param properties: the properties of a created table
+    :param columns: the columns of a created table in Spark DDL, if a DataFrame transform decides them
+    :param upsert_key: the columns that identify a row, for example `("id",)`; without them, all rows are appended
     """
 
     template_fields: ClassVar[tuple[str, ...]] = (

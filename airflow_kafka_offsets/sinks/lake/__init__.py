@@ -1,1 +1,1 @@
-"""What the sinks of tables made of files share: columns, rows read back, and rows that are taken back."""
+"""Shared code of the sinks for tables of files: columns, reading rows, and removing rows."""

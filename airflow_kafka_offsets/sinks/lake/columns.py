@@ -51,11 +51,10 @@ def _fault(field: pa.Field, table: pa.Schema, *, is_missing: bool) -> str | None
 
 
 def match_new(name: str, table: pa.Schema, columns: pa.Schema) -> None:
-    """Check that the columns which a table lacks have names of their own, also for engines to which upper and lower
-    case are the same.
+    """Check that the columns which a table lacks have unique names, also in engines that ignore case.
 
-    :param table: its columns; none where it is created
-    :raises TargetError: they have not
+    :param table: its columns; none if it is created
+    :raises TargetError: names are not unique
     """
     known = {column.lower(): column for column in table.names}
     for field in lacking(table, columns):
@@ -67,15 +66,14 @@ def match_new(name: str, table: pa.Schema, columns: pa.Schema) -> None:
 
 
 def lacking(table: pa.Schema, columns: pa.Schema) -> list[pa.Field]:
-    """Return the columns of rows that a table lacks. Columns that this package adds to rows are left out instead."""
+    """Return the columns of rows that a table lacks, except those that this package adds to rows."""
     return [field for field in columns if field.name not in table.names and not is_added(field.name)]
 
 
 def required_columns(name: str, table: pa.Schema, required: Sequence[str], key: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns that may not be null: where rows are replaced by a key, also its own, and those that name the
-    record.
+    """Return the columns that may not be null; with an upsert key, also its columns and the origin columns.
 
-    :raises TargetError: the table lacks one of these, or values of the key cannot be compared exactly
+    :raises TargetError: the table lacks such a column, or values of the key cannot be compared exactly
     """
     needed = [*key, *(RECORD if key else ())]
     if missing := [column for column in needed if column not in table.names]:
@@ -85,8 +83,8 @@ def required_columns(name: str, table: pa.Schema, required: Sequence[str], key: 
         )
     if unusable := [column for column in key if not _is_exact(table.field(column).type)]:
         raise TargetError(
-            f"upsert_key names {first_few(unusable)}, whose values cannot be compared exactly: it takes columns of "
-            "whole numbers, decimals, texts, bytes, booleans, dates and times"
+            f"upsert_key names {first_few(unusable)}, whose values cannot be compared exactly: use columns of whole "
+            "numbers, decimals, texts, bytes, booleans, dates and times"
         )
     return tuple(dict.fromkeys(column for column in (*required, *needed) if column != BATCH_ID))
 
@@ -96,16 +94,16 @@ def _is_exact(kind: pa.DataType) -> bool:
 
 
 def check_parameters(sink: DirectorySink) -> pa.Schema | None:
-    """Check the parameters of a sink that need no table.
+    """Check the parameters of a sink, without its table.
 
     :return: the declared columns
-    :raises ConfigurationError: one is wrong
+    :raises ConfigurationError: a parameter is wrong
     """
     if not sink.uri or (is_local(sink.uri) and not local_path(sink.uri).startswith("/")):
         raise ConfigurationError(f"{type(sink).__name__} needs an absolute path or a URI; got uri={sink.uri!r}")
     if not is_local(sink.uri) and holds_credentials(sink.uri):
         raise ConfigurationError(
-            "uri must not hold credentials, since it is stored in the history of batches, and takes no options but "
+            "uri must not hold credentials, which the history of batches would store, and takes only the options "
             f"{', '.join(sorted(URI_OPTIONS))}"
         )
     if sink.file_bytes <= 0:
@@ -122,8 +120,8 @@ def check_parameters(sink: DirectorySink) -> pa.Schema | None:
 def created_columns(sink: DirectorySink, columns: pa.Schema) -> pa.Schema:
     """Return the columns of a table that is created.
 
-    :param columns: of the rows, or as they were declared
-    :raises ConfigurationError: `partition_by` or `sort_by` names no column, or one that cannot be one
+    :param columns: the columns of the rows, or the declared ones
+    :raises ConfigurationError: `partition_by` or `sort_by` names a missing or unsuitable column
     """
     schema = pa.schema([*columns, pa.field(BATCH_ID, pa.int64())])
     for parameter, names in (("partition_by", sink.partition_by), ("sort_by", sink.sort_by)):
@@ -133,8 +131,8 @@ def created_columns(sink: DirectorySink, columns: pa.Schema) -> pa.Schema:
             )
     if unfit := [name for name in sink.partition_by if not can_partition(schema.field(name).type)]:
         raise ConfigurationError(
-            f"partition_by names {', '.join(unfit)}: a floating, binary or nested column cannot be one that the table "
-            "is partitioned by"
+            f"partition_by names {', '.join(unfit)}: a table cannot be partitioned by floating, binary or nested "
+            "columns"
         )
     # In a partition column an empty text is null.
     fields = [each.with_nullable(True) if each.name in sink.partition_by else each for each in schema]
@@ -142,14 +140,14 @@ def created_columns(sink: DirectorySink, columns: pa.Schema) -> pa.Schema:
 
 
 def check_partitions(name: str, columns: pa.Schema, found: Sequence[str], wanted: Sequence[str]) -> None:
-    """Check that a table has the partition columns that were asked for, and that this package can write them.
+    """Check that a table has the partition columns of the sink, and that this package can write them.
 
     :raises TargetError: it has others
     """
     if wanted and list(wanted) != list(found):
         raise TargetError(
             f"Table {name!r} is partitioned by {', '.join(found) or 'nothing'}, and not by {', '.join(wanted)}: leave "
-            "out partition_by, which is for a table that is created, or create another table"
+            "out partition_by, which is for created tables only, or create another table"
         )
     if unfit := [column for column in found if not can_partition(columns.field(column).type)]:
         raise TargetError(f"Table {name!r} is partitioned by {', '.join(unfit)}, whose types cannot be written exactly")

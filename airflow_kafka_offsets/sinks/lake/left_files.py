@@ -1,4 +1,4 @@
-"""The files of attempts to stage a batch: proved before a commit adds them, and removed where none did."""
+"""The files of attempts to stage a batch: checked before a commit adds them, and removed if none does."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def prove_files(
 
 
 def read_entries(table: str, files: Sequence[StagedFile], read: Callable[[StagedFile], Entry]) -> list[Entry]:
-    """Return what the manifest says of files, for a commit.
+    """Return the entries of the manifest for files, for a commit.
 
     :param table: its name, for messages
-    :raises StagedFileError: what it says makes no sense
+    :raises StagedFileError: the manifest is not valid
     """
     try:
         return [read(file) for file in files]

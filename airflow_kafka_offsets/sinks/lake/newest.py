@@ -1,10 +1,10 @@
-"""The newest row of each key in the files of a batch, and which rows of the table they replace.
+"""The newest row of each key in the files of a batch, and the rows of the table that they replace.
 
-Of a partition, the highest offset is the newest. Where a key is in several partitions, those of one batch are compared
-by `_kafka_timestamp`, then by topic and partition, and the greatest wins; a later batch wins over an earlier one.
-`SqlTable` has the same rules.
+Within a partition, the highest offset is the newest. If a key is in several partitions, the rows of one batch are
+compared by `_kafka_timestamp`, then by topic and partition, and the greatest wins; a later batch wins over an earlier
+one. `SqlTable` has the same rules.
 
-What is in memory are the keys of the batch, and some numbers for each; the files are read in portions.
+The keys of the batch, and some numbers for each, are in memory; the files are read in portions.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def positions(first: int, count: int) -> pa.Array:
 
 
 def portions(table: RowSource, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield the rows of a file, many at once: looking keys up costs the less for a row, the more there are."""
+    """Yield the rows of a file in large portions, for which looking up keys costs less per row."""
     held: list[pa.RecordBatch] = []
     for rows in table.read(file, columns):
         held.append(rows)
@@ -192,7 +192,7 @@ def _distinct(rows: pa.Table) -> pa.Table:
 
 
 def _last(rows: pa.Table, by: list[str], order: list[str]) -> pa.Table:
-    """Return the last row of each group in an order, and of equal ones the one that comes last."""
+    """Return the last row of each group in an order; of equal rows, the last one."""
     keys = [(name, "ascending") for name in order]
     rows = rows.take(pc.sort_indices(rows, sort_keys=keys))
     place = positions(0, rows.num_rows)

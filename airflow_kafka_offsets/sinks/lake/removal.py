@@ -1,7 +1,7 @@
-"""The rows that a commit removes from a table of files: those of replaced offsets, of a batch, or those that newer ones
-of the same keys replace. Which they are is decided in Arrow, since no query joins them with the state tables.
+"""The rows that a commit removes from a table of files: those of replaced offsets, those of a batch, or those that
+newer rows of the same keys replace. They are selected in Arrow, because no query can join them with the state tables.
 
-Files without other rows are dropped, and the rows that stay of all others are written again.
+A file with no other rows is dropped; of any other file, the remaining rows are written again.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class ReplacedRows(NamedTuple):
         """
         if missing := [name for name in self.columns if name not in table.names]:
             raise ConfigurationError(
-                f"Table {self.target!r} has no column {', '.join(missing)}: which of its rows are of the offsets that "
-                "are to be replaced is not known. Nothing was changed; delete the rows yourself and rewind without "
-                "replacing, or load into a new table."
+                f"Table {self.target!r} has no column {', '.join(missing)}: the rows of the offsets to replace cannot "
+                "be identified. Nothing was changed; delete the rows yourself and rewind without replacing, or load "
+                "into a new table."
             )
 
     def counted(self, rows: pa.Table) -> Counter[Key]:
@@ -108,8 +108,8 @@ class ReplacedRows(NamedTuple):
         if silent:
             raise ConfigurationError(
                 f"Table {self.target!r} holds {count(silent, 'row')} of the offsets that are read, without a "
-                f"{TIMESTAMP}: whether they are of the span that is to be replaced is not known. Nothing was changed; "
-                "replay a range of offsets, or without all_records."
+                f"{TIMESTAMP}: it is unknown whether they are in the span to replace. Nothing was changed; replay a "
+                "range of offsets, or without all_records."
             )
         is_within = pc.greater_equal(timestamp, pa.scalar(span.since, timestamp.type))
         if span.until is not None:
@@ -124,10 +124,10 @@ class ReplacedRows(NamedTuple):
             if pc.any(silent).as_py():
                 batch_id = pc.min(batches.filter(silent)).as_py()
                 raise ConfigurationError(
-                    f"Table {self.target!r} holds rows of batch {batch_id} that do not say their topic, partition and "
-                    "offset: which of them are of the offsets that are to be replaced is not known. Nothing was "
-                    "changed; have the transform keep the columns _kafka_topic, _kafka_partition and _kafka_offset, "
-                    "and delete these rows yourself."
+                    f"Table {self.target!r} holds rows of batch {batch_id} without topic, partition and offset: the "
+                    "rows of the offsets to replace cannot be identified. Nothing was changed; have the transform "
+                    "keep the columns _kafka_topic, _kafka_partition and _kafka_offset, and delete these rows "
+                    "yourself."
                 )
 
 
@@ -139,7 +139,7 @@ def count_rows(rows: pa.RecordBatch | pa.Table) -> Counter[Key]:
 
 
 def as_removed(removed: Iterable[tuple[int, str, int, int]]) -> list[Removed]:
-    """Return rows that are counted by batch, topic and partition in the form in which a target reports them."""
+    """Return row counts by batch, topic and partition in the form in which a target reports them."""
     return [Removed(batch, TopicPartition(topic, partition), rows) for batch, topic, partition, rows in removed]
 
 
@@ -178,8 +178,8 @@ RowFilter = ReplacedRows | BatchRows
 
 
 def of_output(snapshot: Snapshot, output: Output) -> RowFilter:
-    """Return which rows are of a batch: those of its ranges, where the table says it. Rows of another installation may
-    have its number.
+    """Return which rows are of a batch: those in its ranges, if the table has origin columns, because rows of other
+    state tables may have the same batch id.
     """
     if not set(RECORD) <= set(snapshot.columns.names):
         return BatchRows(output.batch_id, output.ranges[0].topic_partition if output.ranges else ("", 0))
@@ -223,7 +223,7 @@ class Removal:
 
 
 class _Found(NamedTuple):
-    """What there is in a file.
+    """The contents of a file.
 
     :param removed: the positions of rows that are removed
     """
@@ -249,8 +249,8 @@ class Search:
     def find(self, snapshot: RowSource) -> Removal:
         """Return the files with rows that are removed.
 
-        Where others remove files of the version meanwhile, this is about the table as it is now. A commit that goes on
-        from `snapshot` fails then.
+        If other writers remove files of the version meanwhile, the current version is searched; then a commit based on
+        `snapshot` fails.
 
         :raises FileNotFoundError: files of the current version are missing
         :raises TargetError: nothing may be removed from the table

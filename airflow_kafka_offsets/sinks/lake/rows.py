@@ -1,8 +1,6 @@
-"""The rows of a table of files by where they are from, as `verify` reads them: only the columns that say so, file by
-file.
+"""The rows of a table of files by origin, as `verify` reads them: only the origin columns, file by file.
 
-What is counted at once is bounded: first the rows of each batch are counted, then the batches are taken together in
-portions.
+Memory is bounded: first the rows of each batch are counted, then batches are read in portions.
 """
 
 from __future__ import annotations

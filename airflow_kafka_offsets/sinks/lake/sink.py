@@ -1,5 +1,5 @@
-"""What the sinks of tables of files share, and their names in other programs: the URI of an asset in Airflow, the
-dataset and its fields in OpenLineage.
+"""The base of sinks for tables of files, and their names in other programs: the URI of an Airflow asset, the dataset
+and its fields in OpenLineage.
 
 DAG files import it: heavy modules are imported where they are used.
 """
@@ -39,13 +39,13 @@ class DirectorySink(Sink):
     :param uri: an absolute path that all machines share, or a URI such as `s3://bucket/path`
     :param conn_id: the Airflow connection of the database that holds the positions
     :param storage_conn_id: the Airflow connection of the object store, of type `aws`, `wasb`, `google_cloud_platform`
-        or `generic`; without one, the environment of the worker and of Spark's executors says how to log in
-    :param partition_by: columns of a table that is created
-    :param columns: of a table that is created, in Spark's DDL; for a DataFrame transform, whose columns are not known
-        before it runs. Those that say where a row came from are added
-    :param sort_by: columns by which the rows of a file are in order
-    :param file_bytes: the size at which a data file is complete; of a sorted one, in memory
-    :param storage: what the connection of the object store holds
+        or `generic`; without one, the environment of the worker and of Spark's executors has the credentials
+    :param partition_by: the partition columns of a created table
+    :param columns: the columns of a created table in Spark DDL, for a DataFrame transform, whose columns are not known
+        before it runs; the origin columns are added
+    :param sort_by: the columns by which the rows of a file are sorted
+    :param file_bytes: the size at which a data file is complete; for a sorted file, its size in memory
+    :param storage: the contents of the connection of the object store
     """
 
     scheme: ClassVar[str]

@@ -1,7 +1,7 @@
 """A lake table in one version: its files, their rows, and one attempt to commit to it.
 
-`LakeTable` decides what is committed, and what happens when others commit at the same time. A format implements
-`Snapshot`: it knows how its metadata is read and written.
+`LakeTable` decides what to commit, and how to handle concurrent commits. A format implements `Snapshot`, which reads
+and writes its metadata.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Bounds = Mapping[str, tuple[Any, Any]]
 class LakeFile(NamedTuple):
     """A data file of a table.
 
-    :param key: the same where a file holds the same rows, without those that are marked as deleted
-    :param native: what the format knows of it
-    :param batches: the lowest and the highest batch of its rows; None where its statistics do not tell
+    :param key: equal for files with the same rows, without those that are marked as deleted
+    :param native: the file in the format
+    :param batches: the lowest and the highest batch of its rows; None if its statistics lack them
     """
 
     key: Hashable
@@ -44,10 +44,10 @@ class LakeFile(NamedTuple):
 
 
 class PublicationResult(NamedTuple):
-    """What a publication did.
+    """The result of a publication.
 
-    :param removed: rows, by batch, topic and partition
-    :param columns: that were added
+    :param removed: the number of removed rows, by batch, topic and partition
+    :param columns: the added columns
     """
 
     rows: int = 0
@@ -77,7 +77,7 @@ class Change(NamedTuple):
 
 
 class UnknownOutcomeError(Exception):
-    """A commit was sent, and there is no answer that says whether it was made."""
+    """A commit was sent, and its outcome is unknown."""
 
 
 class RowSource(ABC):
@@ -90,7 +90,7 @@ class RowSource(ABC):
 
     @property
     def version(self) -> Hashable:
-        """What names this version."""
+        """The name of this version."""
         return None
 
     def refresh(self) -> Self:
@@ -127,11 +127,11 @@ class RowSource(ABC):
     def scan(
         self, columns: Sequence[str], batches: tuple[int, int] | None = None, within: Slice | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield rows; more of them than asked for, where the statistics of the files do not tell.
+        """Yield rows, perhaps more than asked for, because statistics of files are not exact.
 
-        :param columns: that are read
-        :param batches: the lowest and the highest batch whose rows are read
-        :param within: whose offsets are read
+        :param columns: the columns to read
+        :param batches: the lowest and the highest batch to read
+        :param within: the offsets to read
         """
         bounds: dict[str, tuple[Any, Any]] = {}
         if batches is not None:
@@ -163,9 +163,9 @@ class Snapshot(RowSource):
 
     @abstractmethod
     def check_history(self, group_id: str, last_rewind: datetime | None) -> None:
-        """Check that the table was not set back behind the last publication of a group.
+        """Check that the table was not rolled back to before the last publication of a group.
 
-        :param last_rewind: when the group was rewound last; what was set back before is known
+        :param last_rewind: when the group was rewound last; earlier rollbacks are known
         :raises TargetError: rows of the group may be gone
         """
 
@@ -175,11 +175,11 @@ class Snapshot(RowSource):
 
     @abstractmethod
     def last_series(self, group_id: str) -> tuple[str, int] | None:
-        """Return series and number of the last publication of a group, as far as the table knows it."""
+        """Return series and number of the last publication of a group, if the table has it."""
 
     @abstractmethod
     def result(self, series: str, number: int) -> PublicationResult | None:
-        """Return the result of the last publication of a series; None where the table does not know it any more."""
+        """Return the result of the last publication of a series; None if the table no longer has it."""
 
     @abstractmethod
     def shape(self, rows: pa.Schema | None = None) -> FileFormat:
@@ -207,7 +207,7 @@ class Snapshot(RowSource):
     def commit(self, change: Change) -> bool:
         """Make one attempt to commit a change as the next version after this one.
 
-        :return: False where nothing was committed, because the table is another one by now
+        :return: False if nothing was committed, because the table has changed
         :raises UnknownOutcomeError: it may be committed
         :raises TargetError: the table cannot be written to; nothing was sent
         """

@@ -1,5 +1,5 @@
-"""What an Airflow connection of an object store means: options by the names of the Rust library `object_store`, from
-which those of pyiceberg follow.
+"""Convert an Airflow connection of an object store to options of the Rust library `object_store`, and these to
+pyiceberg properties.
 
 * Type `aws`: login and password are the keys; `region_name`, `endpoint_url` and `aws_session_token` in the extra.
   Without keys, the environment of the process has them, or the machine.
@@ -68,8 +68,8 @@ def read_storage(conn_id: str, connections: Connections) -> dict[str, str]:
     """Return the options that a connection stands for; see `object_store_options`."""
     if conn_id not in connections:
         raise ConfigurationError(
-            f"Connection {conn_id!r} of an object store is not known here: pass what it holds in connections=, which "
-            f"has {', '.join(connections) or 'none'}"
+            f"Connection {conn_id!r} of an object store is unknown: pass its contents in connections=, which has "
+            f"{', '.join(connections) or 'none'}"
         )
     connection = connections[conn_id]
     extra, kind = dict(connection.get("extra") or {}), connection.get("conn_type")
@@ -94,17 +94,16 @@ def read_storage(conn_id: str, connections: Connections) -> dict[str, str]:
     if kind == "google_cloud_platform":
         return _renamed(conn_id, {name: value for name, value in extra.items() if name in _GOOGLE}, _GOOGLE)
     raise ConfigurationError(
-        f"Connection {conn_id!r} is of type {kind!r}; that of an object store is of type 'aws', 'wasb', 'adls', "
-        "'google_cloud_platform', or 'generic' with the options of the library object_store in its extra"
+        f"Connection {conn_id!r} is of type {kind!r}; the connection of an object store has type 'aws', 'wasb', "
+        "'adls', 'google_cloud_platform', or 'generic' with the options of the library object_store in its extra"
     )
 
 
 def _renamed(conn_id: str, extra: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str]:
     if unknown := sorted(set(extra) - set(names)):
         raise ConfigurationError(
-            f"Connection {conn_id!r} has {', '.join(unknown)} in its extra, which Spark's tasks could not use: they "
-            f"know {', '.join(sorted(names))}. A connection of type 'generic' takes any option of the library "
-            "object_store"
+            f"Connection {conn_id!r} has {', '.join(unknown)} in its extra, which Spark's tasks cannot use: they take "
+            f"{', '.join(sorted(names))}. A connection of type 'generic' takes any option of the library object_store"
         )
     return {names[name]: _text(value) for name, value in extra.items() if value is not None}
 

@@ -79,8 +79,8 @@ class LakeTable(Table):
         names = snapshot.columns.names
         if self.sink.commits_externally and BATCH_ID not in names:
             raise TargetError(
-                f"Table {self.sink.name!r} has no column {BATCH_ID!r}, by which the rows of an abandoned batch are "
-                f"removed: add it (ALTER TABLE … ADD COLUMN {BATCH_ID} BIGINT)"
+                f"Table {self.sink.name!r} has no column {BATCH_ID!r}, which is needed to remove the rows of an "
+                f"abandoned batch: add it (ALTER TABLE … ADD COLUMN {BATCH_ID} BIGINT)"
             )
         required = required_columns(self.sink.name, snapshot.columns, snapshot.required, self.sink.upsert_key)
         if columns is not None:
@@ -89,10 +89,10 @@ class LakeTable(Table):
         return TargetColumns(self.sink.name, tuple(names), required, may_grow and columns is not None)
 
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
-        """Raise if the state tables do not know the last publication of the group, or the table was set back behind it.
+        """Raise if the state tables lack the last publication of the group, or the table was rolled back to before it.
 
-        :raises OlderLedgerError: the state tables do not know it
-        :raises TargetError: the table was set back
+        :raises OlderLedgerError: the state tables lack it
+        :raises TargetError: the table was rolled back
         """
         snapshot = self.snapshot(conn)
         if snapshot is None:
@@ -106,8 +106,8 @@ class LakeTable(Table):
         found = snapshot.last_series(output.group_id) if is_load else None
         if found is not None and not found[0].startswith(output.series) and self.last_batch(conn, output) is None:
             raise OlderLedgerError(
-                f"Table {self.sink.name!r} holds rows of batch {found[1]} of group {output.group_id!r}, which other "
-                f"state tables have numbered; the next batch would be {output.batch_id}. These were created again. "
+                f"Table {self.sink.name!r} holds rows of batch {found[1]} of group {output.group_id!r}from other "
+                f"state tables; the next batch would be {output.batch_id}. The state tables were created again. "
                 f"Nothing was written: records would be loaded again. {self.way_out(conn, batches, output)}"
             )
         super().refuse_unknown_rows(conn, batches, output)
@@ -127,8 +127,8 @@ class LakeTable(Table):
         if snapshot is None:
             kind = type(self.sink).__name__
             raise ConfigurationError(
-                f"There is no table {self.sink.name!r}, and it cannot be created: its columns are known only when the "
-                f'transform ran. Declare them, as in {kind}(…, columns="id BIGINT, name STRING"), or create the table'
+                f"There is no table {self.sink.name!r}, and it cannot be created: its columns are unknown before the "
+                f'transform runs. Declare them, as in {kind}(…, columns="id BIGINT, name STRING"), or create the table'
             )
         if columns is None:
             columns = pa.schema([each for each in snapshot.columns if each.name != BATCH_ID])

@@ -1,7 +1,7 @@
-"""A lake table while a batch is published: what is done to it is planned, and committed at the end of the block.
+"""The publication of a batch in a lake table: changes are planned, and committed at the end of the block.
 
-A commit is for the next version after the one that was looked at, or fails. Then the table is read again: whether the
-batch is published meanwhile, and which rows are removed, may be different by now.
+A commit must be the next version after the planned one, or it fails. Then the table is read again, because another
+attempt may have published the batch, and other rows may have to be removed.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class LakeTarget(Target):
 
         :param conn: of the database with the state tables
         :raises OlderLedgerError: the last publication of the series is that of a later batch
-        :raises TargetError: it was published, and the table was set back since
+        :raises TargetError: it was published, and the table was rolled back since
         """
         self._conn, self._opened_at = conn, datetime.now(UTC)
         if self.snapshot is None:
@@ -139,12 +139,12 @@ class LakeTarget(Target):
         return self.result.rows
 
     def commit(self) -> None:
-        """Commit what was planned, if it is anything. A batch without rows takes its number: no earlier attempt, which
-        had some, may publish it afterwards.
+        """Commit the planned changes, if there are any. A batch without rows also stores its number, so that no earlier
+        attempt with rows can publish it afterwards.
 
         :raises StagedFileError: the files do not fit the table any more; staging again helps
-        :raises DatabaseBusyError: others commit all the time, or changed rows that were to be removed
-        :raises CommitUnknownError: there is no answer, and the table does not show the batch
+        :raises DatabaseBusyError: other writers commit all the time, or changed rows to remove
+        :raises CommitUnknownError: the outcome is unknown, and the table does not show the batch
         """
         snapshot = self.snapshot
         takes_number = self._is_written and bool(self.output.series)
@@ -161,12 +161,12 @@ class LakeTarget(Target):
             self._plan(snapshot)
             if self.result != expected:
                 raise DatabaseBusyError(
-                    f"Another writer changed rows of {self.name!r} that are to be replaced at the same moment, or it "
-                    "wrote newer ones of the same keys. Nothing of the batch was written; run the task again"
+                    f"At the same time, another writer changed rows of {self.name!r} that this batch replaces, or "
+                    "wrote newer rows of the same keys. Nothing of the batch was written; run the task again"
                 )
 
     def retire(self) -> list[Removed]:
-        """Remove the rows of the batch, if it was published, and take its number; see `Table.retire`."""
+        """Remove the rows of the batch, if it was published, and store its number; see `Table.retire`."""
         snapshot, output = self.snapshot, self.output
         if snapshot is None:
             return []
@@ -217,9 +217,9 @@ class LakeTarget(Target):
 
     def _set_back(self, rows: int) -> TargetError:
         return TargetError(
-            f"Table {self.name!r} was set back: batch {self.output.batch_id} of group {self.output.group_id!r} was "
-            f"published in it with {rows:,} rows, and none of them is there. No position moved. Set the table forward "
-            "again, or abandon the batch with a rewind to where it begins, and load again"
+            f"Table {self.name!r} was rolled back: batch {self.output.batch_id} of group {self.output.group_id!r} was "
+            f"published in it with {rows:,} rows, and none of them is there. No position moved. Restore the later "
+            "version of the table, or abandon the batch with a rewind to its start, and load again"
         )
 
     def _plan(self, snapshot: Snapshot) -> None:
@@ -247,8 +247,8 @@ class LakeTarget(Target):
         if number is None and self._is_done(snapshot.refresh()):
             return True
         raise CommitUnknownError(
-            f"There was no answer whether a commit to {self.name!r} was made ({reason}), and the table does not show "
-            "it. Nothing is committed twice: the next attempt looks first"
+            f"The outcome of a commit to {self.name!r} is unknown ({reason}), and the table does not show it. Nothing "
+            "is committed twice: the next attempt checks the table first"
         )
 
     def _change(self, snapshot: Snapshot, number: int | None) -> Change:
@@ -261,7 +261,7 @@ class LakeTarget(Target):
         return Change(output, number, result, self._columns, kept, removal.files, removal.within)
 
     def _kept(self, snapshot: Snapshot, shape: FileFormat) -> Iterator[Any]:
-        """Yield the files of the batch whose rows all stay, and new ones with the rows that stay of all others."""
+        """Yield the files of the batch whose rows all stay, and new files with the remaining rows of the others."""
         mixed, newest = list(self._removal.mixed), self._search.newest
         for number, file in enumerate(self._files):
             entry, added = snapshot.entry(file, shape)
@@ -286,8 +286,8 @@ class LakeTarget(Target):
         result = self.published(snapshot)
         if result is not None and (result.rows, result.removed) != (self.result.rows, self.result.removed):
             raise DatabaseBusyError(
-                f"Another attempt published batch {self.output.batch_id} in {self.name!r} at this moment, with "
-                f"{result.rows:,} rows where this one has {self.result.rows:,}. Run the task again: it goes on from "
+                f"At the same time, another attempt published batch {self.output.batch_id} in {self.name!r}, with "
+                f"{result.rows:,} rows, but this one has {self.result.rows:,}. Run the task again: it continues from "
                 "there"
             )
         return result is not None

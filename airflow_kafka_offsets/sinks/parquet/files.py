@@ -20,16 +20,16 @@ class ParquetFiles(DirectorySink):
     BigQuery and Redshift, DuckDB.
 
     The files of a batch are `<column>=<value>/…/<batch>-<number>.parquet`, with a directory for each partition column.
-    Spark's tasks write them below `_staging`, which readers leave out, as all names that begin with an underscore. The
-    commit copies each file to its name, in object stores on the server, and then the positions move, in their database.
+    Spark's tasks write them below `_staging`, which readers skip, as all names that begin with an underscore. The
+    commit copies each file to its final name (a server-side copy in object stores), and then the positions move, in
+    their database.
 
-    * A file appears once, and whole; its name never changes. A loader that remembers names loads each file once.
-    * A reader that lists the files while a batch is being published may see some of them.
-    * If the process dies in between, the next attempt copies the same files to the same names. Only if the staged files
-      were lost, the batch is staged again: then its published files are replaced, and those without a new one removed.
-    * A rewind or a replay with `replace` removes the files of whole batches. Where only some offsets of a batch are to
-      be replaced, it is refused.
-    * The commit lists all files, a thousand in a request of an object store.
+    * A file appears once, complete, and its name never changes. A loader that remembers names loads each file once.
+    * A reader that lists the files while a batch is being published may see only some of its files.
+    * If the process dies in between, the next attempt copies the same files to the same names. If the staged files were
+      lost, the batch is staged again: its published files are replaced, or removed if there is no new one.
+    * A rewind or a replay with `replace` removes the files of whole batches, and is refused for parts of a batch.
+    * The commit lists all files: one request to the object store for a thousand.
     * Each state database needs a separate directory.
 
     As for `DirectorySink`: `uri`, `conn_id`, `storage_conn_id`, `partition_by`, `columns`, `sort_by`, `file_bytes`,

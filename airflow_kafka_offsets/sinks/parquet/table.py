@@ -1,4 +1,4 @@
-"""Plain Parquet files while batches are published, removed and verified. The name of a file says its batch."""
+"""Publish, remove and verify batches in plain Parquet files. The name of a file has its batch id."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _NAME = re.compile(r"(?:[^/]+=[^/]*/)*(\d+)(-[0-9a-f]{8})?-\d+\.parquet")
 
 @dataclass(frozen=True)
 class ParquetTable(Table):
-    """Plain Parquet files; see `Table`. Publishing a batch makes its files those that were staged, however often it is
-    repeated: no attempt has to know whether a batch is published.
+    """Plain Parquet files; see `Table`. Publishing a batch is idempotent: it replaces the batch's files with the staged
+    ones, so no attempt has to know whether the batch is published.
 
     :param sink: with the options of its object store
     """
@@ -76,13 +76,13 @@ class ParquetTable(Table):
         return LastBatch(max(published)) if published else None
 
     def way_out(self, conn: Connection, batches: sa.Table, output: Output) -> str:
-        return "Restore both to the same moment, or remove the files of the batches that are not known."
+        return "Restore both to the same moment, or remove the files of the unknown batches."
 
     def writer(self, columns: pa.Schema | None, output: Output) -> LakeWriter:
         rows = check_parameters(self.sink) if columns is None else columns
         if rows is None:
             raise ConfigurationError(
-                "The columns of the files are known only when the transform ran. Declare them, as in "
+                "The columns of the files are unknown before the transform runs. Declare them, as in "
                 'ParquetFiles(…, columns="id BIGINT, name STRING")'
             )
         schema = created_columns(self.sink, rows)
@@ -146,8 +146,8 @@ class ParquetTarget(Target):
         self._removed = [str(file.key) for file in removal.whole]
         if others := files.keys() - set(self._removed):
             raise TargetError(
-                f"{self.table.sink.name!r} has other rows of batch {min(map(files.__getitem__, others))}, too: only "
-                "files of whole batches are removed. Nothing was changed; choose bounds that contain the batch"
+                f"{self.table.sink.name!r} has other rows of batch {min(map(files.__getitem__, others))}, but only "
+                "files of whole batches can be removed. Nothing was changed; choose bounds that contain the batch"
             )
         return as_removed((*key, count) for key, count in removal.counts.items())
 

@@ -1,4 +1,4 @@
-"""Types: which Arrow column fits which database column, and which columns a created table has. Writes nothing."""
+"""Match Arrow columns with database columns by type, and choose the columns of a created table. Writes nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BYTES = (sa.LargeBinary, sa.BINARY, sa.VARBINARY, mysql.TINYBLOB, mysql.MEDIUMB
 
 
 def is_added(name: str) -> bool:
-    """Return whether a column is one that this package adds: written where the target has it, left out where not."""
+    """Return whether a column is one that this package adds, and writes only if the target has it."""
     return name.startswith(RESERVED_PREFIX) or name == BATCH_ID
 
 
@@ -86,10 +86,10 @@ def required(table: sa.Table) -> list[str]:
 
 
 def check_names(dialect: Dialect, names: Mapping[str, Sequence[str]]) -> None:
-    """Check that the database keeps names whole: Postgres truncates them without an error, so that two may become the
-    same.
+    """Check that the database stores names in full: Postgres truncates them without an error, so that two may become
+    equal.
 
-    :param names: by what they are names of
+    :param names: names, by what they name
     :raises ConfigurationError: names are too long; names each
     """
     long = [f"{kind} {name!r}" for kind, all_names in names.items() for name in all_names if is_too_long(name, dialect)]
@@ -107,7 +107,7 @@ def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> pa.Schema:
     :param columns: the columns of the rows
     :param dialect: of the database that the table is in
     :return: the columns to write; added ones only where the table has them
-    :raises TargetError: naming every column that does not fit, and the statement that would add a missing one
+    :raises TargetError: columns do not fit; names each, and the statement that would add a missing one
     """
     rows = pa.schema([*columns, pa.field(BATCH_ID, pa.int64(), nullable=False)])
     matched: list[pa.Field] = []
@@ -135,9 +135,9 @@ def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> pa.Schema:
 def wire_type(rows: pa.DataType, column: TypeEngine[Any], dialect: Dialect) -> pa.DataType | None:
     """Return the Arrow type to hand to a column of a database, or None where the two do not fit.
 
-    Widening is free, narrowing is checked for every value; text is handed as it is to any type that has no Arrow
-    counterpart here (UUID, JSON, INET, …), and the database reads it. SQLite's types differ in name only: each integer
-    has 64 bits and each fraction is a double. Its decimals are text where they have more digits than that keeps.
+    Widening is free, narrowing is checked for every value. Text is sent unchanged to types without an Arrow counterpart
+    (UUID, JSON, INET, …), and the database parses it. SQLite's types differ in name only: each integer has 64 bits, and
+    each fraction is a double. Its decimals are text if they have more digits than a double.
     """
     if dialect.name == "sqlite":
         if pa.types.is_decimal(rows) and isinstance(column, sa.String):

@@ -66,8 +66,8 @@ class ConnectedSqlTable(Table):
         :param columns: the columns of the rows, or None where a transform decides them
         :param may_grow: whether the commit adds columns that the table lacks
         :raises TargetError: the table does not fit, cannot be created, or may not be written to
-        :raises ConfigurationError: `upsert_key` does not fit the rows or the database; the name is none, begins with
-            that of a schema, or is that of a view; or a name is longer than the database keeps
+        :raises ConfigurationError: `upsert_key` does not fit the rows or the database; the name is empty, begins with a
+            schema, or is that of a view; or a name is too long for the database
         """
         sink, engine = self.sink, self.engine
         if not isinstance(sink.table, str) or not sink.table.strip():
@@ -99,10 +99,10 @@ class ConnectedSqlTable(Table):
         return nullcontext(SqlTarget(conn, self))
 
     def last_batch(self, conn: Connection, output: Output) -> LastBatch | None:
-        """Return the highest number of a batch that rows have.
+        """Return the highest batch id of the rows.
 
-        It is looked for where the target has an index on `_batch_id` (a created one does); elsewhere every commit would
-        have to read the whole table.
+        It is read only if the table has an index on `_batch_id`, as a created one: otherwise every commit would read
+        the whole table.
         """
         table = self.reflect(conn)
         if table is None or not _leads_an_index(table, BATCH_ID):
@@ -111,7 +111,7 @@ class ConnectedSqlTable(Table):
         return None if last is None else LastBatch(last)
 
     def way_out(self, conn: Connection, batches: sa.Table, output: Output) -> str:
-        """Return from which batch on the state tables know none of the rows."""
+        """Return the advice, with the first batch that the state tables do not know."""
         names = TargetNames(conn)
         query = sa.select(batches.c.target_table, sa.func.max(batches.c.batch_id)).group_by(batches.c.target_table)
         numbers = [
@@ -124,27 +124,27 @@ class ConnectedSqlTable(Table):
         first = conn.scalar(sa.select(sa.func.min(rows.c[BATCH_ID])).where(column > max(numbers, default=-1)))
         return (
             f"Restore both to the same moment, or delete the rows with {BATCH_ID} >= {first}, which this load then "
-            f"brings back; set {BATCH_ID} of rows that were copied on purpose to null."
+            f"loads again; set {BATCH_ID} of rows that were copied on purpose to null."
         )
 
     def rows(self, conn: Connection) -> SqlRows:
-        """Return the rows as `verify` reads them: nothing is known of those that later batches replace by key."""
+        """Return the rows as `verify` reads them: without detail if later batches replace rows by key."""
         return SqlRows(conn, self.sink.name, self.reflect(conn), self.sink.replaces_rows)
 
     def reflect(self, conn: Connection) -> sa.Table | None:
-        """Return the table as the transaction first saw it; None where there is none."""
+        """Return the table as the transaction first saw it; None if it does not exist."""
         return reflected(conn, self.sink.table, self.sink.schema)
 
     def _writable(self, conn: Connection) -> sa.Table | None:
-        """Return the table, once it is known that the user may write to it; None where there is none."""
+        """Check that the user may write to the table, and return it; None if it does not exist."""
         schema, name = self.sink.schema, self.sink.table
         table = self.reflect(conn)
         if table is None:
             return None
         if sa.inspect(conn).get_multi_columns(schema, filter_names=[name], kind=ObjectKind.ANY_VIEW):
             raise ConfigurationError(
-                f"{self.sink.name!r} is a view, and rows are loaded into tables: name the table that it shows, or a "
-                "table of its own"
+                f"{self.sink.name!r} is a view, but rows are loaded into tables: name the table of the view, or "
+                "another table"
             )
         check_transactional(conn, schema, [name])
         check_rights(conn, table, ("INSERT",), "insert into table {table!r}")
@@ -223,7 +223,7 @@ class SqlTarget(Target):
     def write(self, rows: StagedRows) -> int:
         """Write rows over the connection of the transaction.
 
-        :return: how many the database reports as appended; with `upsert_key`, how many as inserted or replaced
+        :return: the number of appended rows that the database reports; with `upsert_key`, of inserted or replaced rows
         :raises TargetError: the table does not fit the rows
         :raises RecordError: the database refuses a row, which is not to be a dead letter; names the record it came from
         """
@@ -240,9 +240,8 @@ class SqlTarget(Target):
             sent = len(rows) - rows.left_out
             if count != sent:
                 log.warning(
-                    "The database reports %s rows in table %r of the %s that were sent to it: a trigger or a rule of "
-                    "the table drops rows, or writes them elsewhere. The history has the number that the database "
-                    "reports",
+                    "The database reports %s rows in table %r, but %s were sent: a trigger or a rule of the table "
+                    "drops rows, or writes them elsewhere. The history has the reported number",
                     f"{count:,}",
                     sink.name,
                     f"{sent:,}",
@@ -288,7 +287,7 @@ def check_growth(engine: Engine, table: sa.Table, columns: pa.Schema) -> None:
     """Check that the commit can add the columns that a table lacks.
 
     :raises ConfigurationError: the database has no transactions that add columns
-    :raises TargetError: the user does not own the table, or it has a column of such a name but for the case
+    :raises TargetError: the user does not own the table, or it has a column whose name differs in case only
     """
     missing = _lacking(table, columns)
     if not missing:
@@ -296,13 +295,13 @@ def check_growth(engine: Engine, table: sa.Table, columns: pa.Schema) -> None:
     existing = {column.name.lower(): column.name for column in table.columns}
     if alike := [(existing[field.name.lower()], field.name) for field in missing if field.name.lower() in existing]:
         raise TargetError(
-            f"Table {table.fullname!r} has a column {alike[0][0]!r}, and gets no column {alike[0][1]!r}, whose name "
-            "differs in case only: rename the column, or the field by a transform"
+            f"Table {table.fullname!r} has a column {alike[0][0]!r}, and cannot get column {alike[0][1]!r}, whose "
+            "name differs in case only: rename the column, or the field by a transform"
         )
     if engine.dialect.name not in _TRANSACTIONAL_DDL:
         raise ConfigurationError(
-            f"on_new_field='add' adds columns in the transaction of the commit, which {engine.dialect.name} cannot: "
-            f"add {', '.join(repr(field.name) for field in missing)} to table {table.fullname!r} yourself"
+            f"on_new_field='add' adds columns in the transaction of the commit, which {engine.dialect.name} does not "
+            f"support: add {', '.join(repr(field.name) for field in missing)} to table {table.fullname!r} yourself"
         )
     if engine.dialect.name != "postgresql":
         return
@@ -321,7 +320,7 @@ def check_growth(engine: Engine, table: sa.Table, columns: pa.Schema) -> None:
 
 
 def _lacking(table: sa.Table, columns: pa.Schema) -> list[pa.Field]:
-    """Return the columns of rows that a table has not."""
+    """Return the columns of rows that a table lacks."""
     return [field for field in columns if field.name not in table.columns and not is_added(field.name)]
 
 

@@ -1,4 +1,4 @@
-"""Writes rows by INSERT: into SQLite, and into every database for which this package has no faster way."""
+"""Write rows by INSERT: into SQLite, and into databases without a faster method in this package."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def insert_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: Sta
     """INSERT all rows, a record batch at a time, as the table's own types; text for other types is read by the
     database.
 
-    :return: the number that the database reports; that of all rows if its driver passes on none
+    :return: the number that the database reports; that of all rows if its driver reports none
     :raises RecordError: the database refuses a row, which is not to be a dead letter; names the record
     :raises TargetError: it refuses the statement: the table is not what it was a moment ago, for example
     """
@@ -86,7 +86,8 @@ def _insert(conn: Connection, table: sa.Table, chunk: RowChunk, insert: Insert, 
 def _row_counts(conn: Connection) -> Iterator[list[int]]:
     """Collect the number of rows that the driver reports for each statement of the block.
 
-    SQLAlchemy makes several statements of many rows for some drivers, and its result has the number of the last one.
+    For some drivers, SQLAlchemy splits many rows into several statements, and its result has the number of the last
+    one.
     """
     counts: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Values that a database would change without an error or a warning: their records are refused before they are sent."""
+"""Check for values that a database would change without an error or a warning: their records are refused."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _changes(sent: pa.DataType, column: sa.Column[Any], dialect: Dialect) -> Ite
         # The server takes digits for the place of a value, and any case for the same.
         if isinstance(kind, mysql.ENUM):
             known = pa.array([*kind.enums, None], pa.string())
-            yield lambda texts: pc.invert(pc.is_in(texts, known)), "the text is no value of its ENUM"
+            yield lambda texts: pc.invert(pc.is_in(texts, known)), "the text is not a value of its ENUM"
         if isinstance(kind, mysql.SET):
             yield lambda texts: _are_other(texts, set(kind.values)), "the text is not of values of its SET"
     elif dialect.name == "sqlite":
@@ -65,8 +65,8 @@ def _changes(sent: pa.DataType, column: sa.Column[Any], dialect: Dialect) -> Ite
         if pa.types.is_decimal(sent) and isinstance(kind, sa.Numeric):
             yield (
                 lambda numbers: pa.array(map(_would_be_rounded, numbers.to_pylist()), pa.bool_()),
-                f"a decimal of more than {EXACT_DIGITS} digits would be rounded by SQLite, which keeps it in a column "
-                "of type TEXT only",
+                f"a decimal of more than {EXACT_DIGITS} digits would be rounded by SQLite, unless the column has type "
+                "TEXT",
             )
     elif dialect.name == "postgresql":
         if isinstance(kind, sa.VARCHAR) and (length := kind.length):

@@ -1,11 +1,11 @@
-"""Writes rows into MySQL and MariaDB: by LOAD DATA LOCAL where the server allows it, else by INSERT with many rows,
+"""Write rows into MySQL and MariaDB: by LOAD DATA LOCAL where the server allows it, else by INSERT with many rows,
 always in the transaction of the commit.
 
-With LOCAL, the server takes IGNORE for granted: it changes values that do not fit, leaves out rows with a key that is
-there, and warns. A chunk with a warning is taken back, and its rows are found by INSERT, which refuses them.
+LOCAL implies IGNORE: the server changes values that do not fit, skips rows with an existing key, and warns. A chunk
+with a warning is rolled back, and written by INSERT, which refuses these rows.
 
-No file is involved. The server asks for the name that the statement has, and gets rows from memory; it gets nothing
-where it asks for another name. The driver itself answers no such request (`database.mysql`).
+There is no file. The server asks for the name in the statement, and gets rows from memory; for any other name, it gets
+nothing. The driver itself refuses such requests (`database.mysql`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def load_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: Stage
 
     :return: the number that the server reports
     :raises RecordError: the database refuses a row, which is not to be a dead letter; names the record
-    :raises TargetError: it refuses the statement: the table is not what it was a moment ago, for example
+    :raises TargetError: the database refuses the statement: the table was altered, for example
     """
     driver: Any = conn.connection.dbapi_connection
     local_infile, packet = conn.exec_driver_sql("SELECT @@GLOBAL.local_infile, @@SESSION.max_allowed_packet").one()
@@ -129,7 +129,7 @@ class _Load:
             length = len(text.encode())
             if length > limit:
                 reason = (
-                    f"its row takes {length:,} bytes in a statement, and the server takes {limit:,} "
+                    f"its row takes {length:,} bytes in a statement, but the server allows {limit:,} "
                     "(max_allowed_packet)"
                 )
                 raise RowRefusedError(reason, row, has_bad_value=True)
@@ -170,7 +170,7 @@ class _Load:
         return refused_row(error, self.table, None if row is None else place + row)
 
     def _warnings(self, result: Any) -> list[tuple[int, str]]:
-        """Return the warnings of a statement that say that values are not as they were sent."""
+        """Return the warnings of a statement about changed values."""
         if not result.warning_count:
             return []
         listed = self.conn.exec_driver_sql("SHOW WARNINGS").all()

@@ -1,4 +1,4 @@
-"""Writes rows into Postgres by COPY, within the transaction of the commit."""
+"""Write rows into Postgres by COPY, within the transaction of the commit."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ def copy_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: Stage
 
     :return: the number that the server reports
     :raises RecordError: the database refuses a row, which is not to be a dead letter; names the record
-    :raises TargetError: it refuses the statement: the table is not what it was a moment ago, or has security for its
-        rows
+    :raises TargetError: the database refuses the statement: the table was altered, for example, or has row security
     """
     preparer = without_placeholders(conn.dialect).identifier_preparer
     names = ", ".join(preparer.quote(column.name) for column in columns)

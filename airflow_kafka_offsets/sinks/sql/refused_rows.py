@@ -1,7 +1,7 @@
-"""Rows that the database refuses: which errors are about the values of a row, and how all other rows are written.
+"""Rows that the database refuses: classify the errors, and write all other rows.
 
-An error that says nothing of a row's own values (a broken connection, a missing right, another row with the same key, a
-partition that the table lacks) is never taken for one.
+Errors with other causes than a row's own values (a broken connection, a missing privilege, another row with the same
+key, a missing partition) do not count.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def refused_row(
 
 
 def refused_statement(error: BaseException, table: sa.Table) -> TargetError:
-    """Return the error of the database as that of a table: it is not what it was a moment ago, for example."""
+    """Return the error of the database for a table, for example one that was just altered."""
     return TargetError(f"Nothing was written into {table.fullname!r}: {refusal(error, table)}")
 
 
@@ -95,7 +95,7 @@ def _is_of_value(error: DBAPIError, named: Any) -> bool:
 
 
 def write_rows(conn: Connection, columns: pa.Schema, rows: StagedRows, write: Callable[[pa.Table], int]) -> int:
-    """Write all rows in some tens of statements, so that one refused row does not mean to write all others again.
+    """Write all rows in some tens of statements, so that one refused row does not cause all others to be written again.
 
     :param write: writes some of them, and returns how many the database reports; raises RowRefusedError where one is
         refused
@@ -115,7 +115,7 @@ def write_chunk(conn: Connection, chunk: RowChunk, write: Callable[[int, int], i
 
     :param write: see `write_around`
     :return: how many rows the database reports
-    :raises RecordError: a row is refused for another reason, or refused records are no dead letters
+    :raises RecordError: a row is refused for another reason, or the batch allows no dead letters
     """
 
     def refuse(row: int, refused: RowRefusedError) -> None:
@@ -135,8 +135,8 @@ def write_around(
 ) -> int:
     """Write rows in their order, around those that the database refuses.
 
-    Where the database does not say which of many rows it refuses, halves are tried. A row is tried after all before it
-    are written: it may be refused because of one of these.
+    If the database does not say which of many rows it refuses, halves are tried, in order: a row may be refused because
+    of an earlier one.
 
     :param first: the number of the first row
     :param write: writes the rows whose numbers are in [first, end), and returns how many the database reports; raises
@@ -170,7 +170,7 @@ def write_around(
 
 @contextmanager
 def savepoint(conn: Connection) -> Iterator[None]:
-    """Take back what the block wrote where it raises."""
+    """Roll back the writes of the block if it raises."""
     nested = conn.begin_nested()
     try:
         yield

@@ -1,6 +1,6 @@
-"""The rows of a table by where they are from: read for `verify`, and deleted where their offsets are loaded again.
+"""The rows of a table by origin: read for `verify`, and deleted if their offsets are loaded again.
 
-Reads are grouped queries, whatever the table's size, and offset by offset where Kafka is read too.
+Reads are grouped queries, whatever the table's size, and offset by offset if Kafka is read too.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ class SqlRows(OriginRows):
     def _check_origin(self) -> None:
         if missing := self.missing:
             raise ConfigurationError(
-                f"Table {self.name!r} has no column {', '.join(missing)}: which of its rows are of the offsets that "
-                "are to be replaced is not known. Nothing was changed; delete the rows yourself and rewind without "
-                "replacing, or load into a new table."
+                f"Table {self.name!r} has no column {', '.join(missing)}: the rows of the offsets to replace cannot "
+                "be identified. Nothing was changed; delete the rows yourself and rewind without replacing, or load "
+                "into a new table."
             )
 
     def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
@@ -126,10 +126,9 @@ class SqlRows(OriginRows):
         batch = self.conn.scalar(sa.select(sa.func.min(origin.batch_id)).where(of_batch, silent))
         if batch is not None:
             raise ConfigurationError(
-                f"Table {self.name!r} holds rows of batch {batch} that do not say their topic, partition and offset: "
-                "which of them are of the offsets that are to be replaced is not known. Nothing was changed; have the "
-                "transform keep the columns _kafka_topic, _kafka_partition and _kafka_offset, and delete these rows "
-                "yourself."
+                f"Table {self.name!r} holds rows of batch {batch} without topic, partition and offset: the rows of "
+                "the offsets to replace cannot be identified. Nothing was changed; have the transform keep the "
+                "columns _kafka_topic, _kafka_partition and _kafka_offset, and delete these rows yourself."
             )
         timestamp = self._timestamp(replaced.include(origin)) if replaced.span is not None else None
         return delete_rows(self.conn, self.table, origin, replaced, timestamp)
@@ -145,16 +144,16 @@ class SqlRows(OriginRows):
         if column is None or not _keeps_milliseconds(column.type):
             what = f"no column {TIMESTAMP}" if column is None else f"a column {TIMESTAMP} of type {column.type}"
             raise ConfigurationError(
-                f"Table {self.name!r} has {what}, which would have to keep the milliseconds of Kafka's timestamps: "
-                "which of its rows are of the span that is to be replaced is not known. Nothing was changed; replay a "
-                "range of offsets, or without all_records."
+                f"Table {self.name!r} has {what}, but it must hold the milliseconds of Kafka's timestamps: the rows "
+                "of the span to replace cannot be identified. Nothing was changed; replay a range of offsets, or "
+                "without all_records."
             )
         silent = self.conn.scalar(sa.select(sa.func.count()).select_from(self.table).where(condition, column.is_(None)))
         if silent:
             raise ConfigurationError(
                 f"Table {self.name!r} holds {count(silent, 'row')} of the offsets that are read, without a "
-                f"{TIMESTAMP}: whether they are of the span that is to be replaced is not known. Nothing was changed; "
-                "replay a range of offsets, or without all_records."
+                f"{TIMESTAMP}: it is unknown whether they are in the span to replace. Nothing was changed; replay a "
+                "range of offsets, or without all_records."
             )
         return column
 

@@ -19,36 +19,35 @@ class SqlTable(Sink):
     columns.
 
     The number of rows of a batch is the one that the database reports. If triggers or rules of the table drop rows, or
-    write them elsewhere, it is lower than that of the rows sent, and a warning is logged.
+    write them elsewhere, it is lower than the number of rows sent, and a warning is logged.
 
-    A created table on SQLite has text for decimals of more than 15 digits, which SQLite's own numbers would round;
-    where a column would, a load refuses them.
+    A created table on SQLite stores decimals of more than 15 digits as text, because SQLite's numbers would round them;
+    a load refuses a decimal that a column would round.
 
-    MariaDB and MySQL need PyMySQL and InnoDB tables. A created table has DATETIME(6) in UTC there, and its texts differ
-    by case.
+    MariaDB and MySQL need PyMySQL and InnoDB tables. A created table has DATETIME(6) in UTC there, and compares texts
+    case-sensitively.
 
     With `upsert_key`, on Postgres, SQLite, MariaDB and MySQL, a row is inserted, or replaces the one with the same key:
     the newest wins. Columns that the rows do not hold keep their values.
 
-    * Of a partition, the highest offset is the newest: the row of a lower one never replaces it, whichever group loads
-      it, and however often. This goes by the topic's name: after a topic was recreated, delete what the earlier one
-      left.
-    * Where a key is in several partitions, those of one batch are compared by `_kafka_timestamp`, where the table has
-      it, then by the topic's name, then by the partition's number, and the greatest wins; a later batch wins over an
+    * Within a partition, the highest offset is the newest: the row of a lower offset never replaces it, whichever group
+      loads it, and however often. Topics are compared by name: after a topic was recreated, delete the rows of the
       earlier one.
-    * The number of rows of a batch is that of the rows that it inserted or replaced, and not that of the records:
-      several of one key are one row, and one that is older than what is there is none.
+    * If a key is in several partitions, the rows of one batch are compared by `_kafka_timestamp`, if the table has it,
+      then by topic name, then by partition number, and the greatest wins; a later batch wins over an earlier one.
+    * The number of rows of a batch is the number of rows that it inserted or replaced, not that of its records: several
+      records with one key are one row, and a record older than the stored row is none.
     * The table needs the columns `_kafka_topic`, `_kafka_partition` and `_kafka_offset`, and a primary key or a unique
       index of exactly the key's columns; a created one has them. The user needs SELECT, INSERT and UPDATE, and
       temporary tables.
-    * A null in the key is an error that names the record, or makes it a dead letter. Tombstones, where the key is in
-      the value, are such: a transform leaves them out.
-    * `verify` proves positions and history, and not the rows: later batches replace those of earlier ones.
+    * A record with a null in the key fails the batch, or becomes a dead letter. If the key is in the value, tombstones
+      have a null key: leave them out in the transform.
+    * `verify` proves positions and history, but not the rows: later batches replace those of earlier ones.
 
     :param table: the table's name (templated)
     :param schema: its schema; None is the connection's default (templated)
     :param conn_id: the Airflow connection of the database, which holds the positions too (templated)
-    :param upsert_key: the columns that a row is known by, for example `("id",)`; without them all rows are appended
+    :param upsert_key: the columns that identify a row, for example `("id",)`; without them, all rows are appended
         (templated)
     """
 

@@ -1,5 +1,5 @@
-"""Inserts rows, and replaces rows of the same keys: through a temporary table, in the transaction of the commit. What
-that needs of the key, of the rows, and of the table is checked before Spark starts, and again in the commit.
+"""Insert rows, and replace rows of the same keys: through a temporary table, in the transaction of the commit. The key,
+the rows and the table are checked before Spark starts, and again in the commit.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def upsert_rows(
     key: Sequence[str],
     append: Callable[[Connection, sa.Table, pa.Schema, StagedRows], int],
 ) -> int:
-    """Insert the newest row of each key, or replace the row that is there by it, unless that is newer.
+    """Insert the newest row of each key, or replace the stored row, unless that is newer.
 
     :param append: the fastest way into a table; into the temporary one here
     :return: how many rows were inserted or replaced
@@ -141,7 +141,7 @@ class Upsert:
     def refuse_nulls(self, staged: sa.Table) -> None:
         """Refuse the records of rows that do not say their key.
 
-        :raises RecordError: refused records are no dead letters; names the first one
+        :raises RecordError: the batch allows no dead letters; names the first one
         :raises TargetError: the transform dropped where a row is from
         """
         lacking = sa.or_(*(staged.c[name].is_(None) for name in (*self.key, *RECORD)))
@@ -151,8 +151,8 @@ class Upsert:
             null = [name for name in (*self.key, *RECORD) if row._mapping[name] is None]
             if set(null) & set(RECORD):
                 raise TargetError(
-                    f"The transform returns a row whose {quoted_names(null)} is null: which row of its key is the "
-                    f"newest cannot be known. Nothing was written into {self.table.fullname!r}"
+                    f"The transform returns a row whose {quoted_names(null)} is null: the newest row of its key is "
+                    f"unknown. Nothing was written into {self.table.fullname!r}"
                 )
             self.refused.add(Record(*(row._mapping[name] for name in RECORD)), null_key(null))
 
@@ -257,8 +257,8 @@ class Upsert:
 class MySqlUpsert(Upsert):
     """The statements of one upsert on MySQL and MariaDB.
 
-    `ON DUPLICATE KEY UPDATE` takes any unique index for the key, and does not tell rows that it inserts from rows that
-    it leaves. So rows are replaced by one statement and inserted by another.
+    `ON DUPLICATE KEY UPDATE` uses any unique index as the key, and does not distinguish inserted from unchanged rows.
+    So one statement replaces rows, and another inserts them.
 
     Temporary tables are created and dropped without an implicit COMMIT. They last until the session ends, which may be
     in a pool.
@@ -339,7 +339,7 @@ def check_key(dialect: Dialect, key: Sequence[str], columns: pa.Schema | None) -
     """Check that a key identifies rows, and that the rows say which of them is the newest.
 
     :param columns: the columns of the rows, or None where a transform decides them
-    :raises ConfigurationError: the database is of another kind, or the key is no tuple of columns of the rows
+    :raises ConfigurationError: the database is of another kind, or the key is not a tuple of columns of the rows
     :raises TargetError: the transform drops the columns that say which row is newer
     """
     if dialect.name not in ("postgresql", "sqlite") and not is_mysql(dialect):
@@ -362,10 +362,9 @@ def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
         )
     if lacking := [name for name in RECORD if name not in table.columns]:
         raise TargetError(
-            f"Table {table.fullname!r} has no column {quoted_names(lacking)}: whether a row of it is newer than one "
-            "with the same key could not be known. "
-            f"{'; '.join(add_column(table, ORIGIN_COLUMNS.field(name), conn.dialect) for name in lacking)}; or append, "
-            "without upsert_key"
+            f"Table {table.fullname!r} has no column {quoted_names(lacking)}: without it, the newest row of a key is "
+            f"unknown. {'; '.join(add_column(table, ORIGIN_COLUMNS.field(name), conn.dialect) for name in lacking)}; "
+            "or append, without upsert_key"
         )
     if not _is_unique(conn, table, key):
         index = sa.Index(f"{table.name}_key", *(table.columns[name] for name in key), unique=True)
@@ -384,7 +383,7 @@ def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
 
 
 def _lacking_right(conn: Connection) -> str | None:
-    """Return the right to create temporary tables, as GRANT names it; None where the user has it."""
+    """Return the privilege to create temporary tables, as in GRANT; None if the user has it."""
     database = without_placeholders(conn.dialect).identifier_preparer.quote(conn.engine.url.database or "")
     if conn.dialect.name == "postgresql":
         query = sa.select(sa.func.has_database_privilege(sa.func.current_database(), "TEMPORARY"))

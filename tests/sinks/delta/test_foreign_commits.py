@@ -121,7 +121,7 @@ def test_rows_that_somebody_deletes_in_the_moment_of_their_removal(
     group.load()
     before_commits(monkeypatch, lambda: deltalake.DeltaTable(uri).delete("_kafka_offset = 2"))
 
-    with pytest.raises(DatabaseBusyError, match="Another writer changed rows"):
+    with pytest.raises(DatabaseBusyError, match="another writer changed rows"):
         group.replay({group.topic: {0: (1, 5)}}, replace=True)
     assert group.replay({group.topic: {0: (1, 5)}}, replace=True).rows == 4
     assert own(group) == list(range(6))

@@ -97,7 +97,7 @@ def test_a_table_that_was_set_back_is_named_before_anything_is_written(group: Ic
     table.manage_snapshots().set_current_snapshot(first.snapshot_id).commit()
     produce(kafka, group.orders, names(10, 1))
 
-    with pytest.raises(TargetError, match=re.escape(f"was set back, or replaced: snapshot {last.snapshot_id}")):
+    with pytest.raises(TargetError, match=re.escape(f"was rolled back, or replaced: snapshot {last.snapshot_id}")):
         group.load()
     assert len(group.rows()) == 3
     assert positions(group.loader.engine) == {(group.orders, 0): 10}

@@ -49,7 +49,7 @@ def test_a_rewind_takes_back_rows_and_dead_letters(group: IcebergGroup) -> None:
 
 def test_a_replay_replaces_rows(group: IcebergGroup) -> None:
     group.load(limits=Limits(max_records=4))
-    with pytest.raises(DoubleLoadError, match="would put records there a second time"):
+    with pytest.raises(DoubleLoadError, match="would duplicate records"):
         group.replay({group.orders: {0: (2, 6)}})
 
     assert group.replay({group.orders: {0: (2, 6)}}, replace=True).rows == 3

@@ -43,7 +43,7 @@ def test_a_table_that_is_created_again_after_staging_is_named(
 
     with monkeypatch.context() as patch:
         patch.setattr(type(group.loader.launcher), "__call__", created_again)
-        with pytest.raises(TargetError, match=r"dropped and created again .* restore it \(register_table"):
+        with pytest.raises(TargetError, match=r"was recreated .* restore it \(register_table"):
             group.load()
     assert group.table.current_snapshot() is None
 

@@ -58,7 +58,7 @@ def test_a_commit_that_never_arrived_is_made_by_the_next_try(
     group: IcebergGroup, proxy: HttpProxy, fault: Fault
 ) -> None:
     proxy.arm(fault)
-    with pytest.raises(CommitUnknownError, match="There was no answer whether"):
+    with pytest.raises(CommitUnknownError, match="The outcome of a commit to"):
         group.load(run=RUN)
 
     assert proxy.triggered.is_set()

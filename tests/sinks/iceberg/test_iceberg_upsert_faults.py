@@ -117,7 +117,7 @@ def test_a_newer_row_that_another_group_writes_meanwhile_stays(group: IcebergGro
     newer = {"id": 5, "name": "newest", "_kafka_topic": group.orders, "_kafka_partition": 0, "_kafka_offset": 6}
     before_commit.append(lambda: group.table.append(rows_of(group.table, newer)))
 
-    with pytest.raises(DatabaseBusyError, match="or it wrote newer ones of the same keys"):
+    with pytest.raises(DatabaseBusyError, match="or wrote newer rows of the same keys"):
         group.load(run=RUN)
     done = group.load(run=AGAIN)
 

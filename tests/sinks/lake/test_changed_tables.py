@@ -182,7 +182,7 @@ def test_a_batch_that_was_published_and_is_gone_moves_no_position(
     if is_forgotten:
         (clean_log if kind == "delta" else expire)(native(table))
 
-    with pytest.raises(TargetError, match=r"was set back: batch 1 of group 'loader' .* with 40 rows, and none"):
+    with pytest.raises(TargetError, match=r"was rolled back: batch 1 of group 'loader' .* with 40 rows, and none"):
         publish(table, of, rows)
     is_counted = kind == "delta" and is_forgotten
     assert ("does not name batch 1 any more: its rows are counted" in caplog.text) == is_counted
@@ -206,7 +206,7 @@ def test_a_table_that_is_set_back_in_the_moment_of_a_commit_is_noticed(
             else:
                 found.manage_snapshots().set_current_snapshot(found.snapshots()[0].snapshot_id).commit()
 
-    with pytest.raises(TargetError, match=r"was restored to a version before|was set back, or replaced"):
+    with pytest.raises(TargetError, match=r"was restored to a version before|was rolled back, or replaced"):
         publish_late()
 
 

@@ -167,7 +167,7 @@ def test_a_replay_that_may_be_published_is_finished_before_its_offsets_are_repla
         group.replay(bounds, RUN, replace=True)
 
     # Its removal could not be taken back, and its rows would stay beside those of others.
-    with pytest.raises(OpenBatchError, match=r"Batch 2 of the same task instance .* run it to its end"):
+    with pytest.raises(OpenBatchError, match=r"Batch 2 of the same task instance .* finish it before another replay"):
         group.replay(fewer, replace=True)
     with pytest.raises(OpenBatchError, match=r"Batch 2, an open replay of group 'loader', may have published"):
         group.replay(fewer, NEXT, replace=True)

@@ -173,7 +173,7 @@ class TestRowsThatDoNotSayWhereTheyAreFrom:
 
     @pytest.mark.parametrize("name", ["_kafka_topic", "_kafka_partition", "_kafka_offset"])
     def test_one_of_a_batch_that_is_replaced_is_refused(self, name: str) -> None:
-        with pytest.raises(ConfigurationError, match="'iceberg://x/y' holds rows of batch 1 that do not say"):
+        with pytest.raises(ConfigurationError, match="'iceberg://x/y' holds rows of batch 1 without topic"):
             self.RANGES.mask(self.table(**{name: None}))
 
     def test_one_of_another_batch_stays(self) -> None:
@@ -186,7 +186,8 @@ class TestRowsThatDoNotSayWhereTheyAreFrom:
 
     def test_a_table_without_the_columns_is_refused(self) -> None:
         with pytest.raises(
-            ConfigurationError, match="has no column _kafka_partition, _kafka_offset: which of its rows"
+            ConfigurationError,
+            match="has no column _kafka_partition, _kafka_offset: the rows of the offsets to replace",
         ):
             self.RANGES.check_columns(pa.schema([SCHEMA.field(0), SCHEMA.field(1)]))
         self.RANGES.check_columns(SCHEMA)

@@ -175,7 +175,7 @@ def test_a_zombie_cannot_publish_after_a_batch_without_rows(table: LakeTable, tm
             assert late.write(rows) == ROWS
             assert publish(table, successor, StagedRows.none(1)) == 0
 
-    with pytest.raises(DatabaseBusyError, match="Another attempt published batch 1"):
+    with pytest.raises(DatabaseBusyError, match="another attempt published batch 1"):
         publish_late()
     assert publish(table, zombie, rows) == 0
     assert offsets(table) == []

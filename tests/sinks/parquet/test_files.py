@@ -135,7 +135,7 @@ def test_a_part_of_a_batch_cannot_be_replaced(group: LakeGroup, uri: str) -> Non
     group.load()
     before = published(uri)
 
-    with pytest.raises(TargetError, match="only files of whole batches are removed"):
+    with pytest.raises(TargetError, match="only files of whole batches can be removed"):
         Rewinder(group.loader)("to-offset", 2, replace=group.sink)
 
     assert published(uri) == before
