@@ -30,7 +30,7 @@ def test_a_table_that_the_group_does_not_load_into_proves_nothing(
         conn.execute(sa.text("CREATE TABLE other (id BIGINT NOT NULL)"))
     inline_loader(name, sink=sink, start=start)
 
-    with pytest.raises(ConfigurationError, match=r"'loader' loads into table 'target', as batch 1 .* not into 'other'"):
+    with pytest.raises(ConfigurationError, match=r"'loader' loads into table 'target', by batch 1 .* not into 'other'"):
         verify("loader", sink=SqlTable("other", upsert_key=key), engine=inline_loader.engine)
     # Another spelling is no other table.
     verify("loader", sink=SqlTable("target", "main", upsert_key=key), engine=inline_loader.engine)
