@@ -204,11 +204,11 @@ def launch(launcher: Launcher, job: StageJob, directory: StagingDirectory) -> No
             found = SliceNotes(directory).find()
             suspects = [slice_ for slice_ in job.slices if slice_.index in found.started - found.finished.keys()]
             places = first_few(
-                f"{slice_.topic}[{slice_.partition}] {slice_.start}..{slice_.end}" for slice_ in suspects
+                f"{slice_.topic}[{slice_.partition}] {slice_.start}..{slice_.end}" for slice_ in suspects or job.slices
             )
             if {slice_.index for slice_ in suspects} <= set(job.isolated):
                 raise WorkerCrashError(
-                    f"{crash}. It was reading {places or 'nothing'}, but no record was the cause: a DataFrame "
+                    f"{crash}, while it had {places}, and no record that it decoded was the cause: a DataFrame "
                     "transform, the writer of the sink, or a lack of memory ended the process"
                 ) from crash
             log.warning("%s. The batch is staged again, and %s decoded in child processes", crash, places)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -33,6 +34,14 @@ pytestmark = pytest.mark.server
 TEXT = "é Łódź → 日本 😀 \udc80 \x07 \x00"
 
 OWNER = TaskRun(f"run {TEXT}", f"dag {TEXT}", "ładuj" * 50, -1, 1, triggered_by=TEXT)
+
+
+@pytest.fixture(autouse=True)
+def _without_logs() -> Iterator[None]:
+    """Processes that share the tests send what is logged to each other, as UTF-8."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,8 @@ class TestRestart:
 
         assert raised.value.retriable
         assert_nothing_written(loader.engine)
-        self.assert_completed_by_the_next(loader, orders, jobs=1)
+        # The files are complete.
+        self.assert_completed_by_the_next(loader, orders, jobs=0)
 
     def test_before_the_transaction(self, server: PostgresServer, postgres_loader: Loader, orders: str) -> None:
         checks = itertools.count(1)

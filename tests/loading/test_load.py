@@ -145,8 +145,8 @@ def test_a_retry_replays_the_stored_range(loader: Loader, kafka: KafkaBroker, to
 
     result = loader(name, run=RUN)
 
-    # The range written ahead by the first try, and not one with the newer records; those are the next run's.
-    assert [(one.start, one.end) for one in loader.launcher.jobs[0].slices] == [(0, 10)]
+    # The range and the files of the first try, without the newer records; those are the next run's.
+    assert loader.launcher.jobs == []
     assert result.rows == 10
     assert loader(name, run=TaskRun("run-2", "dag", "task", -1, 1)).rows == 10
     assert_exactly_once(loader.engine)

@@ -227,6 +227,7 @@ def test_rendered_templates_show_target_columns_and_caps() -> None:
         "isolation_level": "read_committed",
         "max_record_bytes": 64 << 20,
         "idle_timeout": "0:02:00",
+        "decode_timeout": "0:05:00",
     }
     assert shown["on_bad_record"] == "fail"
     assert KafkaBatchOperator.template_fields_renderers.keys() >= {"limits", "reading", "on_bad_record", "spark"}

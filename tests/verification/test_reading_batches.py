@@ -48,7 +48,7 @@ def test_a_long_history_is_not_held_in_memory(postgres_engine: Engine) -> None:
 
     @sa.event.listens_for(postgres_engine, "after_cursor_execute")
     def after(conn: object, cursor: object, statement: str, *_: object) -> None:
-        of_history = "ORDER BY" in statement and "pg_catalog" not in statement
+        of_history = "ORDER BY" in statement and "pg_catalog" not in statement and "LIMIT" not in statement
         if of_history and not isinstance(cursor, psycopg.ServerCursor):
             held.append(statement)
 
