@@ -139,7 +139,8 @@ class Table(ABC):
     """A target with its connections: what `Sink.connect` returns.
 
     A target in the database of the positions implements `prepare`, `publish` and `rows`. One that commits externally
-    also implements `last_number` and `retire`.
+    also implements `last_number`, `retire` and `last_batch`: if the state tables are created again, its series are new,
+    and only its rows show that it is older than they are.
 
     :ivar sink: that was connected
     """
@@ -248,7 +249,7 @@ class Table(ABC):
         """Return the number of the last publication of a series; -1 if there is none. If it is the id of a batch, the
         target has the rows of this batch. Called only if the target commits externally.
 
-        :raises TargetError: the target does not answer
+        :raises DatabaseUnavailableError: the target does not answer
         """
         return -1
 
@@ -256,15 +257,20 @@ class Table(ABC):
         """Remove the rows of an abandoned batch if it was published, and make sure that it never is.
 
         An attempt that still runs, or a pending request, cannot publish the batch afterwards. Called only if the target
-        commits externally.
+        commits externally, and not of a batch that replaces rows, which can only be continued. Called again after a
+        crash, it returns what it finds then.
 
-        :return: what was removed
+        :return: what was removed, of the rows that name their partition
         """
         return []
 
     @abstractmethod
     def rows(self, conn: Connection) -> TargetRows:
-        """Return what `verify` can learn of the rows, in the snapshot of the connection."""
+        """Return what `verify` can learn of the rows, in the snapshot of the connection.
+
+        The rows of a target that commits externally are read when a method is called, after that snapshot. Nothing
+        closes the object.
+        """
 
     def remove_leftovers(self, batch_id: int, before: datetime) -> int:
         """Remove the files that attempts to stage a closed batch left, and that no version of the target names.

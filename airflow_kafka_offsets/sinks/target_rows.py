@@ -41,7 +41,8 @@ class TargetRows(Protocol):
         return ""
 
     def counts(self, other_groups: sa.Select[int]) -> Iterator[tuple[int, RowCount]]:
-        """Return how many rows there are of each batch and partition, in the order of the batches.
+        """Return how many rows there are of each batch and partition, in the order of the batches. Rows without a
+        batch are left out.
 
         :param other_groups: selects the batches whose rows are not counted; those of unknown batches are
         """
@@ -93,7 +94,8 @@ class ReplacedOffsets(NamedTuple):
     """Offsets of earlier batches whose output is removed.
 
     :param batches: the batches that wrote some of it; rows of no other batch have to be looked at
-    :param ranges: selects `batch_id`, `topic`, `partition`, `start_offset` and `end_offset`
+    :param ranges: selects `batch_id`, `topic`, `partition`, `start_offset` and `end_offset`, in the database of the
+        positions
     :param span: of time, if only the output of records is removed whose timestamps in Kafka are within it
     """
 
