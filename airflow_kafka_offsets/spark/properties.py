@@ -16,7 +16,12 @@ from airflow_kafka_offsets.core.options import Options, ruled
 from airflow_kafka_offsets.core.parameters import NAME, Rule, or_none
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
-REDACTION = "(?i)secret|passw|passphrase|token|(access|account|private)[._-]?key|[.]sas[.]"
+# The names of Spark's own `spark.redaction.regex`, Hadoop's `hadoop.security.sensitive-config-keys`, Iceberg's REST
+# catalogs and the clouds. Java reads it, too.
+REDACTION = (
+    "(?i)secret|passw|passphrase|[._-]pass$|[a-z]_pwd$|jdbc[.]pwd$|token|credential$|authorization$|api[._-]?key"
+    "|(access|account|private)[._-]?key|(encryption|signing|shared|sse)[._-]?key$|[.]sas[.]|obs[.][as]k$"
+)
 
 # Names of classes, files and settings that are about a secret, and hold none.
 _ABOUT = re.compile("(?i)(provider|providers|path|file|class|type|enabled|interval|regex|renewal|ratio|timeout)$")
