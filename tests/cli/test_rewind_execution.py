@@ -175,7 +175,7 @@ def test_r31_an_open_batch_is_named_and_once_abandoned_never_commits(rewinds: Re
         Loader(rewinds.loader.kafka, rewinds.loader.engine, RewoundMeanwhile())(rewinds.topic)
 
     assert [(one.status, one.stdout) for one in refused] == [(1, "")] * 2
-    assert "has the open batch 2: " in refused[0].stderr
+    assert "has the open batch 2, " in refused[0].stderr
     assert "has the open batch 2, which is not batch 3" in refused[1].stderr
     assert abandoned[0].status == 0, abandoned[0].stderr
     assert rewinds.position == 50

@@ -239,7 +239,7 @@ def test_dead_letters_removed_meanwhile_are_not_written_twice(
 def test_another_target_is_refused(inline_loader: Loader, topic: TopicFactory) -> None:
     name = bad_and_good(inline_loader, topic)
 
-    with pytest.raises(ConfigurationError, match=r"Batch 1 was loaded into 'target', .* not into 'elsewhere'"):
+    with pytest.raises(ConfigurationError, match=r"Batch 1 was loaded into 'target', .* not in 'elsewhere'"):
         replayed(inline_loader, name, sink=SqlTable("elsewhere"))
 
 

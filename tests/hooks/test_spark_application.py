@@ -259,7 +259,7 @@ class TestLongTemporaryDirectory:
         self, submitted: Submitted, launcher: SparkSubmitLauncher, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(spark_application, "_SHORT_DIRECTORY", "/nowhere")
-        with pytest.raises(ConfigurationError, match=r"longlong.* is too long for a socket.*/nowhere .*: set TMPDIR"):
+        with pytest.raises(ConfigurationError, match=r"longlong.* is too long for a socket.*/nowhere.*: set TMPDIR"):
             launcher(submitted.job(1))
 
 

@@ -164,7 +164,7 @@ def test_shift_by_counts_from_no_earlier_topic(logs: Mapping[TopicPartition, Par
 
 @pytest.mark.parametrize("logs", [{T0: log(0, 9, OTHER_ID)}, {}], ids=["recreated", "gone"])
 def test_positions_of_an_earlier_topic_are_not_gone_back_to(logs: Mapping[TopicPartition, PartitionLog]) -> None:
-    with pytest.raises(TopicRecreatedError, match=r"to-batch 3 means .* t\[0\]: offset 5\. Name an offset"):
+    with pytest.raises(TopicRecreatedError, match=r"to-batch 3 uses .* t\[0\]: offset 5\. Name an offset"):
         decide(Scenario.of("to-batch", 3), [T0, T1], {}, {**logs, T1: log(0, 9)}, {T0: at(5), T1: at(6)})
 
 

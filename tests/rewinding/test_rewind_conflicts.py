@@ -33,7 +33,7 @@ class TestConflicts:
         preview = rewinder.preview("to-offset", 50)
         assert preview.open_batch == batch
 
-        with pytest.raises(OpenBatchError, match=rf"has the open batch {batch}: .* abandon batch {batch} together"):
+        with pytest.raises(OpenBatchError, match=rf"has the open batch {batch}, .* abandon batch {batch} together"):
             rewinder.execute(preview)
         with pytest.raises(OpenBatchError, match=rf"open batch {batch}, which is not batch {batch + 1}"):
             rewinder.execute(preview, abandon=batch + 1)

@@ -114,7 +114,7 @@ def test_rows_that_are_written_elsewhere_are_not_in_the_table(
     assert load(kafka, topic, engine, 10) == 0
 
     assert rows(engine, "SELECT count(*) FROM elsewhere") == [(10,)]
-    assert "reports 0 rows in table 'target' of the 10" in warnings(caplog)[0]
+    assert "reports 0 rows in table 'target', but 10 were sent" in warnings(caplog)[0]
 
 
 def test_without_any_there_is_no_warning(

@@ -220,7 +220,7 @@ class TestTarget:
     def test_columns_are_added_by_no_commit(self, mariadb_engine: Engine) -> None:
         do(mariadb_engine, "CREATE TABLE target (id BIGINT)")
 
-        with pytest.raises(ConfigurationError, match="in the transaction of the commit, which mysql cannot"):
+        with pytest.raises(ConfigurationError, match="in the transaction of the commit, which mysql does not support"):
             TARGET.connect(mariadb_engine).prepare(columns(id=pa.int64(), new=pa.string()), may_grow=True)
 
     def test_another_driver_is_refused(self) -> None:

@@ -24,7 +24,7 @@ def test_a_missing_module_is_a_mistake_that_no_retry_can_help(module: str) -> No
     error = failure(7, RuntimeError(TEXT.format(last=f"ModuleNotFoundError: No module named '{module}'")))
     assert isinstance(error, ConfigurationError)
     assert not error.retriable
-    assert str(error).startswith(f"Spark's Python has no module '{module}': install")
+    assert str(error).startswith(f"Spark's Python has no module '{module}': where the executors run, install")
 
 
 def test_anything_else_may_pass_and_its_cause_is_named() -> None:

@@ -177,16 +177,14 @@ def test_readers_of_plain_files_find_all_rows(parts: list[list[dict[str, Any]]],
         engine.register("everything", everything)
         for name, (kind, _) in VALUES.items():
             value = value_of(parts, name, chosen)
+            if pa.types.is_floating(kind) and pc.any(pc.is_nan(everything[name])).as_py():
+                continue  # DuckDB and Arrow take Parquet's bounds, which leave NaN out, for those of all values
             for condition in sql_conditions(name, kind, value, duckdb_literal(value, kind)):
-                if condition.startswith("isnan"):  # DuckDB skips row groups for it, by bounds that leave NaN out
-                    continue
                 counts = [f"(SELECT count(*) FROM {each} WHERE {condition})" for each in ("files", "everything")]
                 assert engine.sql(f"SELECT {counts[0]} = {counts[1]}").fetchall() == [(True,)], condition
             if value is not None and not (isinstance(value, float) and not math.isfinite(value)):
                 for compare in OPERATORS.values():
                     predicate = compare(ds.field(name), pa.scalar(value, kind))
-                    if isinstance(value, float):  # Arrow takes NaN for a number within Parquet's bounds
-                        predicate &= ~ds.field(name).is_nan()
                     assert dataset.count_rows(filter=predicate) == everything.filter(predicate).num_rows, predicate
 
 
