@@ -134,11 +134,12 @@ def _write(
             replace_output(conn, tables, batch.group_id, batch.batch_id, pipeline.sink.name, target.remove, batch.span)
         claim.write_dead_letters(conn, batch, dead_letters(staged.directory, staged.manifest))
         rows = _staged_rows(pipeline, staged)
-        if publication.is_external and not staged.is_lost:
-            # The target may have the batch, and does not refuse its records once more.
+        # If the target has the batch, it does not refuse its records once more. Final files are refused by tasks.
+        refuses_once = publication.is_external and not pipeline.sink.writes_files and not staged.is_lost
+        if refuses_once:
             rows.refuse_kept()
         count = _write_rows(conn, pipeline, target, rows)
-        if publication.is_external:
+        if refuses_once:
             rows.keep_refused()
         claim.write_dead_letters(conn, batch, context.refused_dead_letters(batch, rows))
         # At the end: a text that is new to the database is locked from here to COMMIT.
