@@ -131,6 +131,9 @@ class Slice:
     def __len__(self) -> int:
         return self.end - self.start
 
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}] {self.start}..{self.end}"
+
 
 Span = tuple[int, int]
 

@@ -203,9 +203,7 @@ def launch(launcher: Launcher, job: StageJob, directory: StagingDirectory) -> No
         except WorkerCrashError as crash:
             found = SliceNotes(directory).find()
             suspects = [slice_ for slice_ in job.slices if slice_.index in found.started - found.finished.keys()]
-            places = first_few(
-                f"{slice_.topic}[{slice_.partition}] {slice_.start}..{slice_.end}" for slice_ in suspects or job.slices
-            )
+            places = first_few(suspects or job.slices)
             if {slice_.index for slice_ in suspects} <= set(job.isolated):
                 raise WorkerCrashError(
                     f"{crash}, while it had {places}, and no record that it decoded was the cause: a DataFrame "
@@ -213,8 +211,7 @@ def launch(launcher: Launcher, job: StageJob, directory: StagingDirectory) -> No
                 ) from crash
             log.warning("%s. The batch is staged again, and %s decoded in child processes", crash, places)
             # Where another slice ended the second run, all are decoded so.
-            isolated = tuple(slice_.index for slice_ in (job.slices if job.isolated else suspects))
-            job = replace(job, run=job.run + 1, isolated=isolated)
+            job = replace(job.isolating(job.slices if job.isolated else suspects), run=job.run + 1)
 
 
 def _launch(launcher: Launcher, job: StageJob) -> None:

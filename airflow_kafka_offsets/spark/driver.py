@@ -254,8 +254,8 @@ def write_manifest(
     if unread and found.started and job.dataframe_transform is not None:
         raise TransformError(
             f"Transform {job.dataframe_transform.name!r} stops reading early (limit, head, take): "
-            f"{unread[0].topic}[{unread[0].partition}] {unread[0].start}..{unread[0].end} was not read to its end. "
-            "The positions would move past unread records; choose rows by a condition instead."
+            f"{unread[0]} was not read to its end. The positions would move past unread records; choose rows by a "
+            "condition instead."
         )
     if unread and job.dataframe_transform is None:
         raise StagingError(

@@ -258,8 +258,7 @@ def _answer_batches(connection: Connection, job: StageJob, slice_: Slice) -> NoR
         rows = b""
         try:
             if decode is None:
-                transform = None if job.batch_transform is None else job.batch_transform.function(job.columns)
-                decode = DecodingHere(job, slice_, transform)
+                decode = DecodingHere(job, slice_, job.batch_function())
             with time_limit(question["seconds"]):
                 decoded = decode(_from_bytes(records))
             bad = [record._asdict() for record in decoded.bad]

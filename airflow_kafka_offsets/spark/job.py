@@ -21,7 +21,7 @@ import pickle
 import secrets
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -38,7 +38,7 @@ from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.formats.record_format import Connections, RecordFormat
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.rows import TargetColumns
-from airflow_kafka_offsets.transforms.transform import BatchTransform, DataFrameTransform, Transform
+from airflow_kafka_offsets.transforms.transform import BatchFunction, BatchTransform, DataFrameTransform, Transform
 from airflow_kafka_offsets.writers.row_writer import ArrowWriter, RowWriter
 
 
@@ -109,10 +109,18 @@ class StageJob:
         """The transform, if it runs where records are decoded."""
         return self.transform if isinstance(self.transform, BatchTransform) else None
 
+    def batch_function(self) -> BatchFunction | None:
+        """Return the function of the transform, if it runs where records are decoded. Called in Spark's tasks."""
+        return None if self.batch_transform is None else self.batch_transform.function(self.columns)
+
     @property
     def dataframe_transform(self) -> DataFrameTransform | None:
         """The transform, if Spark SQL runs it."""
         return self.transform if isinstance(self.transform, DataFrameTransform) else None
+
+    def isolating(self, slices: Iterable[Slice]) -> StageJob:
+        """Return the job with slices that are decoded in child processes."""
+        return replace(self, isolated=tuple(slice_.index for slice_ in slices))
 
     def to_text(self) -> str:
         """Return the job as a line, for the application, which has the same version of this package."""

@@ -9,7 +9,6 @@ import sys
 import threading
 import uuid
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,7 +72,7 @@ class InProcessLauncher:
         """Do nothing: this process has all it needs."""
 
     def __call__(self, job: StageJob) -> None:
-        stage_here(replace(job, isolated=tuple(slice_.index for slice_ in job.slices)))
+        stage_here(job.isolating(job.slices))
 
     def cancel(self) -> None:
         """Do nothing: no other process stages the job."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,9 +42,7 @@ def job_of_attempt(sent: SentJob) -> StageJob:
     from pyspark import TaskContext
 
     job, context = sent.whole(), TaskContext.get()
-    if context is None or context.attemptNumber() == 0:
-        return job
-    return replace(job, isolated=tuple(slice_.index for slice_ in job.slices))
+    return job if context is None or context.attemptNumber() == 0 else job.isolating(job.slices)
 
 
 def stage_slices(job: StageJob, numbers: Iterable[int]) -> Iterator[StagedFile]:
@@ -82,7 +80,7 @@ def read_rows(job: StageJob, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]
     staging, tasks = StagingDirectory(job.staging_uri), job.tasks
     try:
         # All batches of a task go into one file, whose columns are those of the first.
-        transform = None if job.batch_transform is None else job.batch_transform.function(job.columns)
+        transform = job.batch_function()
         for number in numbers:
             for slice_ in tasks[number]:
                 yield from read_slice(job, slice_, staging, transform)

@@ -88,10 +88,7 @@ class DeadLetterFile(ExitStack):
         slice_ = self._slice
         if self._max is not None and self.count + len(bad) > self._max:
             offset = batch.column("offset")[bad[0].row].as_py()
-            problem = (
-                f"More than {self._max:,} records of {slice_.topic}[{slice_.partition}] "
-                f"{slice_.start}..{slice_.end} cannot be decoded"
-            )
+            problem = f"More than {self._max:,} records of {slice_} cannot be decoded"
             raise too_many(problem, self._max, slice_.topic, slice_.partition, offset, bad[0].reason)
         if self._writer is None:
             name = f"dead-{slice_.index}-{uuid.uuid4().hex}.arrow"

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,8 @@ from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.spark.decoding import Decoding
 from airflow_kafka_offsets.spark.isolation import CRASH, decoding_of
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.staging.rows import TargetColumns
 from airflow_kafka_offsets.transforms.arrow import ArrowTransform
+from tests.spark import test_tasks
 from tests.support.decoding import record_batch
 from tests.support.fatal import Orders
 
@@ -43,28 +42,14 @@ HARMLESS_HERE = [name for name in WHY if name not in ("segfault", "exit", "loop"
 
 def job(tmp_path: Path, record_format: Any = None, **changes: Any) -> StageJob:
     record_format = record_format or Orders()
-    made = StageJob(
-        batch_id=1,
-        group_id="group",
-        tasks=((Slice(0, "orders", 3, 1000, 1100),),),
-        kafka_config={},
-        isolation_level="read_committed",
-        record_format=record_format,
-        columns=row_columns(record_format),
-        transform=None,
-        target=TargetColumns("orders", None),
-        fingerprint="f00d",
-        staging_uri=str(tmp_path),
-        has_dead_letters=True,
-        decode_timeout=4.0,
-    )
-    return replace(made, **changes)
+    defaults = {"columns": row_columns(record_format), "has_dead_letters": True, "decode_timeout": 4.0}
+    slice_ = Slice(0, "orders", 3, 1000, 1100)
+    return test_tasks.job(tmp_path, slice_, **defaults | changes, record_format=record_format)
 
 
 @contextmanager
 def decoding(job: StageJob, *, is_isolated: bool = True) -> Iterator[Decoding]:
-    transform = None if job.batch_transform is None else job.batch_transform.function(job.columns)
-    with decoding_of(job, job.slices[0], transform, is_isolated=is_isolated) as decode:
+    with decoding_of(job, job.slices[0], job.batch_function(), is_isolated=is_isolated) as decode:
         yield decode
 
 
