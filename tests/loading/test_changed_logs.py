@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
@@ -197,6 +197,21 @@ def expire_while_read(kafka: Kafka, monkeypatch: pytest.MonkeyPatch, tp: Partiti
     monkeypatch.setattr(tasks, "read_slice", read_slice)
 
 
+class Expires(InlineLauncher):
+    """Retention passes the start of a range between its planning and its being read.
+
+    :param before: returns the offset before which the records of a job's topic are gone
+    """
+
+    def __init__(self, kafka: Kafka, topic: str, before: Callable[[StageJob], int]) -> None:
+        super().__init__()
+        self._kafka, self._topic, self._before = kafka, topic, before
+
+    def __call__(self, job: StageJob) -> None:
+        delete_records(self._kafka.bootstrap_servers, self._topic, self._before(job))
+        super().__call__(job)
+
+
 class TestLostRecords:
     def test_an_expired_log_without_new_records_has_lost_nothing(  # P09
         self, inline_loader: Loader, topic: TopicFactory
@@ -214,14 +229,7 @@ class TestLostRecords:
         kafka = inline_loader.kafka
         produce(kafka, name, names(0, 20))
 
-        class Expires(InlineLauncher):
-            """Retention passes the start of the range between its planning and its being read."""
-
-            def __call__(self, job: StageJob) -> None:
-                delete_records(kafka.bootstrap_servers, name, 8)
-                super().__call__(job)
-
-        expiring = Loader(kafka, inline_loader.engine, Expires())
+        expiring = Loader(kafka, inline_loader.engine, Expires(kafka, name, lambda _: 8))
         with pytest.raises(DataLossError, match=rf"{name}\[0\]: position 0, beginning offset 8, 8 offsets gone"):
             expiring(name)
         assert ids(inline_loader) == []
@@ -245,12 +253,7 @@ class TestLostRecords:
         inline_loader(name)
         produce(kafka, name, names(5, 15))
 
-        class Expires(InlineLauncher):
-            def __call__(self, job: StageJob) -> None:
-                delete_records(kafka.bootstrap_servers, name, 8)
-                super().__call__(job)
-
-        Loader(kafka, inline_loader.engine, Expires())(name, on_data_loss="skip")
+        Loader(kafka, inline_loader.engine, Expires(kafka, name, lambda _: 8))(name, on_data_loss="skip")
 
         assert ids(inline_loader) == [*range(5), *range(8, 20)]
         assert rows(inline_loader.engine, "SELECT start_offset, end_offset, cause FROM offset_gaps") == [
@@ -295,12 +298,7 @@ class TestLostRecords:
         kafka, engine = inline_loader.kafka, inline_loader.engine
         produce(kafka, name, names(0, 100))
 
-        class Expires(InlineLauncher):
-            def __call__(self, job: StageJob) -> None:
-                delete_records(kafka.bootstrap_servers, name, job.slices[0].start + 1)
-                super().__call__(job)
-
-        loader = Loader(kafka, engine, Expires())
+        loader = Loader(kafka, engine, Expires(kafka, name, lambda job: job.slices[0].start + 1))
         bounds = OffsetBounds({name: {0: (0, 100)}})
         run = partial(loader, name) if kind == "load" else partial(Replayer(loader), name, bounds)
         with pytest.raises(DataLossError, match="8 batches of group 'loader' in a row could not be read"):
@@ -318,12 +316,7 @@ class TestLostRecords:
         kafka = inline_loader.kafka
         produce(kafka, name, names(0, 20))
 
-        class Expires(InlineLauncher):
-            def __call__(self, job: StageJob) -> None:
-                delete_records(kafka.bootstrap_servers, name, 8)
-                super().__call__(job)
-
-        loader = Loader(kafka, inline_loader.engine, Expires())
+        loader = Loader(kafka, inline_loader.engine, Expires(kafka, name, lambda _: 8))
         limits = Limits(time_budget=timedelta(microseconds=1))
         assert loader(name, on_data_loss="skip", limits=limits) == LoadResult(complete=False)
         assert inline_loader(name, on_data_loss="skip").rows == 12
