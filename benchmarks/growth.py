@@ -25,14 +25,14 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import Json, Limits, Pipeline, SessionLauncher, SqlTable, load
-from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.loading.context import OnCommit
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
 from airflow_kafka_offsets.spark import daemon
-from airflow_kafka_offsets.spark.job import Launcher, StageJob
+from airflow_kafka_offsets.spark.job import Launcher
 from benchmarks import machine
 from benchmarks.datasets import COLUMNS, Dataset
 from benchmarks.lag import create_topics
+from benchmarks.launch_time import seconds_until_launch
 from benchmarks.machine import WRITTEN
 from benchmarks.measured import SMALL
 from benchmarks.report import as_text, print_lines
@@ -84,25 +84,9 @@ def planning(kafka: KafkaBroker, postgres: PostgresServer, options: argparse.Nam
 
 
 def _planned_in(kafka: KafkaBroker, engine: Engine, group_id: str, topics: Iterable[str]) -> float:
-    launched: list[float] = []
-
-    class Stopwatch:
-        def check(self, staging_dir: str | None) -> None: ...
-
-        def __call__(self, job: StageJob) -> None:
-            launched.append(time.monotonic())
-            raise StagingError("only the plan is measured")
-
-        def cancel(self) -> None: ...
-
-        def close(self) -> None: ...
-
-    began = time.monotonic()
-    try:
-        _load(kafka.bootstrap_servers, engine, Stopwatch(), *topics, group_id=group_id)
-    except StagingError:
-        return launched[0] - began
-    raise AssertionError("there was nothing to load")
+    return seconds_until_launch(
+        lambda launcher: _load(kafka.bootstrap_servers, engine, launcher, *topics, group_id=group_id)
+    )
 
 
 def history(kafka: KafkaBroker, postgres: PostgresServer, options: argparse.Namespace) -> None:

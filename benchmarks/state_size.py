@@ -12,7 +12,6 @@ from confluent_kafka import Producer
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets import Json, Pipeline, SqlTable, load, verify
-from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag.measure import LagPolls, group_states
 from airflow_kafka_offsets.lag.report import LagQuestion
@@ -27,7 +26,7 @@ from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.ledger.publications import remove_leftovers, run_pending_cleanups
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.staging_area import clean_up
-from airflow_kafka_offsets.spark.job import StageJob
+from benchmarks.launch_time import seconds_until_launch
 from devstack.topics import create_topic
 
 GROUP = "group-0"
@@ -136,25 +135,9 @@ class Work:
 
     def _plan(self) -> float:
         """From the call of `load` until Spark would start."""
-        launched: list[float] = []
-
-        class Stopwatch:
-            def check(self, staging_dir: str | None) -> None: ...
-
-            def __call__(self, job: StageJob) -> None:
-                launched.append(time.monotonic())
-                raise StagingError("only the plan is measured")
-
-            def cancel(self) -> None: ...
-
-            def close(self) -> None: ...
-
-        began = time.monotonic()
-        try:
-            load(self._pipeline, kafka_config=self._config, engine=self._engine, launcher=Stopwatch())
-        except StagingError:
-            return launched[0] - began
-        raise AssertionError("there was nothing to load")
+        return seconds_until_launch(
+            lambda launcher: load(self._pipeline, kafka_config=self._config, engine=self._engine, launcher=launcher)
+        )
 
     def _commit(self) -> float:
         """The transaction, with a row for each record."""
