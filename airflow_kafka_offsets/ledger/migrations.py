@@ -111,11 +111,26 @@ def _rename_columns(conn: Connection, tables: Tables) -> Iterator[Statement]:
         yield _create_index(tables, "UNIQUE INDEX", "one_prefetched", is_prefetched)
     elif is_mysql(dialect) and "prefetched_load" not in _column_names(conn, batches):
         type_ = ExactString(NAME_LENGTH).compile(dialect=dialect)
-        replaced = dialect.identifier_preparer.quote(f"{tables.prefix}offset_batches_one_ahead")
+        quote = dialect.identifier_preparer.quote
+        replaced = quote(f"{tables.prefix}offset_batches_one_ahead")
+        keys = "".join(
+            f", ADD KEY {quote(f'{tables.prefix}offset_batches_{name}')} (consumer_group, {columns})"
+            for name, columns in {
+                "unsent": "dead_letters_sent_at, dead_letter_topic",
+                "publishing": "publish_started_at",
+                "with_files": "has_files_since",
+                "replays": "kind",
+            }.items()
+        )
+        dead_letters, index = tables.dead_letters, f"{tables.prefix}dead_letters_with_contents"
+        indexes = sa.inspect(conn).get_indexes(dead_letters.name, schema=dead_letters.schema)
+        if index not in {existing["name"] for existing in indexes}:
+            columns = "(consumer_group, batch_id, error_class)"
+            yield TableStatement(f"CREATE INDEX {{index}} ON {{}} {columns}", dead_letters, index=index)
         yield TableStatement(
             f"ALTER TABLE {{}} DROP KEY {replaced}, DROP COLUMN ahead_load, "
             f"ADD prefetched_load {type_} GENERATED ALWAYS AS (CASE WHEN {is_prefetched} THEN "
-            "consumer_group END) STORED, ADD UNIQUE KEY {index} (prefetched_load)",
+            f"consumer_group END) STORED, ADD UNIQUE KEY {{index}} (prefetched_load){keys}",
             batches,
             index=f"{tables.prefix}offset_batches_one_prefetched",
         )

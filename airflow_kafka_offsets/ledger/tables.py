@@ -151,6 +151,7 @@ class Tables:
         self.metadata = sa.MetaData(schema=schema)
         self.prefix = prefix
         self._partial: dict[sa.Index, sa.ColumnElement[bool] | sa.TextClause] = {}
+        self._instead: set[sa.Index] = set()
         self._add_groups()
         self._add_batches()
         self._add_ranges()
@@ -207,12 +208,13 @@ class Tables:
             self._partial_index(index, one_load, batches.consumer_group, unique=True)
             self.offset_batches.append_constraint(_OneLoad(f"{self.prefix}{index}", f"{word}_load", states))
         self.unsent = sa.and_(batches.dead_letter_topic.is_not(None), batches.dead_letters_sent_at.is_(None))
-        self._partial_index("offset_batches_unsent", self.unsent, batches.consumer_group)
-        self._partial_index(
-            "offset_batches_publishing", batches.publish_started_at.is_not(None), batches.consumer_group
-        )
-        self._partial_index("offset_batches_with_files", batches.has_files_since.is_not(None), batches.consumer_group)
-        self._partial_index("offset_batches_replays", batches.kind == "replay", batches.consumer_group)
+        for name, where, columns in (
+            ("unsent", self.unsent, (batches.dead_letters_sent_at, batches.dead_letter_topic)),
+            ("publishing", batches.publish_started_at.is_not(None), (batches.publish_started_at,)),
+            ("with_files", batches.has_files_since.is_not(None), (batches.has_files_since,)),
+            ("replays", batches.kind == "replay", (batches.kind,)),
+        ):
+            self._partial_index(f"offset_batches_{name}", where, batches.consumer_group, instead=columns)
 
     def _add_ranges(self) -> None:
         self.offset_ranges = self._table(
@@ -250,7 +252,11 @@ class Tables:
         # As text, since a database that plans with bound values would not see that the index covers the condition.
         self.with_contents = sa.text("coalesce(error_class, '') NOT IN ('dropped', 'size')")
         self._partial_index(
-            "dead_letters_with_contents", self.with_contents, dead_letters.consumer_group, dead_letters.batch_id
+            "dead_letters_with_contents",
+            self.with_contents,
+            dead_letters.consumer_group,
+            dead_letters.batch_id,
+            instead=(dead_letters.error_class,),
         )
         self.schema_texts = self._table(
             "schema_texts", *_keys(digest=ExactString(64)), *_required(type=ExactString(20), texts=ExactText)
@@ -305,10 +311,16 @@ class Tables:
         where: sa.ColumnElement[bool] | sa.TextClause,
         *columns: sa.ColumnElement[Any],
         unique: bool = False,
+        instead: Sequence[sa.ColumnElement[Any]] = (),
     ) -> None:
         index = self._index(name, *columns, unique=unique)
         self._partial[index] = where
         index.ddl_if(callable_=lambda *_, dialect, **__: dialect.name in PARTIAL_INDEX_DIALECTS)
+        if instead:
+            # Where indexes are of all rows, the columns of the condition are a part of them.
+            whole = self._index(name, *columns, *instead)
+            self._instead.add(whole)
+            whole.ddl_if(callable_=lambda *_, dialect, **__: dialect.name not in PARTIAL_INDEX_DIALECTS)
 
     def ddl(self, dialect: Dialect) -> str:
         """Return the statements that `init` runs on an empty database, for users who may not run DDL."""
@@ -321,7 +333,7 @@ class Tables:
             statements.extend(
                 CreateIndex(index, if_not_exists=partial)
                 for index in sorted(table.indexes, key=lambda index: str(index.name))
-                if partial or index not in self._partial
+                if index not in (self._instead if partial else self._partial)
             )
         statements.append(self.schema_version.insert().values(version=SCHEMA_VERSION))
         return sql_text(statements, dialect)

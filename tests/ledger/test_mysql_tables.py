@@ -64,10 +64,18 @@ def test_a_group_has_one_prefetched_load(ledger: Ledger) -> None:
         planned(ledger, "a", "prefetched")
 
 
-def test_an_upgrade_renames_the_key_of_prefetched_loads(ledger: Ledger) -> None:
+def keys_and_columns(described: list[tuple[str, str]]) -> set[str]:
+    return {line.strip(" ,") for line in described[0][1].splitlines()}
+
+
+def test_an_upgrade_makes_the_keys_and_columns_of_new_tables(ledger: Ledger) -> None:
     described = select(ledger.engine, "SHOW CREATE TABLE offset_batches")
     (generated,) = re.findall(r"`prefetched_load` (.* STORED)", described[0][1])
     assert "'prefetched'" in generated
+    dead_letters = select(ledger.engine, "SHOW CREATE TABLE dead_letters")
+    do(ledger.engine, "ALTER TABLE dead_letters DROP KEY dead_letters_with_contents")
+    for name in ("unsent", "publishing", "with_files", "replays"):
+        do(ledger.engine, f"ALTER TABLE offset_batches DROP KEY offset_batches_{name}")
     do(
         ledger.engine,
         "ALTER TABLE offset_batches DROP KEY offset_batches_one_prefetched, DROP COLUMN prefetched_load, "
@@ -82,10 +90,51 @@ def test_an_upgrade_renames_the_key_of_prefetched_loads(ledger: Ledger) -> None:
 
     assert initialize(ledger)
 
-    assert select(ledger.engine, "SHOW CREATE TABLE offset_batches") == described
+    assert keys_and_columns(select(ledger.engine, "SHOW CREATE TABLE offset_batches")) == keys_and_columns(described)
+    assert keys_and_columns(select(ledger.engine, "SHOW CREATE TABLE dead_letters")) == keys_and_columns(dead_letters)
     # An upgrade that was interrupted before the version was stored.
     do(ledger.engine, "UPDATE offsets_schema_version SET version = 9")
     assert initialize(ledger)
+
+
+@pytest.mark.parametrize(
+    ("table", "condition", "index"),
+    [
+        (
+            "offset_batches",
+            "dead_letter_topic IS NOT NULL AND dead_letters_sent_at IS NULL",
+            "offset_batches_unsent",
+        ),
+        ("offset_batches", "publish_started_at IS NOT NULL", "offset_batches_publishing"),
+        ("offset_batches", "has_files_since IS NOT NULL", "offset_batches_with_files"),
+        ("offset_batches", "kind = 'replay'", "offset_batches_replays"),
+        (
+            "dead_letters",
+            "coalesce(error_class, '') NOT IN ('dropped', 'size') AND batch_id < 5",
+            "dead_letters_with_contents",
+        ),
+    ],
+)
+def test_what_a_load_looks_for_in_a_long_history_has_an_index(
+    ledger: Ledger, table: str, condition: str, index: str
+) -> None:
+    do(
+        ledger.engine,
+        "INSERT INTO offset_batches (consumer_group, generation, kind, state, attempt, planned_at) "
+        "SELECT 'g', 0, 'load', 'committed', 1, now() FROM seq_1_to_2000",
+    )
+    do(
+        ledger.engine,
+        "INSERT INTO dead_letters (batch_id, topic, `partition`, offset_value, consumer_group, error) "
+        "SELECT 1, 't', 0, seq, if(seq = 7, 'g', 'other'), 'bad' FROM seq_1_to_2000",
+    )
+    do(ledger.engine, "ANALYZE TABLE offset_batches, dead_letters")
+    query = f"SELECT batch_id FROM {table} WHERE consumer_group = 'g' AND {condition}"
+
+    ((*_, key, _, _, rows, extra),) = select(ledger.engine, f"EXPLAIN {query}")
+
+    assert (key, "Using index" in extra) == (index, True)
+    assert int(rows) < 100
 
 
 def test_names_differ_by_case_and_by_spaces_at_their_ends(ledger: Ledger) -> None:
