@@ -138,11 +138,18 @@ def reflected(conn: Connection, name: str, schema: str | None) -> sa.Table | Non
     known = {} if transaction is None else _found.setdefault(transaction, {})
     if (name, schema) not in known:
         try:
-            table = sa.Table(name, sa.MetaData(), schema=schema, autoload_with=conn, resolve_fks=False)
+            table = _reflect(conn, name, schema)
+            if not table.columns and conn.dialect.name == "sqlite":
+                # Its statements are not of one moment: the table was created between that for its columns and the next.
+                table = _reflect(conn, name, schema)
         except sa.exc.NoSuchTableError:
             return None
         known[name, schema] = table
     return known[name, schema]
+
+
+def _reflect(conn: Connection, name: str, schema: str | None) -> sa.Table:
+    return sa.Table(name, sa.MetaData(), schema=schema, autoload_with=conn, resolve_fks=False)
 
 
 def forget_reflected(conn: Connection) -> None:

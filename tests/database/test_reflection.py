@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
@@ -56,3 +58,15 @@ def test_a_function_of_the_users_may_change_a_table(engine: Engine) -> None:
         assert columns(reflected(conn, "orders", None)) == ["id"]
         call(conn, "shop.grow", grow)
         assert columns(reflected(conn, "orders", None)) == ["id", "amount"]
+
+
+def test_a_table_of_sqlite_that_appears_while_it_is_read_is_read_whole(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/state.db")
+    with engine.connect() as other, engine.connect() as conn:
+
+        @sa.event.listens_for(conn, "after_cursor_execute", once=True)
+        def create(*_: object) -> None:
+            other.exec_driver_sql("CREATE TABLE orders (id INTEGER, amount TEXT)")
+
+        assert columns(reflected(conn, "orders", None)) == ["id", "amount"]
+    engine.dispose()

@@ -17,16 +17,22 @@ import pyarrow as pa
 import sqlalchemy as sa
 from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog, SqlCatalogBaseTable
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.exceptions import NoSuchTableError, ServerError, ServiceUnavailableError, TooManyRequestsError
 from pyiceberg.table import Table
+from requests.exceptions import SSLError
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import IntegrityError
 
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.database.errors import database_message, is_outage
 from airflow_kafka_offsets.database.mappers import configure_alone
 from airflow_kafka_offsets.database.transactions import transact
-from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
+from airflow_kafka_offsets.exceptions import (
+    ConfigurationError,
+    DatabaseUnavailableError,
+    KafkaOffsetsError,
+    LedgerError,
+    TargetError,
+)
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, parse_ddl
 from airflow_kafka_offsets.sinks.iceberg.shapes import create_table, parsed_term
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
@@ -39,6 +45,9 @@ from airflow_kafka_offsets.sinks.table import Dataset
 if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 
+
+_NO_ANSWER = (OSError, ServerError, ServiceUnavailableError, TooManyRequestsError)
+"""What pyiceberg raises if a REST catalog or a storage does not answer, or not now."""
 
 _STORAGE = ("s3.", "gcs.", "adls.", "hdfs.", "hf.", "client.", "py-io-impl")
 """What the properties of a catalog begin with that concern files."""
@@ -82,22 +91,34 @@ def open_catalog(name: str, *pairs: tuple[str, str]) -> Catalog:
 
     :param pairs: names and values of properties
     :raises ConfigurationError: pyiceberg knows no such catalog
-    :raises TargetError: it cannot be reached
+    :raises DatabaseUnavailableError: it does not answer
+    :raises TargetError: it cannot be opened
     """
     configure_alone(SqlCatalogBaseTable.registry)
     properties = dict(pairs)
     try:
-        catalog = load_catalog(name, **properties)
+        catalog = _load_catalog(name, properties)
     except (ValueError, NotImplementedError, KeyError, ModuleNotFoundError) as error:
         raise ConfigurationError(f"pyiceberg cannot open catalog {name!r}: {_text(error, properties)}") from None
     except Exception as error:
-        raise TargetError(f"Catalog {name!r} cannot be reached: {_text(error, properties)}") from None
+        raise _failure(error)(f"Catalog {name!r} cannot be opened: {_text(error, properties)}") from None
     if isinstance(catalog, SqlCatalog):
         # A task asks its catalog a few times in an hour.
         pooled = catalog.engine
         catalog.engine = sa.create_engine(pooled.url, poolclass=sa.NullPool, hide_parameters=True)
         pooled.dispose()
     return catalog
+
+
+def _load_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
+    # pyiceberg creates the tables of a SQL catalog. Another process may create each of them at the same moment.
+    for _ in SqlCatalogBaseTable.metadata.tables:
+        try:
+            return load_catalog(name, **properties)
+        except sa.exc.DBAPIError as error:
+            if is_outage(error):
+                raise
+    return load_catalog(name, **properties)
 
 
 def find_table(catalog: Catalog, identifier: str) -> Table | None:
@@ -124,6 +145,16 @@ def catalog_properties(conn_id: str, connections: Connections) -> dict[str, Any]
     if login:
         properties.setdefault("credential", f"{login}:{connection.get('password') or ''}")
     return properties
+
+
+def _failure(error: Exception) -> type[LedgerError | TargetError]:
+    """Return the class of the error for what a catalog or its storage raised: whether a retry can help."""
+    if isinstance(error, sa.exc.DBAPIError):
+        passes = is_outage(error)
+    else:
+        refused = (SSLError, FileNotFoundError, PermissionError)
+        passes = isinstance(error, _NO_ANSWER) and not isinstance(error, refused)
+    return DatabaseUnavailableError if passes else TargetError
 
 
 def _text(error: Exception, properties: Mapping[str, str]) -> str:
@@ -216,9 +247,9 @@ class ConnectedIcebergTable(LakeTable):
         try:
             return find_table(self._catalog(), self.sink.identifier)
         except Exception as error:
-            reason = f"{type(error).__name__}: {shortened(str(error))}"
+            reason, failure = f"{type(error).__name__}: {shortened(str(error))}", _failure(error)
         # Outside of the handler: its error may hold secrets.
-        raise TargetError(f"{self.sink.name} cannot be read: {reason}. Nothing was written")
+        raise failure(f"{self.sink.name} cannot be read: {reason}. Nothing was written")
 
     def _catalog(self) -> Catalog:
         return open_catalog(
@@ -226,18 +257,26 @@ class ConnectedIcebergTable(LakeTable):
         )
 
     def create(self, columns: pa.Schema) -> IcebergSnapshot:
-        if not self.sink.commits_externally:
-            self._create_here(columns)
+        if self.sink.commits_externally:
+            self._create_there(columns)
         else:
-            try:
-                create_table(self._catalog(), self.sink, columns)
-            except IntegrityError:
-                # The catalog is a database, in which another process created the namespace at the same moment.
-                create_table(self._catalog(), self.sink, columns)
+            self._create_here(columns)
         snapshot = self.snapshot()
         if snapshot is None:
             raise TargetError(f"{self.sink.name} disappeared; nothing was written")
         return snapshot
+
+    def _create_there(self, columns: pa.Schema) -> None:
+        # If another process creates the namespace at the same moment, catalogs answer in many ways.
+        for _ in range(2):
+            try:
+                return create_table(self._catalog(), self.sink, columns)
+            except KafkaOffsetsError:
+                raise
+            except Exception as error:
+                reason, failure = f"{type(error).__name__}: {shortened(str(error))}", _failure(error)
+        # Outside of the handler: its error may hold secrets.
+        raise failure(f"{self.sink.name} cannot be created: {reason}. Nothing was written")
 
     def _create_here(self, columns: pa.Schema) -> None:
         sink = self.sink

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -25,13 +28,14 @@ from airflow_kafka_offsets.exceptions import (
 )
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
+from airflow_kafka_offsets.sinks.iceberg.format import open_catalog
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.sinks.lake import target as lake_target
 from airflow_kafka_offsets.sinks.table import Output
 from tests.sinks.iceberg.conftest import REST
 from tests.support.clients import Kafka, produce
-from tests.support.iceberg import IcebergGroup
+from tests.support.iceberg import IcebergGroup, iceberg_sink
 from tests.support.loads import names, positions, rows
 from tests.support.rewinds import Rewinder
 
@@ -293,3 +297,23 @@ def test_a_retired_batch_without_rows_moves_the_current_snapshot(group: IcebergG
 
     assert zombie.metadata.current_snapshot_id != group.table.metadata.current_snapshot_id
     assert group.sink.connect(engine).last_number(Output(7, "loader", (), "series")) == 7
+
+
+def test_several_processes_create_catalog_namespace_and_table_at_once(tmp_path: Path) -> None:
+    """Threads here: each opens the catalog, which creates its tables."""
+    threads = 6
+    here = sa.create_engine("sqlite://")
+    for number in range(5):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        sink = iceberg_sink("sql", directory)
+        ready = Barrier(threads)
+
+        def prepare(sink: IcebergTable = sink, ready: Barrier = ready) -> tuple[str, ...] | None:
+            open_catalog.cache_clear()
+            ready.wait(60)
+            return sink.connect(here).prepare(pa.schema([("id", pa.int64())])).known
+
+        with ThreadPoolExecutor(threads) as pool:
+            found = [each.result(60) for each in [pool.submit(prepare) for _ in range(threads)]]
+        assert found == [("id", "_batch_id")] * threads

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_kafka_offsets import Limits
-from airflow_kafka_offsets.exceptions import CommitUnknownError, TargetError
+from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseUnavailableError
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from devstack.http_proxy import Fault, HttpProxy
@@ -117,12 +117,12 @@ def test_a_catalog_that_dies_with_a_commit_is_asked_again_by_the_next_try(
         with monkeypatch.context() as patched:
             patched.setattr(IcebergSnapshot, "commit", dies)
             if moment == "before":
-                with pytest.raises(TargetError, match="cannot be read"):
+                with pytest.raises(DatabaseUnavailableError, match="cannot be read"):
                     group.load(run=RUN)
             else:
                 assert group.load(run=RUN).rows == 9
 
-        with pytest.raises(TargetError, match="cannot be read: ConnectionError"):
+        with pytest.raises(DatabaseUnavailableError, match="cannot be read: ConnectionError"):
             group.load(run=AGAIN)
         server.start()
         assert group.load(run=AGAIN).rows == (9 if moment == "before" else 0)
