@@ -6,7 +6,7 @@ PARALLEL := -n 3 --dist worksteal
 # Airflow is started dozens of times; without bytecode each start compiles it anew, which takes longer than the start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup quick-java test unit integration lint format types size demo soak bench bench-quick bench-growth bench-rewind bench-lag bench-pages bench-formats bench-transforms bench-lake bench-connect bench-scale airflow docs reference constraints clean
+.PHONY: help setup quick-java test unit integration lint format types size demo soak bench bench-quick bench-growth bench-rewind bench-lag bench-pages bench-formats bench-transforms bench-lake bench-connect bench-scale airflow docs reference constraints release-check clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -100,7 +100,12 @@ constraints: setup ## pin what pyproject.toml and constraints/*.in ask for, with
 	@export PATH="$$PATH:.build/tools/bin"; \
 	$(COMPILE) $(ARGS) pyproject.toml --extra spark --extra postgres --extra sqlite --extra avro --extra protobuf --extra json-schema --extra sql --extra iceberg --extra delta --extra parquet --group dev -o constraints/dev.txt >/dev/null && \
 	$(COMPILE) $(ARGS) constraints/build.in -o constraints/build.txt >/dev/null && \
-	$(COMPILE) $(ARGS) constraints/uv.in -o constraints/uv.txt >/dev/null
+	$(COMPILE) $(ARGS) constraints/uv.in -o constraints/uv.txt >/dev/null && \
+	$(COMPILE) $(ARGS) constraints/release.in -o constraints/release.txt >/dev/null
+
+release-check: setup ## check that a release could be made, and make its files in dist/; five minutes (ARGS=--unreleased)
+	@export PATH="$$PATH:.build/tools/bin"; $(PYTHON) scripts/release_check.py $(ARGS)
+	$(PYTEST) tests/system/test_packaging.py -m "long or not long"
 
 clean: ## remove what was built, fetched and cached; .venv too
 	rm -rf .venv .build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse metastore_db derby.log

@@ -12,6 +12,7 @@ from argparse import SUPPRESS, Action, ArgumentParser, RawDescriptionHelpFormatt
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
+from airflow_kafka_offsets import __version__
 from airflow_kafka_offsets.cli.arguments import OF_TASK, option
 from airflow_kafka_offsets.cli.commands import KAFKA_OFFSETS
 from airflow_kafka_offsets.cli.connections import DATABASE, DATABASE_FILE, KAFKA_CONFIG, FileConnections, refuse_secrets
@@ -88,6 +89,7 @@ def parser() -> ArgumentParser:
         epilog=wrapped(_EPILOG),
         formatter_class=RawDescriptionHelpFormatter,
     )
+    root.add_argument("--version", action="version", version=f"%(prog)s {__version__}", help="Show the version.")
     _add(root, (entry for entry in KAFKA_OFFSETS.commands if entry.name not in _ONLY_AIRFLOW))
     return root
 
