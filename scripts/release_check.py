@@ -134,7 +134,9 @@ def main() -> int:
 
     print("listing what comes with it")
     bill = DIST / f"airflow_kafka_offsets-{version}.cdx.json"
-    run(tools / "cyclonedx-py", "environment", "--output-reproducible", "--of", "JSON", "-o", bill, installed / "python")
+    run(
+        tools / "cyclonedx-py", "environment", "--output-reproducible", "--of", "JSON", "-o", bill, installed / "python"
+    )
     components = json.loads(bill.read_text(encoding="utf-8"))["components"]
 
     documents = [(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")) for path in ROOT.glob("docs/**/*.md")]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from scripts.release_check import changelog_faults, licence_faults, version_faults
 
 
-def component(name: str, *licences: dict[str, str]) -> dict[str, object]:
+def component(name: str, *licences: dict[str, str]) -> dict[str, Any]:
     return {"name": name, "licenses": [{"license": licence} for licence in licences]}
 
 
@@ -38,7 +40,7 @@ def test_documents_install_the_version_that_is_released() -> None:
 
 
 def test_each_licence_is_known_and_those_with_conditions_have_been_looked_at() -> None:
-    components = [
+    components: list[dict[str, Any]] = [
         component("good", {"id": "Apache-2.0"}),
         {"name": "expression", "licenses": [{"expression": "MIT OR Apache-2.0"}]},
         component("certifi", {"id": "MPL-2.0"}),
