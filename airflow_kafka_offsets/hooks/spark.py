@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 _DAEMON = "spark.python.daemon.module"
 
+_DEPLOY_MODE = "spark.submit.deployMode"
+
 # What spark-submit inherits: where programs and their settings are, and how object stores and Kerberos know who asks.
 # Nothing else of a worker's environment, which may hold a secret under any name. AIRFLOW_HOME and AIRFLOW_CTX_* hold
 # none.
@@ -72,11 +74,19 @@ class SparkSubmitLauncher:
         connection = BaseHook.get_connection(self._conn_id)
         hook = self._make_hook()
         master, deploy_mode, binary = (hook.resolved[name] for name in ("master", "deploy_mode", "spark_binary"))
-        if deploy_mode not in (None, "", "client"):
-            raise ConfigurationError(
-                f"Connection {self._conn_id!r} has deploy-mode {deploy_mode!r}; this package needs client mode, in "
-                "which progress and errors reach the task's log. Remove 'deploy-mode' from the connection's extra."
-            )
+        # spark-submit takes the first of these places that names one.
+        for place, mode in (
+            (f"'deploy-mode' from the extra of connection {self._conn_id!r}", deploy_mode),
+            (f"{_DEPLOY_MODE} from Spark.conf", self._conf.get(_DEPLOY_MODE)),
+            (f"{_DEPLOY_MODE} from spark-defaults.conf", _spark_defaults().get(_DEPLOY_MODE)),
+        ):
+            if mode == "client":
+                break
+            if mode:
+                raise ConfigurationError(
+                    f"Deploy mode {mode!r} cannot be used: this package needs client mode, in which progress and "
+                    f"errors reach the task's log. Remove {place}."
+                )
         if not staging_dir and not _is_local(master):
             raise ConfigurationError(
                 f"Connection {connection.conn_id!r} leads to the cluster {master}: set Staging.dir to a location that "

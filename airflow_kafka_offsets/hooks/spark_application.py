@@ -377,10 +377,8 @@ class _Unfold(Handler):
         self._unfold = unfold
         self._thread = get_ident()
 
-    def createLock(self) -> None:  # noqa: N802
-        # With a separate lock here, two threads could wait for each other.
-        self.lock = None
-
-    def emit(self, record: LogRecord) -> None:
+    def handle(self, record: LogRecord) -> bool:
+        # Without the lock of the superclass, with which two threads could wait for each other.
         if get_ident() != self._thread:
             self._unfold()
+        return True

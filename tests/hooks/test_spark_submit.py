@@ -288,7 +288,11 @@ def test_why_spark_failed_is_in_the_error(
     ("connection", "staging_dir", "message"),
     [
         ({"host": "spark://127.0.0.1:1"}, None, "leads to the cluster spark://127.0.0.1:1: set Staging.dir"),
-        ({"host": "yarn", "extra": {"deploy-mode": "cluster"}}, "/shared", "has deploy-mode 'cluster'"),
+        (
+            {"host": "yarn", "extra": {"deploy-mode": "cluster"}},
+            "/shared",
+            "Deploy mode 'cluster' cannot be used.*Remove 'deploy-mode' from the extra of connection 'spark_default'",
+        ),
         ({"host": "local[*]", "extra": {"spark-binary": "spark2-submit"}}, None, "spark2-submit is not on the PATH"),
     ],
 )
@@ -299,3 +303,18 @@ def test_a_connection_that_cannot_work_is_refused(
 
     with pytest.raises(ConfigurationError, match=message):
         SparkSubmitLauncher("spark_default").check(staging_dir)
+
+
+def test_properties_of_spark_that_ask_for_cluster_mode_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mode = "spark.submit.deployMode"
+    connect(monkeypatch, host="local[*]")
+    with pytest.raises(ConfigurationError, match=f"Remove {mode} from Spark.conf"):
+        SparkSubmitLauncher("spark_default", conf={mode: "cluster"}).check(None)
+
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    (tmp_path / "spark-defaults.conf").write_text(f"{mode} cluster\n")
+    with pytest.raises(ConfigurationError, match=f"Remove {mode} from spark-defaults.conf"):
+        SparkSubmitLauncher("spark_default").check(None)
+    SparkSubmitLauncher("spark_default", conf={mode: "client"}).check(None)
