@@ -153,10 +153,18 @@ class Protobuf(RegistryFormat):
         # Two prefixes may have the same path.
         @lru_cache(_MOST_DECODERS)
         def decoder_at(encoded: str, path: tuple[int, ...]) -> ProtobufDecoder:
-            message = schema_of(encoded).at(path)
-            if expected is not None and not has_name(message, expected):
-                raise SchemaError(f"it is the message {message.full_name}, and not {expected}")
-            return ProtobufDecoder(message, columns, reader)
+            found = schema_of(encoded).at(path)
+            names = " or ".join(message.full_name for message in found)
+            if expected is not None:
+                found = [message for message in found if has_name(message, expected)]
+            if not found:
+                raise SchemaError(f"it is the message {names}, and not {expected}")
+            if len(found) > 1:
+                raise SchemaError(
+                    f"it is the message {names}: clients number nested messages in different ways if there are maps "
+                    "beside them; name the message with message="
+                )
+            return ProtobufDecoder(found[0], columns, reader)
 
         def decoder_of(prefix: bytes, encoded: str) -> ProtobufDecoder:
             if self.registry_conn_id is None:

@@ -55,18 +55,19 @@ class Schema:
                 raise
             raise SchemaError(f"it is not a usable descriptor set: {type(error).__name__}") from error
 
-    def at(self, path: Sequence[int]) -> Message:
-        """Return the message with an index path: its number among those of the file, then among those in that message,
-        and so on.
+    def at(self, path: Sequence[int]) -> list[Message]:
+        """Return the messages that an index path can mean: the number of a message among those of the file, then among
+        those in that message, and so on. There are several where a message has maps: clients for Python, Go and .NET
+        count the entries of maps as messages in it, and those for Java do not.
 
         :raises SchemaError: there is none
         """
-        found: Message = None
-        for index in path:
-            inner = self._messages[-1] if found is None else _inner(found)
-            if not 0 <= index < len(inner):
-                raise SchemaError(f"it has no message with the index {'.'.join(map(str, path))}")
-            found = inner[index]
+        first, *nested = path
+        found = self._messages[-1][first : first + 1]
+        for index in nested:
+            found = [inner for message in found for inner in _meant(message, index)]
+        if not found:
+            raise SchemaError(f"it has no message with the index {'.'.join(map(str, path))}")
         return found
 
     def named(self, name: str | None) -> Message:
@@ -75,7 +76,7 @@ class Schema:
         :raises SchemaError: there is none, or several
         """
         if name is None:
-            return self.at((0,))
+            return self.at((0,))[0]
         found = [message for file in self._messages for message in _all(file) if has_name(message, name)]
         if len(found) > 1:
             # A name without a package is that of the file itself before it is one of an import.
@@ -115,6 +116,13 @@ def _texts(enums: Any, messages: Any) -> Iterator[str]:
 def _inner(message: Message) -> list[Message]:
     # The entries of maps are messages that nobody wrote.
     return [inner for inner in message.nested_types if not inner.GetOptions().map_entry]
+
+
+def _meant(message: Message, index: int) -> list[Message]:
+    """Return the messages in a message that have an index, with none to all of its maps counted before them."""
+    inner = _inner(message)
+    maps = len(message.nested_types) - len(inner)
+    return inner[max(0, index - maps) : index + 1]
 
 
 def _all(messages: list[Message]) -> Iterator[Message]:

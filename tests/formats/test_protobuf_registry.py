@@ -194,7 +194,7 @@ def test_the_message_index_is_read_as_a_path_of_zigzag_numbers() -> None:
         b"\0\0\0\0\1\1",
         b"\0\0\0\0\1\xff\xff\xff\xff\xff",
         b"\0\0\0\0\1" + zigzag(2, 1),
-        wire(1, b"", 1, 1),
+        wire(1, b"", 1, 2),
         b"",
         b"\1\0\0\0\1\0",
         b'{"id": 1}',
@@ -207,9 +207,42 @@ def test_the_message_index_is_read_as_a_path_of_zigzag_numbers() -> None:
     no_wire = "it does not begin with the byte 0 and the id of a schema, as Confluent's wire format does"
     assert [record.reason for record in bad] == [
         *[unreadable] * 5,
-        "schema 1: it has no message with the index 1.1",
+        "schema 1: it has no message with the index 1.2",
         *[no_wire] * 3,
     ]
+
+
+EVENT = """
+syntax = "proto3";
+message Event {
+  map<string, string> tags = 1;
+  message Paid { int32 paid = 1; }
+  message Refund { int32 refund = 1; }
+}
+"""
+
+
+def test_a_nested_message_beside_maps_has_the_index_of_any_client() -> None:
+    """Clients for Java count the messages, those for Python, Go and .NET also the entries of maps."""
+    records = [wire(1, b"\x08\x01", 0, 0), wire(1, b"\x08\x02", 0, 1), wire(1, b"\x08\x03", 0, 2)]
+    either = "schema 1: it is the message Event.Paid or Event.Refund"
+
+    rows, bad = decoded(known({1: EVENT}, ddl="paid INT, refund INT"), records)
+    assert own_columns(rows) == [{"paid": 1, "refund": None}, {"paid": None, "refund": 3}]
+    (record,) = bad
+    assert record.reason.startswith(f"{either}: ")
+    assert "message=" in record.reason
+
+    rows, bad = decoded(known({1: EVENT}, ddl="paid INT", message="Paid"), records)
+    assert own_columns(rows) == [{"paid": 1}, {"paid": 2}]
+    assert [record.reason for record in bad] == ["schema 1: it is the message Event.Refund, and not Paid"]
+
+    rows, bad = decoded(known({1: EVENT}, ddl="refund INT", message="Event.Refund"), records)
+    assert own_columns(rows) == [{"refund": 2}, {"refund": 3}]
+    assert [record.reason for record in bad] == ["schema 1: it is the message Event.Paid, and not Event.Refund"]
+
+    rows, bad = decoded(known({1: EVENT}, ddl="paid INT", message="Event"), records[1:2])
+    assert [record.reason for record in bad] == [f"{either}, and not Event"]
 
 
 def test_another_message_than_the_named_one_is_bad() -> None:
