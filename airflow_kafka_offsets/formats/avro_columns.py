@@ -295,7 +295,7 @@ def _scalar(array: pa.Array, kind: Type, declared: pa.DataType) -> pa.Array:
     promoted = [_TYPES.get(each) for each in (kind.kind, *_PROMOTIONS.get(kind.kind, ()))]
     if name in _CONVERSIONS and declared == _TYPES[name]:
         convert = _CONVERSIONS[name]
-    elif declared in promoted:
+    elif declared in promoted and (name, declared) != ("decimal", pa.string()):  # its bytes are no text
         convert = _cast
     else:
         raise MismatchError(f"it was written as {name}, which cannot become {spark_type(declared)}")

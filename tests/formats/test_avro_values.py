@@ -106,6 +106,9 @@ def test_a_declared_column_is_promoted_to(kind: Any, written: Any, ddl_type: str
         ("string", "1", "BIGINT", "column 'a': it was written as string, which cannot become BIGINT"),
         ("long", 1, "TIMESTAMP", "column 'a': it was written as long, which cannot become TIMESTAMP"),
         ({"type": "map", "values": "int"}, {}, "STRING", "written as map, which cannot become STRING"),
+        # Its bytes are the text "09".
+        (logical("bytes", "decimal", precision=9, scale=2), Decimal("123.45"), "STRING",
+         "written as decimal, which cannot become STRING"),
         ({"type": "map", "values": "int"}, {}, "ARRAY<INT>", "declare ARRAY<STRUCT<key: STRING, value: …>>"),
         (["null", "string", "long"], "x", "BIGINT",
          "column 'a': its branch of the union does not fit: it was written as string"),
