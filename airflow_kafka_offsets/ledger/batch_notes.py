@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -16,6 +16,7 @@ from airflow_kafka_offsets.formats.read_schemas import ReadSchema
 from airflow_kafka_offsets.ledger.batch_rows import update_batch
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.table import Target
+from airflow_kafka_offsets.sinks.target_names import TargetNames
 from airflow_kafka_offsets.sinks.target_rows import BranchOutput
 
 
@@ -34,20 +35,28 @@ def note_outputs(conn: Connection, tables: Tables, batch_id: int, target: Target
         _change(conn, tables, replaced, {name: BranchOutput(-rows, True)})
 
 
-def outputs_of(text: str | None) -> dict[str, BranchOutput]:
+def outputs_of(text: str | None, called: Callable[[str], str] = str) -> dict[str, BranchOutput]:
     """Return the rows of a batch by branch.
 
     :param text: as it is stored
+    :param called: returns the name by which the caller knows the target of a stored name
     """
-    return {name: BranchOutput(**output) for name, output in json.loads(text or "{}").items()}
+    outputs: dict[str, BranchOutput] = {}
+    for name, output in json.loads(text or "{}").items():
+        _add(outputs, called(name), BranchOutput(**output))
+    return outputs
+
+
+def _add(outputs: dict[str, BranchOutput], name: str, output: BranchOutput) -> None:
+    before = outputs.get(name, BranchOutput(0, True))
+    outputs[name] = BranchOutput(before.rows + output.rows, before.is_each and output.is_each)
 
 
 def _change(conn: Connection, tables: Tables, batch_id: int, added: Mapping[str, BranchOutput]) -> None:
-    batches = tables.offset_batches.c
+    batches, names = tables.offset_batches.c, TargetNames(conn)
     outputs = outputs_of(conn.scalar(sa.select(batches.outputs).where(batches.batch_id == batch_id)))
     for name, output in added.items():
-        before = outputs.get(name, BranchOutput(0, True))
-        outputs[name] = BranchOutput(before.rows + output.rows, before.is_each and output.is_each)
+        _add(outputs, names.among(outputs, name), output)
     text = json.dumps({name: output._asdict() for name, output in outputs.items()})
     update_batch(conn, tables, batch_id, outputs=text)
 

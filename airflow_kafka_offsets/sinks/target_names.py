@@ -60,6 +60,10 @@ class TargetNames:
         """Return whether two names mean the same target, or the same several."""
         return name == other or (self._includes(name, other) and self._includes(other, name))
 
+    def among(self, names: Iterable[str], name: str) -> str:
+        """Return the first of several names that means the same target as a name; itself where none does."""
+        return next((each for each in names if self.same(each, name)), name)
+
     def shared(self, name: str, other: str) -> str | None:
         """Return the first target of a name that another name has, too; None where there is none."""
         return next((target for target in targets_in(name) if self._has(other, target)), None)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from airflow_kafka_offsets.ledger.batch_rows import as_gap, as_range
 from airflow_kafka_offsets.ledger.group_table import names_of
 from airflow_kafka_offsets.ledger.replaced_output import same_topic
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.sinks.target_names import TargetNames
+from airflow_kafka_offsets.sinks.target_names import TargetNames, targets_in
 from airflow_kafka_offsets.sinks.target_rows import RowCount, TargetRows
 from airflow_kafka_offsets.verification.facts import BatchFacts, LoadedRange, RemovedOutput
 
@@ -47,7 +48,7 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
     """Return every batch of a group with all that is stored of it, and every unknown batch that the target has rows of.
 
     In the order of their ids; read as they are iterated. Batches that name the target by another name of the same table
-    are returned with the name of the snapshot.
+    are returned with the name of the snapshot, and so are its branches.
     """
     conn, tables, group_id, target, rows = snapshot
     if conn.dialect.name == "postgresql":
@@ -57,6 +58,7 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
     ranges, gaps, replaced = tables.offset_ranges, tables.offset_gaps, tables.replaced_output
     of_group = sa.select(batches.batch_id).where(batches.consumer_group == group_id).order_by(batches.batch_id)
     names = names_of(conn, tables, target, batches.consumer_group == group_id)
+    called = cache(partial(TargetNames(conn).among, targets_in(target)))
     of_batch = (
         sa.case((batches.target_table.in_(names), target), else_=batches.target_table).label("target_table"),
         batches.transform.is_not(None).label("has_transform"),
@@ -100,7 +102,7 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
         stored: dict[str, list[Any]] = defaultdict(list)
         for _, kind, row in group:
             stored[kind].append(row)
-        yield _batch_facts(batch_id, stored)
+        yield _batch_facts(batch_id, stored, called)
 
 
 def _read(conn: Connection, kind: str, query: sa.Select[Any]) -> Iterator[_Part]:
@@ -138,9 +140,9 @@ def _wholly_replaced(tables: Tables, of_group: sa.Select[Any]) -> sa.Select[Any]
     )
 
 
-def _batch_facts(batch_id: int, stored: Mapping[str, list[Any]]) -> BatchFacts:
+def _batch_facts(batch_id: int, stored: Mapping[str, list[Any]], called: Callable[[str], str]) -> BatchFacts:
     fields: dict[str, Any] = stored["batch"][0]._asdict() if stored["batch"] else {"batch_id": batch_id}
-    fields["outputs"] = outputs_of(fields.get("outputs"))
+    fields["outputs"] = outputs_of(fields.get("outputs"), called)
     wholly_replaced = set(map(_partition, stored["wholly_replaced"]))
     return BatchFacts(
         **fields,

@@ -202,6 +202,32 @@ def test_a_replay_into_some_of_the_sinks_is_refused(loader: Loader, sink: Any) -
     assert offsets(loader, "orders") == [0, 1, 3, 4, 5, 6, 7]
 
 
+def test_other_names_of_the_tables_mean_the_same_sinks(loader: Loader) -> None:
+    schema = sa.inspect(loader.engine).default_schema_name
+    first = "ORDERS" if loader.engine.dialect.name == "sqlite" else "orders"
+    respelt = [SqlTable(first, schema=schema), Branch(SqlTable("large", schema=schema), LARGE.transform)]
+    topic = topic_of(loader)
+
+    def coverage(sink: list[Any]) -> tuple[int, bool]:
+        found = verify("loader", sink=sink, engine=loader.engine)
+        return found.rows, found.output_checked
+
+    assert coverage(respelt) == coverage(BOTH) == (7 + 5, True)
+    produce(loader.kafka, topic, names(8, 2))
+    loader(topic, sink=respelt, on_bad_record=DeadLetters())
+    assert coverage(respelt) == coverage(BOTH) == (9 + 7, True)
+    replay(
+        loader.pipeline([topic], sink=respelt, on_bad_record=DeadLetters()),
+        {topic: {0: (0, 2)}},
+        kafka_config=loader.config,
+        engine=loader.engine,
+        launcher=loader.launcher,
+        replace=True,
+    )
+    assert coverage(respelt) == coverage(BOTH) == (9 + 7, True)
+    assert offsets(loader, "orders") == [0, 1, *range(3, 10)]
+
+
 def test_a_replay_replaces_the_rows_of_a_span_of_time(inline_loader: Loader, topic: TopicFactory) -> None:
     name = topic(**KEPT)
     produce_at(inline_loader.kafka, name, [0, 5, 1, 2, 6, 3])
