@@ -7,7 +7,8 @@ each other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -99,12 +100,59 @@ def refuse_loaded(
         planned = starts.get(tp)
         if planned is None or row.batch_id <= loads.get(tp, 0) or is_other_topic(row.topic_id, planned.topic_id):
             continue
+        if row.consumer_group == group_id and row.replaced_start_offset is not None:
+            continue  # the group's own output, like that of its loads
         shared, span = names.shared(row.target_table, target), (max(row.start_offset, planned.start), row.end_offset)
         if shared is None or span[0] >= span[1]:
             continue
         for start, end in subtract([span], _removed_since(conn, tables, names, row)):
             if start < end:
                 raise _double_load(row, f"{tp} {start}..{end}", group_id, shared, planned)
+
+
+def refuse_loaded_by_others(
+    conn: Connection, tables: Tables, group_id: str, target: str, ranges: Sequence[OffsetRange]
+) -> None:
+    """Check that a replay which replaces the output of a group brings no record back beside that of another group.
+
+    Where both have output of an offset, their loads were told to share the table.
+
+    :raises DoubleLoadError: only another group has output of an offset
+    """
+    others = groups_into(conn, tables, target, {range_.topic for range_ in ranges}, besides=group_id)
+    if not others:
+        return
+    own = defaultdict[TopicPartition, list[Span]](list)
+    for _, range_, span in _output(conn, tables, {group_id}, target, ranges):
+        own[range_.topic_partition].append(span)
+    for row, range_, span in _output(conn, tables, others, target, ranges):
+        for first, last in subtract([span], own[range_.topic_partition]):
+            raise DoubleLoadError(
+                f"Group {row.consumer_group!r} has loaded {range_.topic_partition} {first}..{last} into table "
+                f"{others[row.consumer_group]!r} with batch {row.batch_id}. replace=True removes only what group "
+                f"{group_id!r} has written, so that these records would be duplicated. Nothing was written. Replay "
+                f"them for group_id={row.consumer_group!r} with replace=True."
+            )
+
+
+def _output(
+    conn: Connection, tables: Tables, groups: Collection[str], target: str, ranges: Sequence[OffsetRange]
+) -> Iterator[tuple[Any, OffsetRange, Span]]:
+    """Yield the offsets of ranges that groups have output of in a target, each with the row of its batch's range."""
+    names, stored = TargetNames(conn), tables.offset_ranges.c
+    query = _written(tables, {range_.topic for range_ in ranges}).where(
+        tables.offset_batches.c.consumer_group.in_(groups),
+        stored.start_offset < max(range_.end for range_ in ranges),
+        stored.end_offset > min(range_.start for range_ in ranges),
+    )
+    for row in conn.execute(query).all():
+        for range_ in ranges:
+            span = (max(row.start_offset, range_.start), min(row.end_offset, range_.end))
+            is_other = range_.topic_partition != (row.topic, row.partition) or span[0] >= span[1]
+            if is_other or is_other_topic(row.topic_id, range_.topic_id) or not names.shared(row.target_table, target):
+                continue
+            for left in subtract([span], _removed_since(conn, tables, names, row)):
+                yield row, range_, left
 
 
 def _last_loads(conn: Connection, tables: Tables, group_id: str) -> dict[TopicPartition, int]:

@@ -34,7 +34,7 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     update_open,
 )
 from airflow_kafka_offsets.ledger.claims import BatchClaim
-from airflow_kafka_offsets.ledger.double_loads import groups_into, lock_plans
+from airflow_kafka_offsets.ledger.double_loads import groups_into, lock_plans, refuse_loaded_by_others
 from airflow_kafka_offsets.ledger.group_table import group_table, loads_into, names_of
 from airflow_kafka_offsets.ledger.groups import lock, lock_group
 from airflow_kafka_offsets.ledger.positions import stored_positions
@@ -76,6 +76,18 @@ def refuse_double(conn: Connection, tables: Tables, replay: Replay, ranges: Sequ
             f"records would be duplicated: {'; '.join(after)}. Nothing was written. End the replay at or before the "
             "stored positions, run the load first, or replay into another table."
         )
+
+
+def _check_plan(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
+    """Check that a new batch duplicates no record.
+
+    :raises DoubleLoadError: a record would be
+    :raises ConfigurationError: the rows to replace are in another table, or there are none yet
+    """
+    refuse_double(conn, tables, replay, ranges)
+    refuse_overlap(conn, tables, replay, ranges)
+    if replay.replace and not replay.upsert:
+        refuse_loaded_by_others(conn, tables, replay.group_id, replay.target, ranges)
 
 
 def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
@@ -197,8 +209,7 @@ class Replay:
             if taken or not plans:
                 return taken
             ranges = [range_ for plan in plans for range_ in plan.ranges]
-            refuse_double(conn, tables, self, ranges)
-            refuse_overlap(conn, tables, self, ranges)
+            _check_plan(conn, tables, self, ranges)
             return [_insert(conn, ledger, self, plan, generation) for plan in plans]
 
         return transact(ledger.engine, work)
@@ -342,8 +353,7 @@ def _take_over(conn: Connection, ledger: Ledger, replay: Replay, generation: int
         return []
     abandoned = [as_batch(conn, tables, row) for row in rows if row.state == "abandoned"]
     for part in missing_parts([planned.batch for planned in taken], abandoned):
-        refuse_double(conn, tables, replay, part.ranges)
-        refuse_overlap(conn, tables, replay, part.ranges)
+        _check_plan(conn, tables, replay, part.ranges)
         taken.append(_insert(conn, ledger, replay, Plan(part.ranges, part.gaps), generation))
     return taken
 

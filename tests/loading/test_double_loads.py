@@ -129,6 +129,44 @@ def test_a_group_that_took_over_and_is_rewound_is_refused(inline_loader: Loader,
     assert counted(inline_loader, "a") == [1] * 10
 
 
+@pytest.mark.parametrize("taken_over", [True, False], ids=["the-same-load", "another-load"])
+def test_a_replay_does_not_replace_what_another_group_has_loaded(
+    inline_loader: Loader, orders: str, taken_over: bool
+) -> None:
+    inline_loader(orders, sink=A)
+    if taken_over:
+        take_over(inline_loader, orders, "new")
+    else:
+        move(inline_loader, "new", Scenario.of("to-latest"), scope={orders: None}, new_group=True)
+    produce(inline_loader.kafka, orders, names(10, 5))
+    inline_loader(orders, sink=A, group_id="new")
+    replayed = Replayer(inline_loader)
+
+    with pytest.raises(DoubleLoadError, match=r"Group 'loader' has loaded .* 8\.\.10 into table 'a' with batch 1"):
+        replayed(orders, {orders: {0: (8, 12)}}, group_id="new", sink=A, replace=True)
+    assert replayed(orders, {orders: {0: (10, 12)}}, group_id="new", sink=A, replace=True).rows == 2
+    assert replayed(orders, {orders: {0: (8, 10)}}, group_id="loader", sink=A, replace=True).rows == 2
+    assert counted(inline_loader, "a") == [1] * 15
+
+
+def test_a_group_replays_what_it_loads_beside_others(inline_loader: Loader, orders: str) -> None:
+    for group in ("one", "two"):
+        inline_loader(orders, sink=A, group_id=group, **BESIDE_OTHERS)
+
+    assert Replayer(inline_loader)(orders, {orders: {0: (2, 5)}}, group_id="one", sink=A, replace=True).rows == 3
+    assert counted(inline_loader, "a") == [2] * 10
+
+
+def test_what_a_group_has_replaced_is_loaded_again_as_what_it_has_loaded(inline_loader: Loader, orders: str) -> None:
+    """A rewind that leaves the rows says that they will be duplicated, whoever of the group wrote them."""
+    inline_loader(orders, sink=A)
+    Replayer(inline_loader)(orders, {orders: {0: (3, 6)}}, sink=A, replace=True)
+    move(inline_loader, "loader", Scenario.of("to-offset", "4"))
+
+    assert inline_loader(orders, sink=A).rows == 6
+    assert counted(inline_loader, "a") == [1] * 4 + [2] * 6
+
+
 def test_what_was_replaced_may_be_loaded_by_another_group(inline_loader: Loader, orders: str) -> None:
     inline_loader(orders, sink=A)
     move(inline_loader, "loader", Scenario.of("to-earliest"), replace=A)
@@ -259,11 +297,11 @@ GROUPS, SINKS = ("one", "two"), (A, AGAIN, [A, B], [B, C], C)
 
 
 @pytest.mark.hypothesis
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     steps=st.lists(
         st.tuples(
-            st.sampled_from(["load", "replay", "replace", "rewind"]),
+            st.sampled_from(["load", "replay", "replace", "rewind", "take over", "produce"]),
             st.sampled_from(GROUPS),
             st.sampled_from(SINKS),
             st.integers(0, 9),
@@ -280,6 +318,7 @@ def test_no_mixture_doubles_a_record(inline_loader: Loader, topic: TopicFactory,
     with inline_loader.engine.begin() as conn:
         for table in "abc":
             conn.exec_driver_sql(f"DROP TABLE IF EXISTS {table}")
+    end, appended = 10, [0]
     for number, (what, some, sink, offset) in enumerate(steps):
         group = f"{some} of {name}"
         if sink == AGAIN:
@@ -289,10 +328,16 @@ def test_no_mixture_doubles_a_record(inline_loader: Loader, topic: TopicFactory,
                 inline_loader(name, group_id=group, sink=sink)
             elif what == "rewind":
                 move(inline_loader, group, Scenario.of("to-offset", str(offset)), replace=sink)
+            elif what == "take over":
+                other = f"{next(each for each in GROUPS if each != some)} of {name}"
+                move(inline_loader, group, Scenario.of("to-group", other), scope={name: None}, new_group=True)
+            elif what == "produce":
+                produce(inline_loader.kafka, name, names(end, 2))
+                end += 2
             else:
-                replay(
+                done = replay(
                     inline_loader.pipeline([name], group_id=group, sink=sink),
-                    {name: {0: (offset, 10)}},
+                    {name: {0: (offset, end - offset % 3)}},
                     kafka_config=inline_loader.config,
                     engine=inline_loader.engine,
                     launcher=InlineLauncher(),
@@ -300,15 +345,17 @@ def test_no_mixture_doubles_a_record(inline_loader: Loader, topic: TopicFactory,
                     # Two runs append twice as they are asked to.
                     run=TaskRun("run", "dag", f"{group}-{offset}" if what == "replace" else "replay", -1, number + 1),
                 )
+                appended += done.batches if what == "replay" else ()
         except KafkaOffsetsError:
             continue
     for table in {*"abc"} & {*sa.inspect(inline_loader.engine).get_table_names()}:
-        loads = rows(
+        those = ", ".join(map(str, appended))
+        found = rows(
             inline_loader.engine,
-            f"SELECT _kafka_offset FROM {table} t JOIN offset_batches b ON b.batch_id = t._batch_id "
-            "GROUP BY 1 HAVING count(*) > count(*) FILTER (WHERE b.kind = 'replay') AND count(*) > 1",
+            f"SELECT _kafka_offset FROM {table} GROUP BY 1 "
+            f"HAVING count(*) > 1 AND count(*) > count(*) FILTER (WHERE _batch_id IN ({those}))",
         )
-        assert loads == [], f"records of a load are twice in {table} after {steps}"
+        assert found == [], f"records are twice in {table} after {steps}"
 
 
 def take_over(loader: Loader, topic: str, group: str) -> None:

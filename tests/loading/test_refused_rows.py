@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import Staging
+from airflow_kafka_offsets import DeadLetters, Staging
 from airflow_kafka_offsets.exceptions import RecordError
 from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -108,6 +108,25 @@ def test_a_trigger_that_writes_does_not_hide_which_row_sqlite_refuses(
         Loader(kafka, engine, InlineLauncher())(name)
 
     assert rows(engine, "SELECT count(*) FROM seen") == [(0,)]
+    engine.dispose()
+
+
+def test_a_record_for_which_a_trigger_of_sqlite_raises_is_bad(
+    tmp_path: Path, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 5))
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/w.db")
+    with engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE target (id BIGINT, name TEXT)")
+        conn.exec_driver_sql(
+            "CREATE TRIGGER no_three BEFORE INSERT ON target WHEN new.id = 3 BEGIN SELECT RAISE(ABORT, 'no three'); END"
+        )
+
+    result = Loader(kafka, engine, InlineLauncher())(name, on_bad_record=DeadLetters())
+
+    assert (result.rows, result.dead_letters) == (4, 1)
+    assert rows(engine, "SELECT offset_value, error_class FROM dead_letters") == [(3, "target")]
     engine.dispose()
 
 
