@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -12,12 +13,14 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.core.text import count
+from airflow_kafka_offsets.database.tables import reflected
 from airflow_kafka_offsets.exceptions import ForeignBatchError
 from airflow_kafka_offsets.ledger.batch_rows import latest_batch
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.sinks.target_names import TargetNames, existing_table, is_table
+from airflow_kafka_offsets.sinks.target_names import TargetNames, existing_table, is_table, targets_in
 
 log = logging.getLogger(__name__)
 
@@ -86,9 +89,9 @@ def loads_into(conn: Connection, tables: Tables, group_id: str, target: str) -> 
 def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
     """Check that a group continues to load into its table, which has the records before its positions.
 
-    If that table does not exist any more, it is assumed to be renamed to the target, and the history gets the new name.
-    If it was dropped instead, `verify` reports its rows as missing, as for a recreated table. This holds for tables
-    only.
+    If that table does not exist any more, it is assumed to be renamed to the target, and the history of all groups gets
+    the new name. If it was dropped instead, `verify` reports its rows as missing, as for a recreated table. This holds
+    for tables only. The first load of a group into a renamed table finds this out by a row of the table.
 
     :param target: the name of the load's table
     :raises ForeignBatchError: the group loads into another table; the message says how to move to a new one
@@ -98,25 +101,45 @@ def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
     with claim.ledger.connect() as conn:
         known = group_table(conn, tables, group_id)
         targets = TargetNames(conn)
-        if known is None or known.kind != "load" or targets.same(known.name, target):
+        if known is None or known.kind != "load":
+            old = _former_name(conn, tables, target)
+        elif targets.same(known.name, target):
             return
-        is_rename = is_table(known.name) and is_table(target) and existing_table(conn, known.name) is None
-        batches = tables.offset_batches.c
-        # Into one that is new under its name, no other group has loaded.
-        others = batches.consumer_group != group_id
-        if not is_rename or names_of(conn, tables, target, others, shared=True):
-            raise _another_table(group_id, known, topics, target)
-        names = names_of(conn, tables, known.name, shared=True)
-        old_names = {name: targets.renamed(name, known.name, target) for name in names}
+        else:
+            old = known.name
+            is_rename = is_table(old) and is_table(target) and existing_table(conn, old) is None
+            # Into one that is new under its name, no other group has loaded.
+            others = tables.offset_batches.c.consumer_group != group_id
+            if not is_rename or names_of(conn, tables, target, others, shared=True):
+                raise _another_table(group_id, known, topics, target)
+        if old is None:
+            return
+        names = names_of(conn, tables, old, shared=True)
+        old_names = {name: targets.renamed(name, old, target) for name in names}
     renamed = claim.transact(lambda conn: _rename(conn, tables, old_names))
     log.warning(
-        "Table %r of group %r does not exist any more: this load assumes that it was renamed to %r, and %s the new "
+        "Table %r does not exist any more: this load of group %r assumes that it was renamed to %r, and %s the new "
         "name from now on. If it was dropped, its rows are missing: 'airflow kafka-offsets verify' shows them",
-        known.name,
+        old,
         group_id,
         target,
         count(renamed, "batch of the history has", "batches of the history have"),
     )
+
+
+def _former_name(conn: Connection, tables: Tables, target: str) -> str | None:
+    """Return the name in the history of a table that was renamed to a target, of which the history knows nothing."""
+    found = existing_table(conn, target)
+    table = None if found is None else reflected(conn, found.table, found.schema)
+    if table is None or BATCH_ID not in table.columns:
+        return None
+    number, batches = table.c[BATCH_ID], tables.offset_batches.c
+    written = conn.scalar(sa.select(number).where(number.is_not(None)).limit(1))
+    if not isinstance(written, int):
+        return None
+    name = conn.scalar(sa.select(batches.target_table).where(batches.batch_id == written)) or target
+    gone = [each for each in targets_in(name) if is_table(each) and existing_table(conn, each) is None]
+    return gone[0] if len(gone) == 1 and not names_of(conn, tables, target, shared=True) else None
 
 
 def _rename(conn: Connection, tables: Tables, names: Mapping[str, str]) -> int:
@@ -124,9 +147,19 @@ def _rename(conn: Connection, tables: Tables, names: Mapping[str, str]) -> int:
     batches = tables.offset_batches
     changed = 0
     for old, new in names.items():
-        rename = batches.update().where(batches.c.target_table == old).values(target_table=new)
-        changed += conn.execute(rename).rowcount
+        values = {"target_table": new, "outputs": _renamed_keys(batches.c.outputs, targets_in(old), targets_in(new))}
+        changed += conn.execute(batches.update().where(batches.c.target_table == old).values(values)).rowcount
     return changed
+
+
+def _renamed_keys(
+    outputs: sa.ColumnElement[str | None], old: Sequence[str], new: Sequence[str]
+) -> sa.ColumnElement[str | None]:
+    """Return the JSON of `ledger.batch_notes.note_outputs` with other names of targets."""
+    for before, after in zip(old, new, strict=True):
+        for sign in ("{", ", ") if before != after else ():
+            outputs = sa.func.replace(outputs, f"{sign}{json.dumps(before)}: {{", f"{sign}{json.dumps(after)}: {{")
+    return outputs
 
 
 def _another_table(group_id: str, known: GroupTable, topics: Sequence[str], target: str) -> ForeignBatchError:

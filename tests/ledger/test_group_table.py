@@ -159,7 +159,7 @@ class TestKeepToTable:
         assert db.known() == (1, "load", "new")
         assert not db.loads_into("elsewhere")
         assert (
-            f"'{name}' of group 'loader' does not exist any more: this load assumes that it was renamed to 'new'"
+            f"'{name}' does not exist any more: this load of group 'loader' assumes that it was renamed to 'new'"
             in caplog.text
         )
 

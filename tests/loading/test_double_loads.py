@@ -274,6 +274,25 @@ def test_a_table_of_another_group_is_not_taken_for_a_renamed_one(inline_loader: 
     assert counted(inline_loader, "b") == [1] * 10
 
 
+@pytest.mark.parametrize("sinks", [(A, B), ([A, C], [B, C])], ids=["one", "a-branch"])
+def test_the_first_load_of_a_group_finds_that_a_table_was_renamed(
+    inline_loader: Loader, orders: str, topic: TopicFactory, sinks: tuple[Any, Any]
+) -> None:
+    first, second = sinks
+    inline_loader(orders, sink=first)
+    with inline_loader.engine.begin() as conn:
+        conn.exec_driver_sql("ALTER TABLE a RENAME TO b")
+
+    with pytest.raises(DoubleLoadError, match=r"Group 'loader' has loaded .* 0\.\.10 into table 'b'"):
+        inline_loader(orders, sink=B, group_id="laoder")
+    other = topic()
+    produce(inline_loader.kafka, other, names(50, 1))
+    assert inline_loader(other, sink=B, group_id="other").rows == 1
+    produce(inline_loader.kafka, orders, names(10, 1))
+    assert inline_loader(orders, sink=second).records == 1
+    verify("loader", sink=second, engine=inline_loader.engine)
+
+
 def test_a_table_is_renamed_for_all_its_groups(inline_loader: Loader, orders: str, topic: TopicFactory) -> None:
     others = [topic() for _ in range(2)]
     for number, name in enumerate(others):
@@ -297,7 +316,7 @@ GROUPS, SINKS = ("one", "two"), (A, AGAIN, [A, B], [B, C], C)
 
 
 @pytest.mark.hypothesis
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     steps=st.lists(
         st.tuples(
