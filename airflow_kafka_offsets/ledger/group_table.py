@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -112,19 +112,14 @@ def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
             others = tables.offset_batches.c.consumer_group != group_id
             if not is_rename or names_of(conn, tables, target, others, shared=True):
                 raise _another_table(group_id, known, topics, target)
-        if old is None:
-            return
-        names = names_of(conn, tables, old, shared=True)
-        old_names = {name: targets.renamed(name, old, target) for name in names}
-    renamed = claim.transact(lambda conn: _rename(conn, tables, old_names))
-    log.warning(
-        "Table %r does not exist any more: this load of group %r assumes that it was renamed to %r, and %s the new "
-        "name from now on. If it was dropped, its rows are missing: 'airflow kafka-offsets verify' shows them",
-        old,
-        group_id,
-        target,
-        count(renamed, "batch of the history has", "batches of the history have"),
-    )
+    if old is not None:
+        claim.transact(lambda conn: _rename(conn, tables, old, target))
+
+
+def follow_rename(conn: Connection, tables: Tables, target: str) -> None:
+    """Give the history the new name of a table, if a row of a target that it does not know shows the old one."""
+    if (old := _former_name(conn, tables, target)) is not None:
+        _rename(conn, tables, old, target)
 
 
 def _former_name(conn: Connection, tables: Tables, target: str) -> str | None:
@@ -142,14 +137,22 @@ def _former_name(conn: Connection, tables: Tables, target: str) -> str | None:
     return gone[0] if len(gone) == 1 and not names_of(conn, tables, target, shared=True) else None
 
 
-def _rename(conn: Connection, tables: Tables, names: Mapping[str, str]) -> int:
-    """Write new names of targets into the history of all groups, and return how many batches had an old one."""
-    batches = tables.offset_batches
+def _rename(conn: Connection, tables: Tables, old: str, new: str) -> None:
+    """Write the new name of a table into the history of all groups."""
+    batches, targets = tables.offset_batches, TargetNames(conn)
     changed = 0
-    for old, new in names.items():
-        values = {"target_table": new, "outputs": _renamed_keys(batches.c.outputs, targets_in(old), targets_in(new))}
-        changed += conn.execute(batches.update().where(batches.c.target_table == old).values(values)).rowcount
-    return changed
+    for name in names_of(conn, tables, old, shared=True):
+        renamed = targets.renamed(name, old, new)
+        keys = _renamed_keys(batches.c.outputs, targets_in(name), targets_in(renamed))
+        values = {"target_table": renamed, "outputs": keys}
+        changed += conn.execute(batches.update().where(batches.c.target_table == name).values(values)).rowcount
+    log.warning(
+        "Table %r does not exist any more: it is assumed to be renamed to %r, and %s the new name from now on. If it "
+        "was dropped, its rows are missing: 'airflow kafka-offsets verify' shows them",
+        old,
+        new,
+        count(changed, "batch of the history has", "batches of the history have"),
+    )
 
 
 def _renamed_keys(

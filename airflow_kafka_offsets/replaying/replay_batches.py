@@ -35,7 +35,7 @@ from airflow_kafka_offsets.ledger.batch_rows import (
 )
 from airflow_kafka_offsets.ledger.claims import BatchClaim
 from airflow_kafka_offsets.ledger.double_loads import groups_into, lock_plans, refuse_loaded_by_others
-from airflow_kafka_offsets.ledger.group_table import group_table, loads_into, names_of
+from airflow_kafka_offsets.ledger.group_table import follow_rename, group_table, loads_into, names_of
 from airflow_kafka_offsets.ledger.groups import lock, lock_group
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.publications import may_have_replaced
@@ -212,6 +212,8 @@ class Replay:
             _check_plan(conn, tables, self, ranges)
             return [_insert(conn, ledger, self, plan, generation) for plan in plans]
 
+        if plans:
+            transact(ledger.engine, lambda conn: follow_rename(conn, tables, self.target))
         return transact(ledger.engine, work)
 
 

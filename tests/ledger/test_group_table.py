@@ -158,10 +158,7 @@ class TestKeepToTable:
 
         assert db.known() == (1, "load", "new")
         assert not db.loads_into("elsewhere")
-        assert (
-            f"'{name}' does not exist any more: this load of group 'loader' assumes that it was renamed to 'new'"
-            in caplog.text
-        )
+        assert f"'{name}' does not exist any more: it is assumed to be renamed to 'new'" in caplog.text
 
     def test_only_the_latest_attempt_follows_it(self, db: Warehouse) -> None:
         db.load("old", 0, 10)

@@ -285,12 +285,25 @@ def test_the_first_load_of_a_group_finds_that_a_table_was_renamed(
 
     with pytest.raises(DoubleLoadError, match=r"Group 'loader' has loaded .* 0\.\.10 into table 'b'"):
         inline_loader(orders, sink=B, group_id="laoder")
+    with pytest.raises(DoubleLoadError, match="duplicate records"):
+        Replayer(inline_loader)(orders, {orders: {0: (3, 6)}}, sink=B)
     other = topic()
     produce(inline_loader.kafka, other, names(50, 1))
     assert inline_loader(other, sink=B, group_id="other").rows == 1
     produce(inline_loader.kafka, orders, names(10, 1))
     assert inline_loader(orders, sink=second).records == 1
     verify("loader", sink=second, engine=inline_loader.engine)
+
+
+def test_a_replay_finds_that_a_table_was_renamed(inline_loader: Loader, orders: str) -> None:
+    inline_loader(orders, sink=A)
+    with inline_loader.engine.begin() as conn:
+        conn.exec_driver_sql("ALTER TABLE a RENAME TO b")
+
+    with pytest.raises(DoubleLoadError, match="'loader' loads into table 'b': a replay into it would duplicate"):
+        Replayer(inline_loader)(orders, {orders: {0: (3, 6)}}, sink=B)
+    assert Replayer(inline_loader)(orders, {orders: {0: (3, 6)}}, sink=B, replace=True).rows == 3
+    assert counted(inline_loader, "b") == [1] * 10
 
 
 def test_a_table_is_renamed_for_all_its_groups(inline_loader: Loader, orders: str, topic: TopicFactory) -> None:
