@@ -102,39 +102,57 @@ def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
         known = group_table(conn, tables, group_id)
         targets = TargetNames(conn)
         if known is None or known.kind != "load":
-            old = _former_name(conn, tables, target)
+            renamed = _former_name(conn, tables, target)
         elif targets.same(known.name, target):
             return
         else:
-            old = known.name
-            is_rename = is_table(old) and is_table(target) and existing_table(conn, old) is None
+            renamed = _renamed(conn, targets, known.name, target)
             # Into one that is new under its name, no other group has loaded.
             others = tables.offset_batches.c.consumer_group != group_id
-            if not is_rename or names_of(conn, tables, target, others, shared=True):
+            if renamed is None or names_of(conn, tables, renamed[1], others, shared=True):
                 raise _another_table(group_id, known, topics, target)
-    if old is not None:
-        claim.transact(lambda conn: _rename(conn, tables, old, target))
+    if renamed is not None:
+        claim.transact(lambda conn: _rename(conn, tables, *renamed))
 
 
 def follow_rename(conn: Connection, tables: Tables, target: str) -> None:
     """Give the history the new name of a table, if a row of a target that it does not know shows the old one."""
-    if (old := _former_name(conn, tables, target)) is not None:
-        _rename(conn, tables, old, target)
+    if (renamed := _former_name(conn, tables, target)) is not None:
+        _rename(conn, tables, *renamed)
 
 
-def _former_name(conn: Connection, tables: Tables, target: str) -> str | None:
-    """Return the name in the history of a table that was renamed to a target, of which the history knows nothing."""
+def _renamed(conn: Connection, targets: TargetNames, known: str, target: str) -> tuple[str, str] | None:
+    """Return the old and the new name of a table, if one of the targets of a name is gone, and a target has another."""
+    old = [each for each in targets_in(known) if targets.shared(each, target) is None]
+    new = [each for each in targets_in(target) if targets.shared(each, known) is None]
+    if len(old) != 1 or len(new) != 1 or not (is_table(old[0]) and is_table(new[0])):
+        return None
+    return (old[0], new[0]) if existing_table(conn, old[0]) is None else None
+
+
+def _former_name(conn: Connection, tables: Tables, target: str) -> tuple[str, str] | None:
+    """Return the name in the history of a table that was renamed, and its new one, which the history does not have: one
+    of the targets of a name.
+    """
+    for new in targets_in(target):
+        name = _name_of_rows(conn, tables, new)
+        gone = [each for each in targets_in(name) if is_table(each) and existing_table(conn, each) is None]
+        if len(gone) == 1 and not names_of(conn, tables, new, shared=True):
+            return gone[0], new
+    return None
+
+
+def _name_of_rows(conn: Connection, tables: Tables, target: str) -> str:
+    """Return the name in the history for the batch of a row of a table; the table's own where none is known."""
     found = existing_table(conn, target)
     table = None if found is None else reflected(conn, found.table, found.schema)
     if table is None or BATCH_ID not in table.columns:
-        return None
+        return target
     number, batches = table.c[BATCH_ID], tables.offset_batches.c
     written = conn.scalar(sa.select(number).where(number.is_not(None)).limit(1))
     if not isinstance(written, int):
-        return None
-    name = conn.scalar(sa.select(batches.target_table).where(batches.batch_id == written)) or target
-    gone = [each for each in targets_in(name) if is_table(each) and existing_table(conn, each) is None]
-    return gone[0] if len(gone) == 1 and not names_of(conn, tables, target, shared=True) else None
+        return target
+    return conn.scalar(sa.select(batches.target_table).where(batches.batch_id == written)) or target
 
 
 def _rename(conn: Connection, tables: Tables, old: str, new: str) -> None:

@@ -6,8 +6,8 @@ as `kind://name`.
 
 from __future__ import annotations
 
+import os
 import posixpath
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -91,8 +91,11 @@ class TargetNames:
         return any(each == target or self._is_one(each, target) for each in targets_in(name))
 
     def _is_one(self, target: str, other: str) -> bool:
-        # Whatever their schemas and schemes are: it saves questions to the database.
-        return _last_part(target) == _last_part(other) and self._identity(target) == self._identity(other)
+        if is_table(target) != is_table(other):
+            return False
+        # Whatever their schemas are: it saves questions to the database.
+        is_near = not is_table(target) or _last_part(target) == _last_part(other)
+        return is_near and self._identity(target) == self._identity(other)
 
     def _identity(self, target: str) -> str:
         if target not in self._known:
@@ -101,13 +104,14 @@ class TargetNames:
 
 
 def _last_part(target: str) -> str:
-    return re.split(r"[./]", target.rstrip("/"))[-1].casefold()
+    return target.rpartition(".")[2].casefold()
 
 
 def _uri_identity(uri: str) -> str:
     scheme, _, place = uri.partition(_KIND)
     kind, plus, store = scheme.rpartition("+")
-    return f"{kind}{plus}{STORE_SCHEMES.get(store, store)}{_KIND}{posixpath.normpath(place)}"
+    place = os.path.realpath(place) if store == "file" else posixpath.normpath(place)
+    return f"{kind}{plus}{STORE_SCHEMES.get(store, store)}{_KIND}{place}"
 
 
 def _table_identity(conn: Connection, name: str) -> str:

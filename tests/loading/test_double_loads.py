@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets import Coordination
+from airflow_kafka_offsets import Coordination, DeltaTable
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     DoubleLoadError,
@@ -293,6 +294,35 @@ def test_the_first_load_of_a_group_finds_that_a_table_was_renamed(
     produce(inline_loader.kafka, orders, names(10, 1))
     assert inline_loader(orders, sink=second).records == 1
     verify("loader", sink=second, engine=inline_loader.engine)
+
+
+def test_a_load_into_several_tables_goes_on_with_one_that_was_renamed(inline_loader: Loader, orders: str) -> None:
+    inline_loader(orders, sink=[A, C])
+    with inline_loader.engine.begin() as conn:
+        conn.exec_driver_sql("ALTER TABLE a RENAME TO b")
+    produce(inline_loader.kafka, orders, names(10, 1))
+
+    assert inline_loader(orders, sink=[B, C]).records == 1
+    verify("loader", sink=[B, C], engine=inline_loader.engine)
+    with pytest.raises(ForeignBatchError):
+        inline_loader(orders, sink=[A, SqlTable("d")])
+
+
+def test_a_table_of_the_old_name_of_a_renamed_one_is_created(inline_loader: Loader, orders: str) -> None:
+    inline_loader(orders, sink=A)
+    with inline_loader.engine.begin() as conn:
+        conn.exec_driver_sql("ALTER TABLE a RENAME TO old")
+    produce(inline_loader.kafka, orders, names(10, 1))
+
+    assert inline_loader(orders, sink=A).rows == 1
+
+
+def test_a_lake_table_behind_a_link_is_the_same_table(inline_loader: Loader, orders: str, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "lake")
+    inline_loader(orders, sink=DeltaTable(f"{tmp_path}/lake"))
+
+    with pytest.raises(DoubleLoadError, match="Group 'loader' has loaded"):
+        inline_loader(orders, sink=DeltaTable(f"{tmp_path}/link"), group_id="other")
 
 
 def test_a_replay_finds_that_a_table_was_renamed(inline_loader: Loader, orders: str) -> None:

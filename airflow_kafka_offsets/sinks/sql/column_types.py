@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from secrets import token_hex
 from typing import Any
 
 import pyarrow as pa
@@ -59,9 +60,11 @@ def created_table(name: str, schema: str | None, columns: pa.Schema, key: Sequen
     index = sa.Index(None, batch_id, postgresql_using="brin")
     primary = [sa.PrimaryKeyConstraint(*key)] if key else []
     engine = "InnoDB"
+    # A table that was renamed keeps its index.
+    new_name = f"ix_%(column_0_label)s_{token_hex(4)}"
     return sa.Table(
         name,
-        sa.MetaData(schema=schema),
+        sa.MetaData(schema=schema, naming_convention={"ix": new_name}),
         *of_rows,
         batch_id,
         index,
