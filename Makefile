@@ -6,7 +6,7 @@ PARALLEL := -n 3 --dist worksteal
 # Airflow is started dozens of times; without bytecode each start compiles it anew, which takes longer than the start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup quick-java test unit integration lint format types size demo soak bench bench-quick bench-growth bench-rewind bench-lag bench-pages bench-formats bench-transforms bench-lake bench-connect bench-scale airflow docs reference constraints release-check clean
+.PHONY: help setup quick-java test unit integration lint format types size lowest demo soak bench bench-quick bench-growth bench-rewind bench-lag bench-pages bench-formats bench-transforms bench-lake bench-connect bench-scale airflow docs reference constraints release-check clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,15 @@ types: setup ## check types
 
 size: setup ## count lines of code and functions, and fail above the limits
 	$(PYTHON) scripts/size.py
+
+# What this package uses libraries for: Kafka, COPY, formats, lake tables, Spark, SQL, pages, commands. Older ones warn of what is no fault here.
+LOWEST := hooks/test_postgres_connection operators/test_batch loading/test_load loading/test_avro_loads loading/test_protobuf_loads \
+	formats/test_json_schema formats/test_protobuf_readers sinks/test_upsert sinks/test_mysql_load sinks/delta/test_tables sinks/parquet/test_files \
+	sinks/iceberg/test_iceberg_files sinks/iceberg/test_iceberg_transaction sinks/iceberg/test_private transforms/test_sql_text \
+	transforms/test_sql_loads plugin/test_access cli/test_airflow_command cli/test_doctor
+lowest: setup ## test the lowest versions that pyproject.toml allows, in an environment of its own (ARGS="-k NAME")
+	@scripts/bootstrap.sh lowest
+	.build/lowest/bin/python -m pytest -W default $(PARALLEL) $(LOWEST:%=tests/%.py) $(ARGS)
 
 demo: setup ## see it work: two loads of orders with Airflow and Spark, and the proof that they are exact
 	$(PYTHON) -m demo
@@ -95,13 +104,18 @@ docs: setup ## build the documents as a site, .build/site/index.html; warnings a
 reference: setup ## write docs/commands.md from the help of the commands
 	$(PYTHON) scripts/command_reference.py
 
-COMPILE := uv pip compile --quiet --generate-hashes --no-annotate -p 3.11 --custom-compile-command "make constraints"
+COMPILE := uv pip compile --quiet --no-annotate -p 3.11 --custom-compile-command "make constraints"
+EXTRAS := --extra spark --extra postgres --extra sqlite --extra avro --extra protobuf --extra json-schema --extra sql --extra iceberg --extra delta --extra parquet
 constraints: setup ## pin what pyproject.toml and constraints/*.in ask for, with hashes (ARGS=--upgrade: the newest of all)
 	@export PATH="$$PATH:.build/tools/bin"; \
-	$(COMPILE) $(ARGS) pyproject.toml --extra spark --extra postgres --extra sqlite --extra avro --extra protobuf --extra json-schema --extra sql --extra iceberg --extra delta --extra parquet --group dev -o constraints/dev.txt >/dev/null && \
-	$(COMPILE) $(ARGS) constraints/build.in -o constraints/build.txt >/dev/null && \
-	$(COMPILE) $(ARGS) constraints/uv.in -o constraints/uv.txt >/dev/null && \
-	$(COMPILE) $(ARGS) constraints/release.in -o constraints/release.txt >/dev/null
+	$(COMPILE) --generate-hashes $(ARGS) pyproject.toml $(EXTRAS) --group dev -o constraints/dev.txt >/dev/null && \
+	$(COMPILE) --no-header --no-deps --resolution lowest-direct pyproject.toml --all-extras -o .build/lowest.in >/dev/null && \
+	cp constraints/dev.txt .build/lowest.txt && \
+	$(COMPILE) --generate-hashes -c .build/lowest.in pyproject.toml --all-extras --group dev -o .build/lowest.txt >/dev/null && \
+	cp .build/lowest.txt constraints/lowest.txt && \
+	$(COMPILE) --generate-hashes $(ARGS) constraints/build.in -o constraints/build.txt >/dev/null && \
+	$(COMPILE) --generate-hashes $(ARGS) constraints/uv.in -o constraints/uv.txt >/dev/null && \
+	$(COMPILE) --generate-hashes $(ARGS) constraints/release.in -o constraints/release.txt >/dev/null
 
 release-check: setup ## check that a release could be made, and make its files in dist/; five minutes (ARGS=--unreleased)
 	@export PATH="$$PATH:.build/tools/bin"; $(PYTHON) scripts/release_check.py $(ARGS)

@@ -44,6 +44,7 @@ class AirflowHome:
     :param connections: the value of ``AIRFLOW_CONN_…`` (a URI or JSON) by connection id
     :param config: Airflow settings by ``section.option``; they override those for tests
     :param env: more environment variables of every Airflow process
+    :param prefix: the path below which the web interface and the API are served, such as ``/team/airflow``
     """
 
     def __init__(
@@ -53,9 +54,10 @@ class AirflowHome:
         connections: Mapping[str, str] | None = None,
         config: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
+        prefix: str = "",
     ) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="devstack-airflow-"))
-        self.port = free_port()
+        self.port, self.prefix = free_port(), prefix
         self.password = secrets.token_urlsafe(9)
         self.components: list[ServerProcess] = []
         self._commands: list[Command] = []
@@ -76,11 +78,13 @@ class AirflowHome:
     @property
     def url(self) -> str:
         """The URL of the web interface and the API, after :meth:`start`."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://127.0.0.1:{self.port}{self.prefix}"
 
     def migrate(self) -> None:
-        """Copy a migrated database. It is created once for each version of Airflow, because that takes seconds."""
-        template = BUILD / f"airflow-{importlib.metadata.version('apache-airflow-core')}.db"
+        """Copy a migrated database. It is created once for each version, because that takes seconds."""
+        # With the tables of FAB's auth manager.
+        versions = (importlib.metadata.version(f"apache-airflow-{name}") for name in ("core", "providers-fab"))
+        template = BUILD / f"airflow-{'-'.join(versions)}.db"
         own = self.directory / "airflow.db"
         if not template.exists():
             BUILD.mkdir(exist_ok=True)

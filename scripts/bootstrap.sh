@@ -1,10 +1,14 @@
 #!/bin/sh
 # Makes a checkout ready to work with, on a machine that has git, make and Python 3.11: an environment in .venv with
-# everything the tests need, Java, and Kafka's jars. Says one line a step; a second run does nothing.
+# everything the tests need, Java, and Kafka's jars. With the argument `lowest`, makes an environment of the lowest
+# versions in .build/lowest. Says one line a step; a second run does nothing.
 set -eu
 cd "$(dirname "$0")/.."
 
-stamp=.build/setup.stamp
+case ${1:-} in
+    lowest) environment=.build/lowest listed=constraints/lowest.txt stamp=.build/lowest.stamp ;;
+    *) environment=.venv listed=constraints/dev.txt stamp=.build/setup.stamp ;;
+esac
 
 fail() {
     printf '%s\n' "$*" >&2
@@ -60,11 +64,11 @@ install_java() {
     elif command -v brew >/dev/null; then
         step "installing openjdk@17" brew install openjdk@17
         # Homebrew leaves it out of PATH; everything here looks into the environment first.
-        ln -sf "$(brew --prefix openjdk@17)/bin/java" .venv/bin/java
+        ln -sf "$(brew --prefix openjdk@17)/bin/java" "$environment/bin/java"
     fi
 }
 
-if [ -x .venv/bin/python ] && [ -f "$stamp" ] && [ "$(state)" = "$(cat "$stamp")" ]; then
+if [ -x "$environment/bin/python" ] && [ -f "$stamp" ] && [ "$(state)" = "$(cat "$stamp")" ]; then
     exit 0
 fi
 mkdir -p .build
@@ -85,34 +89,34 @@ else
     is_pinned "$uv" || install_uv
 fi
 
-if ! .venv/bin/python -c '' 2>/dev/null; then
-    step "making .venv with $("$python" --version)" "$uv" venv --clear --python "$python" .venv
+if ! "$environment/bin/python" -c '' 2>/dev/null; then
+    step "making $environment with $("$python" --version)" "$uv" venv --clear --python "$python" "$environment"
 fi
 # What comes from the operating system's packages and what comes from Python's are fetched side by side.
 fetch_programs() {
-    if ! .venv/bin/python -m devstack java >/dev/null 2>&1; then
+    if ! "$environment/bin/python" -m devstack java >/dev/null 2>&1; then
         install_java
-        .venv/bin/python -m devstack java >/dev/null
+        "$environment/bin/python" -m devstack java >/dev/null
     fi
     echo "fetching MariaDB"
-    .venv/bin/python -m devstack mariadb || echo "  without it: the tests that need it are skipped" >&2
+    "$environment/bin/python" -m devstack mariadb || echo "  without it: the tests that need it are skipped" >&2
 }
 # A failure beside it must not leave it running.
 trap wait EXIT
 fetch_programs &
 programs=$!
 
-# constraints/dev.txt lists all that is needed: nothing is asked of the index but the files. PySpark is no wheel there; to compress
+# The constraints list all that is needed: nothing is asked of the index but the files. PySpark is no wheel there; to compress
 # the wheel that is made of it takes longer than all else.
-step "installing what constraints/dev.txt lists (minutes, the first time)" \
-    "$uv" pip install --python .venv/bin/python --require-hashes --no-deps --build-constraints constraints/build.txt \
-    --config-settings-package pyspark:--build-option=--compression=stored -r constraints/dev.txt
+step "installing what $listed lists (minutes, the first time)" \
+    "$uv" pip install --python "$environment/bin/python" --require-hashes --no-deps --build-constraints constraints/build.txt \
+    --config-settings-package pyspark:--build-option=--compression=stored -r "$listed"
 step "installing this package in place" \
-    "$uv" pip install --python .venv/bin/python --no-deps --build-constraints constraints/build.txt -e .
-step "checking that nothing is missing" "$uv" pip check --python .venv/bin/python
+    "$uv" pip install --python "$environment/bin/python" --no-deps --build-constraints constraints/build.txt -e .
+step "checking that nothing is missing" "$uv" pip check --python "$environment/bin/python"
 
 wait "$programs"
-step "fetching Kafka's jars" .venv/bin/python -m devstack jars
+step "fetching Kafka's jars" "$environment/bin/python" -m devstack jars
 
 state >"$stamp"
 echo "ready: make help"

@@ -33,6 +33,7 @@ from airflow_kafka_offsets.ledger.group_table import tables_of_groups
 from airflow_kafka_offsets.ledger.install import rights_of_loads, rights_of_moves
 from airflow_kafka_offsets.ledger.overview import between_commits
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
+from airflow_kafka_offsets.sinks.sql.connected_table import why_no_copy
 from airflow_kafka_offsets.sinks.target_names import existing_table
 
 _REQUIRED = ("airflow-kafka-offsets", "apache-airflow-core", "confluent-kafka", "pyarrow", "sqlalchemy")
@@ -198,13 +199,9 @@ class CheckContext:
             dialect = ledger.engine.dialect
         if dialect.name != "postgresql":
             raise CheckSkipped(f"only for Postgres; {dialect.name} gets inserts")
-        version = _version("pgpq")
-        if version is None or dialect.driver != "psycopg":
-            raise CheckSkipped(
-                f"pgpq is {version or 'not installed'}, the driver is {dialect.driver}: rows are written by INSERT, "
-                "which is slower. Install the extra [postgres] for COPY"
-            )
-        return f"pgpq {version}, driver {dialect.driver}"
+        if (reason := why_no_copy(dialect)) is not None:
+            raise CheckWarning(reason)
+        return f"pgpq {_version('pgpq')}, driver {dialect.driver}"
 
     @_check("Kafka connection", "add a connection of type kafka whose extra has 'bootstrap.servers'")
     def kafka_connection(self) -> str:

@@ -58,8 +58,8 @@ class AvroReader(ValueReader):
         self._kind = kind
         self._is_recursive = is_recursive(kind)
 
-    def certain_value(self) -> bytes | None:
-        return least_value(self._kind) if is_vectorized(self._kind) else None
+    def certain_values(self) -> list[bytes]:
+        return [least_value(self._kind)] if is_vectorized(self._kind) else []
 
     def read(self, values: pa.Array) -> dict[str, pa.Array]:
         numbers = pa.array(range(len(values)), pa.int64())

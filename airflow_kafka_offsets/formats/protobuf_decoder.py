@@ -56,22 +56,23 @@ class ProtobufReader(ValueReader):
         self._message, self._children = message, children
         self._kinds = {field.name: field.type for field in physical_fields(children)}
 
-    def certain_value(self) -> bytes | None:
+    def certain_values(self) -> list[bytes]:
         # The quick reader does not skip groups, whether they are read or not.
         messages = {message.full_name: message for message in _messages(self._message, self._children)}
         if any(field.type == GROUP for message in messages.values() for field in message.fields):
-            return None
+            return []
         read = self._descriptor.file.message_types_by_name.values()
         if sum(max((field.number for field in message.fields), default=0) for message in read) > _LARGEST_NUMBERS:
-            return None
-        return b""
+            return []
+        return [b"", _filled(self._class()).SerializeToString()]
 
     def read(self, values: pa.Array) -> dict[str, pa.Array]:
         self._check_depth(values)
         with refusals("Protobuf", _NO_MESSAGE, lambda error: isinstance(error, ValueError)):
             found = self._handler.array_to_record_batch(values)
+            columns = {name: _nullable(found.column(name), kind) for name, kind in self._kinds.items()}
         _check_oneofs(dict(zip(found.schema.names, found.columns, strict=True)), self._children)
-        return {name: _nullable(found.column(name), kind) for name, kind in self._kinds.items()}
+        return columns
 
     def _check_depth(self, values: pa.Array) -> None:
         """Check that the deciding reader, which has a limit of depth, takes all values that could go too deep."""
@@ -155,6 +156,26 @@ def _add_message(file: Any, children: Iterable[Child]) -> str:
             field.type_name = f".{_add_message(file, () if node is None else node.children)}"
     return str(message.name)
 
+
+def _filled(message: Message) -> Message:
+    """Set all fields of a message, of a oneof the last one, and return it."""
+    for field in message.DESCRIPTOR.fields:
+        if is_message(field):
+            item = getattr(message, field.name)
+            inner = item.add() if field.is_repeated else item
+            inner.SetInParent()
+            _filled(inner)
+            continue
+        value = b"\xff\0" if field.type == BYTES else _EXTREMES[field.cpp_type]
+        if field.is_repeated:
+            getattr(message, field.name).extend([value, value])
+        else:
+            setattr(message, field.name, value)
+    return message
+
+
+# By the type in C++: of the integers and numbers, whether something is true, a text.
+_EXTREMES = {1: -(2**31), 2: -(2**63), 3: 2**32 - 1, 4: 2**64 - 1, 5: -0.1, 6: 1.5, 7: True, 9: "ä\0"}
 
 # A message has the same form as bytes.
 _TYPE_AS_READ = {ENUM: INT32, MESSAGE: BYTES}

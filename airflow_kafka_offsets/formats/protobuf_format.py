@@ -106,7 +106,7 @@ class Protobuf(RegistryFormat):
                 return None
         except SchemaError:
             return None  # its records will be bad, each with this reason
-        return "it has groups, or columns with large field numbers"
+        return "it has groups, or columns with large field numbers, or this ptars reads it otherwise than protobuf"
 
     def schema_columns(self) -> pa.Schema | None:
         from airflow_kafka_offsets.formats.protobuf_fields import columns_of

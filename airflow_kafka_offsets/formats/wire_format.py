@@ -11,6 +11,7 @@ many values at once, and only of schemas and values of which it is certain.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +26,8 @@ from airflow_kafka_offsets.core.bisection import Run, split_at_failures
 from airflow_kafka_offsets.core.text import first_few, shortened
 from airflow_kafka_offsets.exceptions import NewFieldError, NewSchemaError, StagingError
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, OnNewField, RefusedSchemasError, SchemaError
+
+log = logging.getLogger(__name__)
 
 MAGIC, WIRE_PREFIX = b"\0", 5
 """In Confluent's wire format, the byte before the id of a schema, and the length of both."""
@@ -233,19 +236,23 @@ class ValueReader(ABC):
 
     @cached_property
     def is_vectorized(self) -> bool:
-        """Whether `read` can be used for the schema: it reads a value of it as `read_each` does."""
-        value = self.certain_value()
-        if value is None:
+        """Whether `read` can be used for the schema: it reads values of it as `read_each` does."""
+        values = pa.array(self.certain_values(), pa.binary())
+        if not values:
             return False
-        values = pa.array([value], pa.binary())
         try:
-            return self.read(values) == self.read_each(values)[0]
+            agree = self.read(values) == self.read_each(values)[0]
         except (UnreadableError, StagingError):
-            return False
+            agree = False
+        if not agree:
+            log.warning(
+                "%s decodes one by one: the library that reads many values together differs", type(self).__name__
+            )
+        return agree
 
     @abstractmethod
-    def certain_value(self) -> bytes | None:
-        """Return a value of the schema; None if the quick reader is not certain of the schema."""
+    def certain_values(self) -> list[bytes]:
+        """Return values of the schema; none if the quick reader is not certain of the schema."""
 
     @abstractmethod
     def read(self, values: pa.Array) -> dict[str, pa.Array]:

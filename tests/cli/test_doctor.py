@@ -16,6 +16,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
+from airflow_kafka_offsets.sinks.sql import connected_table
 from devstack.kafka import KafkaBroker
 from devstack.process import free_port
 from devstack.spark import SparkStandalone
@@ -103,6 +104,17 @@ def test_a_batch_between_two_commits_is_a_warning(cli: CommandLine, engine: Engi
         "batch 7 of group 'loader' (staged) and iceberg://lake/orders, since 2026-05-04 03:02:01 UTC",
     )
     assert "run the load again" in row["fix"]
+
+
+@pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
+def test_rows_that_are_written_by_insert_are_a_warning(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connected_table, "find_spec", lambda _: None)
+
+    done = cli("doctor", *DB, "--output", "json")
+
+    row = findings(done)["binary COPY"]
+    assert (done.status, row["result"]) == (0, "warning")
+    assert "by INSERT, many times slower than by COPY, which needs pgpq" in row["found"]
 
 
 def test_doctor_creates_no_tables(cli: CommandLine, engine: Engine) -> None:

@@ -75,6 +75,60 @@ def test_a_failure_that_is_not_of_the_values_makes_no_record_bad(monkeypatch: py
         decoded(found, [b""])
 
 
+class Another:
+    """A version of ptars that does not read some fields, as if they were not set."""
+
+    def __init__(self, real: Any, *lost: str) -> None:
+        self._real, self._lost = real, lost
+
+    def array_to_record_batch(self, values: pa.Array) -> pa.RecordBatch:
+        found = self._real.array_to_record_batch(values)
+        arrays = [
+            array.filter(pa.array([False] * len(array))).take(pa.nulls(len(array), pa.int64()))
+            if name in self._lost
+            else array
+            for name, array in zip(found.schema.names, found.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=found.schema)
+
+
+@pytest.mark.parametrize(
+    "kind", [
+        "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32",
+        "sfixed64", "bool", "string", "bytes", "E", "P", "google.protobuf.Timestamp", "google.protobuf.StringValue",
+        "repeated P", "repeated int32", "map<string, P>",
+    ],
+)  # fmt: skip
+def test_a_version_of_ptars_that_reads_a_type_otherwise_is_not_used(
+    kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = (
+        'syntax = "proto3"; import "google/protobuf/timestamp.proto"; import "google/protobuf/wrappers.proto"; '
+        f"message M {{ int32 id = 1; {kind} field = 2; }} message P {{ int32 x = 1; }} enum E {{ A = 0; B = 1; }}"
+    )
+    found = given(text)
+    message = Schema(found.schemas["given"]).named(None)
+    assert found.slow_reason(found.schemas["given"]) is None
+    handler: Any = vars(protobuf_decoder.ProtobufReader)["_handler"]
+    monkeypatch.setattr(
+        protobuf_decoder.ProtobufReader, "_handler", property(lambda reader: Another(handler.func(reader), "f2"))
+    )
+    own = GetMessageClass(message)(id=5)
+    assert own_columns(decoded(found, [own.SerializeToString()] * 200).rows)[0]["id"] == 5
+    assert "otherwise than protobuf" in (found.slow_reason(found.schemas["given"]) or "")
+    assert "decodes one by one" in caplog.text
+
+
+@pytest.mark.parametrize("batch", [{"id": [5]}, [5]])
+def test_a_version_of_ptars_with_another_interface_is_not_used(batch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Changed:
+        def array_to_record_batch(self, values: pa.Array) -> Any:
+            return pa.RecordBatch.from_pydict(batch) if isinstance(batch, dict) else batch
+
+    monkeypatch.setattr(protobuf_decoder.ProtobufReader, "_handler", Changed())
+    assert own_columns(decoded(given(V1), [b"\x08\x05"]).rows) == [{"id": 5}]
+
+
 def test_readers_agree_whatever_the_other_records_are() -> None:
     text = 'syntax = "proto3"; message M { int32 id = 1; }'
     # Only the quick reader takes a number of a field in six bytes, and only Google's takes a group.

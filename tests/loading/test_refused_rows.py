@@ -146,8 +146,8 @@ def test_a_row_that_sqlite_refuses_is_traced_to_its_record(
     engine.dispose()
 
 
-def test_a_driver_without_copy_inserts_and_traces_refused_rows(
-    postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+def test_a_driver_without_copy_inserts_with_a_warning_and_traces_refused_rows(
+    postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     """psycopg2 stands for every driver that this package knows no faster way for."""
     name = topic()
@@ -156,6 +156,8 @@ def test_a_driver_without_copy_inserts_and_traces_refused_rows(
     other = Loader(kafka, engine, postgres_loader.launcher)
     assert other(name).rows == 50
     assert rows(engine, "SELECT count(DISTINCT id) FROM target") == [(50,)]
+    assert "by INSERT, many times slower than by COPY" in caplog.text
+    assert "(it is psycopg2)" in caplog.text
 
     with engine.begin() as conn:
         conn.execute(sa.text("CREATE UNIQUE INDEX ON target (id)"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy.engine import Engine
@@ -82,7 +83,15 @@ def of_shop(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def web(airflow_home: AirflowHome, postgres_engine: Engine, kafka: Kafka) -> Web:
+def users() -> Callable[..., Any]:
+    """Return users with roles. The access tests have those of another auth manager, too."""
+    from tests.support.web import simple_user
+
+    return simple_user
+
+
+@pytest.fixture
+def web(airflow_home: AirflowHome, postgres_engine: Engine, kafka: Kafka, users: Callable[..., Any]) -> Web:
     # It imports Airflow, which this file may not: pytest reads it before the session has its AIRFLOW_HOME.
     from airflow_kafka_offsets.plugin.sources import RegisteredTask, Source
     from tests.support.web import Web, readings
@@ -90,7 +99,7 @@ def web(airflow_home: AirflowHome, postgres_engine: Engine, kafka: Kafka) -> Web
     source = Source("warehouse")
     task = RegisteredTask("load_orders", "loader", source, "kafka_default", (DatabaseTable("target"),))
     found = readings({"warehouse": postgres_engine}, kafka, lambda: {"shop": [task]})
-    web = Web(found)
+    web = Web(found, users)
     # Before the first page, as in a server that runs for a while.
     found.dags(time.monotonic() + 60.0)
     return web

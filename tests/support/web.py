@@ -25,33 +25,41 @@ ROLES = {"viewer": "VIEWER", "editor": "USER", "operator": "OP"}
 PREFIX = "/kafka-offsets"
 
 
+def simple_user(role: str, **user: Any) -> Any:
+    """Return a user of Airflow's simple auth manager with one of `ROLES`."""
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+    return SimpleAuthManagerUser(username=role, role=ROLES[role], **user)
+
+
 class Web:
     """The app, and its answers for users.
 
     :param readings: what it reads
+    :param users: returns a user with one of `ROLES`, of the auth manager that Airflow's configuration names
     """
 
-    def __init__(self, readings: Readings) -> None:
+    def __init__(self, readings: Readings, users: Callable[..., Any] = simple_user) -> None:
         # Airflow's API server is imported with the first app.
         from airflow.api_fastapi.app import create_auth_manager
 
         from airflow_kafka_offsets.plugin.app import create_app
 
-        self.readings = readings
+        self.readings, self.user = readings, users
         self.app = create_app(readings)
         self.auth_manager: Any = create_auth_manager()
-        outer = FastAPI()
-        outer.mount(PREFIX, self.app)
-        self._outer = outer
+        self._outer = FastAPI()
+        self._outer.mount(PREFIX, self.app)
+
+    def serve_below(self, path: str) -> None:
+        """Serve everything below a path, as Airflow does with a path in `[api] base_url`."""
+        self._outer.root_path = path
 
     def client(self, role: str | None = None, **user: Any) -> TestClient:
         """Return a client that has logged in; without a role, one that has not."""
         client = TestClient(self._outer, raise_server_exceptions=True)
         if role is not None:
-            from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-
-            name = SimpleAuthManagerUser(username=role, role=ROLES[role], **user)
-            client.cookies["_token"] = self.auth_manager.generate_jwt(name)
+            client.cookies["_token"] = self.auth_manager.generate_jwt(self.user(role, **user))
         return client
 
     def get(self, path: str, role: str | None = "operator", **query: Any) -> httpx2.Response:

@@ -11,7 +11,7 @@ from devstack.paths import REPOSITORY
 CONSTRAINTS = REPOSITORY / "constraints"
 
 
-@pytest.mark.parametrize("name", ["dev.txt", "build.txt", "uv.txt", "spark-4.1.txt"])
+@pytest.mark.parametrize("name", ["dev.txt", "lowest.txt", "build.txt", "uv.txt", "spark-4.1.txt"])
 def test_every_package_that_is_installed_has_a_version_and_a_digest(name: str) -> None:
     lines = re.sub(r"\\\n\s*", "", (CONSTRAINTS / name).read_text()).splitlines()
     requirements = [line for line in lines if not line.startswith("#")]

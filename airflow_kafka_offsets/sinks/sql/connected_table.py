@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
@@ -260,11 +260,23 @@ def _writer(conn: Connection) -> Writer:
         from airflow_kafka_offsets.sinks.sql import mysql_load
 
         return mysql_load.load_rows
-    if conn.dialect.driver == "psycopg" and importlib.util.find_spec("pgpq") is not None:
-        from airflow_kafka_offsets.sinks.sql import postgres_copy
+    if conn.dialect.name == "postgresql":
+        if (reason := why_no_copy(conn.dialect)) is None:
+            from airflow_kafka_offsets.sinks.sql import postgres_copy
 
-        return postgres_copy.copy_rows
+            return postgres_copy.copy_rows
+        log.warning(reason)
     return insert.insert_rows
+
+
+def why_no_copy(dialect: sa.Dialect) -> str | None:
+    """Return why Postgres gets rows by INSERT; None if it gets them by COPY."""
+    if dialect.driver == "psycopg" and find_spec("pgpq") is not None:
+        return None
+    return (
+        "Rows are written by INSERT, many times slower than by COPY, which needs pgpq and the driver psycopg (it is "
+        f"{dialect.driver}): install 'airflow-kafka-offsets[postgres]'"
+    )
 
 
 def _leads_an_index(table: sa.Table, name: str) -> bool:
