@@ -17,6 +17,7 @@ from airflow_kafka_offsets.cli.connections import Connections
 from airflow_kafka_offsets.cli.output import note
 from airflow_kafka_offsets.core.offsets import Scope, parse_scope
 from airflow_kafka_offsets.database.errors import database_message, is_refused_login
+from airflow_kafka_offsets.escaping import printable
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
@@ -131,5 +132,5 @@ def offset_bounds(texts: Sequence[str]) -> OffsetBounds:
 
 
 def one_line(text: object) -> str:
-    """Return a text without its line breaks."""
-    return " ".join(str(text).split())
+    """Return a text without line breaks, and without other characters that are not visible."""
+    return printable(" ".join(str(text).split()))
