@@ -76,9 +76,14 @@ class Violation:
 
 
 class KafkaOffsetsError(Exception):
-    """The base class of all errors of this package."""
+    """The base class of all errors of this package.
+
+    :ivar names_hosts: whether the message has what the Kafka client knows of its connection, such as hosts, users and
+        files: it is for those who may read the connection
+    """
 
     retriable: ClassVar[bool] = False
+    names_hosts = False
 
     def __str__(self) -> str:
         # Messages quote names of the state tables, records, and what users' code raises: they are logged as they are.
@@ -98,6 +103,7 @@ class KafkaUnavailableError(KafkaOffsetsError):
     """
 
     retriable = True
+    names_hosts = True
 
 
 class RegistryUnavailableError(KafkaOffsetsError):

@@ -33,6 +33,8 @@ def a_function() -> None:
 WRONG: list[tuple[str, Any, str]] = [
     ("group_id", "", "a text that is not empty"),
     ("group_id", 7, "a text that is not empty"),
+    ("group_id", "orders\0", "a text that is not empty, without NUL and lone surrogates"),
+    ("group_id", "orders\ud800", "a text that is not empty, without NUL and lone surrogates"),
     ("topics", (), "a list of different topic names"),
     ("topics", "abc", "a list of different topic names"),
     ("topics", ("a", "a"), "a list of different topic names"),

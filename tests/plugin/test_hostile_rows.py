@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.engine import Engine
 
@@ -42,7 +42,7 @@ def hostile(loader: Loader, orders: str, postgres_engine: Engine, monkeypatch: p
     return HostileRows(postgres_engine, "hostile")
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(data=st.data())
 def test_pages_answer_whatever_the_rows_of_a_group_are(web: Web, hostile: HostileRows, data: st.DataObject) -> None:
     hostile.restore()
