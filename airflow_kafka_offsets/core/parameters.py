@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from airflow_kafka_offsets.core.templates import is_rendered_later, unrendered
-from airflow_kafka_offsets.core.text import can_be_stored
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -132,8 +131,8 @@ def one_of(*words: str) -> Rule:
 
 
 def is_name(value: Any) -> bool:
-    """Return whether a value is text that is not blank, and can be stored."""
-    return isinstance(value, str) and bool(value.strip()) and can_be_stored(value)
+    """Return whether a value is text that is not blank."""
+    return isinstance(value, str) and bool(value.strip())
 
 
 def are_texts(value: Any) -> bool:
@@ -141,7 +140,7 @@ def are_texts(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)
 
 
-NAME = Rule("a text that is not empty, without NUL and lone surrogates", is_name)
+NAME = Rule("a text that is not empty", is_name)
 
 TEXT = Rule("a text", lambda value: isinstance(value, str))
 

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.escaping import printable
 from tests.support.clients import Kafka, produce, producer
-from tests.support.command_line import DB, FORMATS, CommandLine, leave_open
+from tests.support.command_line import DB, FORMATS, CommandLine, Done, leave_open
 from tests.support.hostile import HOSTILE, HostileRows, controls, hostile_texts
 from tests.support.loads import BESIDE_OTHERS, Loader, TopicFactory, names
 from tests.support.verifying import LEFT_OUT
@@ -104,8 +104,10 @@ def test_commands_answer_whatever_the_rows_of_a_group_are(
     hostile.restore()
     hostile.write(data.draw(hostile.changes()))
 
-    done = {command: cli(*command, *DB, "--output", data.draw(st.sampled_from(FORMATS))) for command in COMMANDS}
-    done["export"] = cli("export", "hostile", *DB)
+    done: dict[tuple[str, ...], Done] = {
+        command: cli(*command, *DB, "--output", data.draw(st.sampled_from(FORMATS))) for command in COMMANDS
+    }
+    done["export",] = cli("export", "hostile", *DB)
 
     for printed in done.values():
         assert printed.status in (0, 1)

@@ -33,8 +33,6 @@ def a_function() -> None:
 WRONG: list[tuple[str, Any, str]] = [
     ("group_id", "", "a text that is not empty"),
     ("group_id", 7, "a text that is not empty"),
-    ("group_id", "orders\0", "a text that is not empty, without NUL and lone surrogates"),
-    ("group_id", "orders\ud800", "a text that is not empty, without NUL and lone surrogates"),
     ("topics", (), "a list of different topic names"),
     ("topics", "abc", "a list of different topic names"),
     ("topics", ("a", "a"), "a list of different topic names"),
@@ -99,9 +97,11 @@ def test_a_template_that_nobody_has_rendered_is_refused(name: str, value: Any, r
         checked(name, value)
 
 
-@pytest.mark.parametrize("name", ["g" * 251, "orders\0"], ids=["too-long", "nul"])
+@pytest.mark.parametrize("name", ["g" * 251, "orders\0", "orders\udcff"], ids=["too-long", "nul", "surrogate"])
 def test_a_group_that_the_state_tables_cannot_hold_is_refused(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"at most 250 characters, and no NUL; got {len(name)}"):
+    with pytest.raises(
+        ConfigurationError, match=f"at most 250 characters, and no NUL or lone surrogate; got {len(name)}"
+    ):
         replace(PIPELINE, group_id=name).check()
 
 

@@ -247,7 +247,7 @@ def test_a_connection_of_kafka_that_was_deleted_is_named(
 
 def test_a_form_of_unknown_size_is_refused(web: Web, orders: str) -> None:
     for length, status in (("abc", 400), ("-1", 400), ("", 400), ("٣", 400), ("9" * 5_000, 413)):
-        headers = {"Sec-Fetch-Site": "same-origin", "Content-Length": length.encode()}
+        headers = {b"Sec-Fetch-Site": b"same-origin", b"Content-Length": length.encode()}
         answer = web.client("editor").post("/kafka-offsets/rewind/preview", params=GROUP, headers=headers)
         assert answer.status_code == status, length
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 import sqlalchemy as sa
 from hypothesis import strategies as st
@@ -111,7 +111,7 @@ class HostileRows:
             if conn.dialect.name != "postgresql":
                 conn.exec_driver_sql("SET SESSION sql_mode = ''")
             for column, value in values.items():
-                table = cast("sa.Table", column.table)
+                table = column.table
                 with suppress(sa.exc.DBAPIError), conn.begin_nested():
                     conn.execute(table.update().where(self._where[table]).values({column: value}))
 
