@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.escaping import printable
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, VerificationError, Violation
+from airflow_kafka_offsets.hooks.metrics import emit_lag
+from airflow_kafka_offsets.lag.report import LagReport, PartitionLag
+from airflow_kafka_offsets.rewinding.scenarios import write_offsets
 from tests.support.hostile import HOSTILE, controls, hostile_texts
 
 
@@ -60,6 +64,19 @@ def test_errors_say_nothing_that_is_not_visible() -> None:
     for error in errors:
         assert controls(str(error)) <= {"\n"}
     assert "\n  File " in str(errors[0])
+
+
+def test_a_topic_of_the_state_tables_ends_no_line_of_metrics_and_of_csv() -> None:
+    tags: list[str] = []
+    stats = SimpleNamespace(gauge=lambda *_, **named: tags.append(named["tags"]["topic"]))
+
+    emit_lag(stats, "loader", LagReport((PartitionLag(HOSTILE, 0, lag=1),)))
+    text = write_offsets({TopicPartition(HOSTILE, 0): 1})
+
+    assert tags
+    assert not controls("".join(tags))
+    assert controls(text) == {"\n"}
+    assert text.count("\n") == 1
 
 
 def test_partitions_and_ranges_are_visible() -> None:

@@ -194,6 +194,12 @@ FormDep = Annotated[FormData, Depends(_form)]
 
 
 def field(form: FormData, name: str) -> str:
-    """Return a field of a form without the blanks around it; empty where it is missing."""
+    """Return a field of a form without the blanks around it; empty where it is missing.
+
+    :raises HTTPException: 400 for a character that no database takes
+    """
     value = form.get(name)
-    return value.strip() if isinstance(value, str) else ""
+    text = value.strip() if isinstance(value, str) else ""
+    if not can_be_stored(text):
+        raise HTTPException(status.HTTP_400_BAD_REQUEST, f"The form has a character in {name} that no database takes")
+    return text

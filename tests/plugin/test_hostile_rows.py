@@ -4,10 +4,12 @@ they show does anything; the pages of other groups are as before.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.engine import Engine
@@ -18,7 +20,7 @@ from tests.support.clients import produce
 from tests.support.command_line import leave_open
 from tests.support.hostile import HostileRows, controls
 from tests.support.loads import BESIDE_OTHERS, Loader, TopicFactory, names, rows
-from tests.support.verifying import LEFT_OUT, do
+from tests.support.verifying import LEFT_OUT
 from tests.support.web import of_group, ticket_of
 
 if TYPE_CHECKING:
@@ -29,6 +31,14 @@ RUN = TaskRun("run-1", "shop", "load_orders", -1, 1)
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("of_shop")]
 
 PAGES = ("/group", "/group/history", "/dead-letters", "/verification", "/rewind")
+
+
+@pytest.fixture(params=["database", "mariadb_database"])
+def postgres_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """The positions are in Postgres, or in MariaDB."""
+    engine = sa.create_engine(request.getfixturevalue(request.param))
+    yield engine
+    engine.dispose()
 
 
 @pytest.fixture
@@ -85,7 +95,8 @@ def test_dead_letters_are_shown_whatever_a_producer_wrote(
     assert rows(postgres_engine, "SELECT count(*) FROM dead_letters") == [(len(VALUES),)]
 
     for headers in HEADERS:
-        do(postgres_engine, f"UPDATE dead_letters SET headers = '{headers}'")
+        with postgres_engine.begin() as conn:
+            conn.execute(sa.text("UPDATE dead_letters SET headers = :headers"), {"headers": headers})
         page = web.get("/dead-letters", **of_group("loader"))
 
         assert page.status_code == 200

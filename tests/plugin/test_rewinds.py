@@ -245,6 +245,13 @@ def test_a_connection_of_kafka_that_was_deleted_is_named(
     assert "There is no connection &#39;kafka_default&#39;" in page.text
 
 
+def test_a_form_with_a_character_that_no_database_takes_is_refused(web: Web, orders: str) -> None:
+    for form in ({"scope": "orders\0"}, {"value-to-group": "\0"}, {"kafka_conn_id": "\0"}, {"ticket": "\0"}):
+        answer = web.post("/rewind/preview", "editor", GROUP, **{"scenario": "to-group", **form})
+        assert answer.status_code == 400
+        assert "that no database takes" in answer.text
+
+
 def test_a_form_of_unknown_size_is_refused(web: Web, orders: str) -> None:
     for length, status in (("abc", 400), ("-1", 400), ("", 400), ("٣", 400), ("9" * 5_000, 413)):
         headers = {b"Sec-Fetch-Site": b"same-origin", b"Content-Length": length.encode()}
