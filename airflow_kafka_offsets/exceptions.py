@@ -57,6 +57,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from airflow_kafka_offsets.escaping import printable
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:
@@ -74,9 +76,21 @@ class Violation:
 
 
 class KafkaOffsetsError(Exception):
-    """The base class of all errors of this package."""
+    """The base class of all errors of this package.
+
+    :ivar names_hosts: whether the message has what the Kafka client knows of its connection, such as hosts, users and
+        files: it is for those who may read the connection
+    """
 
     retriable: ClassVar[bool] = False
+    names_hosts = False
+
+    def __str__(self) -> str:
+        # Messages quote names of the state tables, records, and what users' code raises: they are logged as they are.
+        return printable(self._message(), keep="\n\t")
+
+    def _message(self) -> str:
+        return super().__str__()
 
 
 class ConfigurationError(KafkaOffsetsError):
@@ -89,6 +103,7 @@ class KafkaUnavailableError(KafkaOffsetsError):
     """
 
     retriable = True
+    names_hosts = True
 
 
 class RegistryUnavailableError(KafkaOffsetsError):
@@ -168,7 +183,7 @@ class RecordError(KafkaOffsetsError):
         self.partition = partition
         self.offset = offset
 
-    def __str__(self) -> str:
+    def _message(self) -> str:
         return (
             f"Record at topic {self.topic!r} partition {self.partition} offset {self.offset} cannot be loaded: "
             f"{self.reason}. Nothing of this batch was written and no position moved; correct the declared columns or "
@@ -299,7 +314,7 @@ class VerificationError(KafkaOffsetsError):
         self.topic, self.partition = first.topic, first.partition
         self.offset, self.batch_id = first.offset, first.batch_id
 
-    def __str__(self) -> str:
+    def _message(self) -> str:
         first, others = self.violations[0], self.count - 1
         more = (
             f" There {'is 1 other violation' if others == 1 else f'are {others:,} other violations'}." if others else ""

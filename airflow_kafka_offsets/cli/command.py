@@ -6,6 +6,7 @@ Arguments are in `arguments`, printing is in `output`.
 from __future__ import annotations
 
 import re
+import traceback
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from airflow_kafka_offsets.cli.connections import Connections
 from airflow_kafka_offsets.cli.output import note
 from airflow_kafka_offsets.core.offsets import Scope, parse_scope
 from airflow_kafka_offsets.database.errors import database_message, is_refused_login
+from airflow_kafka_offsets.escaping import printable
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
@@ -36,7 +38,8 @@ class _UsageError(Exception):
 
 @contextmanager
 def reported(command: str, connections: Connections) -> Iterator[None]:
-    """Report a failure in one line on standard error, and exit with 1, or with 2 for a usage error.
+    """Report a failure in one line on standard error, an error that nobody foresaw with its traceback, and exit with 1,
+    or with 2 for a usage error.
 
     :param command: what the line begins with
     """
@@ -47,9 +50,9 @@ def reported(command: str, connections: Connections) -> Iterator[None]:
         raise SystemExit(2) from error
     except Exception as error:
         text = describe_error(error, connections)
-        if text is None:
-            raise
-        raise SystemExit(f"{command}: {one_line(text)}") from error
+        # The traceback of an error that nobody foresaw may quote what state tables contain.
+        said = printable(traceback.format_exc(), keep="\n") if text is None else f"{command}: {one_line(text)}"
+        raise SystemExit(said) from error
 
 
 @contextmanager
@@ -72,6 +75,8 @@ def describe_error(error: Exception, connections: Connections) -> str | None:
         return f"the database reports: {database_message(error)}. {connections.doctor} shows what is missing"
     if isinstance(error, SQLAlchemyError):
         return f"the database connection cannot be used ({type(error).__name__}): check {connections.database}"
+    if isinstance(error, UnicodeEncodeError):
+        return f"an argument or a stored text has characters that are not of {error.encoding}: correct it"
     if isinstance(error, ImportError):
         return f"{error}: install what the database needs, for example the extra [postgres]"
     return str(error) if isinstance(error, KafkaOffsetsError) else connections.describe(error)
@@ -131,5 +136,5 @@ def offset_bounds(texts: Sequence[str]) -> OffsetBounds:
 
 
 def one_line(text: object) -> str:
-    """Return a text without its line breaks."""
-    return " ".join(str(text).split())
+    """Return a text without line breaks, and without other characters that are not visible."""
+    return printable(" ".join(str(text).split()))

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_offsets.core.text import short_duration
+from airflow_kafka_offsets.escaping import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +22,8 @@ def show(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] 
     """Print rows, all with the same keys.
 
     JSON and YAML have the values as they are: numbers, null, instants in ISO 8601, and durations in seconds. Tables are
-    for people: their headings are written as in Kafka's tools. Without rows they are empty, and a note says so.
+    for people: their headings are written as in Kafka's tools, and a row is a line of visible characters. Without rows
+    they are empty, and a note says so.
 
     :param rows: a duration has a key that ends with `_seconds`
     :param output: table, json, yaml or plain
@@ -48,7 +50,7 @@ def show_value(value: Mapping[str, Any], output: str) -> None:
 
 def note(text: str) -> None:
     """Print a line that is not data."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{printable(text)}\n")
 
 
 def _print(text: str, output: str) -> None:
@@ -60,6 +62,8 @@ def _print(text: str, output: str) -> None:
         import yaml
 
         text = yaml.dump(json.loads(text)).removesuffix("\n")
+    # Of ASCII, the only control character that JSON allows.
+    text = text.replace("\x7f", r"\u007f")
     if not sys.stdout.isatty():
         sys.stdout.write(f"{text}\n")
         return
@@ -84,7 +88,8 @@ def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None
 def _print_plain(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from tabulate import tabulate
 
-    sys.stdout.write(f"{tabulate(rows, headings, tablefmt='plain')}\n")
+    # Otherwise 1e5 becomes 100000.
+    sys.stdout.write(f"{tabulate(rows, headings, tablefmt='plain', disable_numparse=True)}\n")
 
 
 def _console() -> Console:
@@ -109,4 +114,4 @@ def _text(value: Any) -> str:
         return short_duration(value)
     if isinstance(value, datetime):
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return printable(", ".join(map(str, value)) if isinstance(value, tuple) else str(value))

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from airflow_kafka_offsets.core.text import parse_unsigned
+from airflow_kafka_offsets.escaping import printable
 from airflow_kafka_offsets.exceptions import ConfigurationError, UnknownTopicError
 
 
@@ -23,7 +24,7 @@ class TopicPartition(NamedTuple):
     partition: int
 
     def __str__(self) -> str:
-        return f"{self.topic}[{self.partition}]"
+        return f"{printable(self.topic)}[{self.partition}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class OffsetRange(OfPartition):
         return self.end - self.start
 
     def __str__(self) -> str:
-        return f"{self.topic}[{self.partition}] {self.start}..{self.end}"
+        return f"{TopicPartition(self.topic, self.partition)} {self.start}..{self.end}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ class Slice:
         return self.end - self.start
 
     def __str__(self) -> str:
-        return f"{self.topic}[{self.partition}] {self.start}..{self.end}"
+        return f"{TopicPartition(self.topic, self.partition)} {self.start}..{self.end}"
 
 
 Span = tuple[int, int]

@@ -38,6 +38,11 @@ def short_duration(value: timedelta) -> str:
     return " ".join(f"{amount}{unit}" for amount, unit in units[first : first + 2])
 
 
+def can_be_stored(text: str) -> bool:
+    """Return whether databases and Kafka take a text: it has no NUL and no lone surrogate."""
+    return "\0" not in text and text.encode(errors="ignore").decode() == text
+
+
 def is_unsigned(value: object) -> bool:
     """Return whether a value is an integer that the database can hold as an offset."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_INT64

@@ -26,12 +26,18 @@ from airflow_kafka_offsets.database.session import codec
 from airflow_kafka_offsets.exceptions import TargetError
 
 
+def longest_name(dialect: Dialect) -> int:
+    """Return how long a name can be that a database keeps."""
+    # SQLAlchemy's number for MySQL is that of aliases.
+    return 64 if is_mysql(dialect) else dialect.max_identifier_length
+
+
 def is_too_long(name: str, dialect: Dialect) -> bool:
     """Return whether a name is longer than the database keeps. Postgres counts bytes, and truncates without an
     error.
     """
     size = len(name.encode()) if dialect.name == "postgresql" else len(name)
-    return size > dialect.max_identifier_length
+    return size > longest_name(dialect)
 
 
 def without_placeholders(dialect: Dialect) -> Dialect:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_kafka_offsets.escaping import printable
 from airflow_kafka_offsets.lag.report import LagReport, numbers
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 def emit_lag(stats: Any, group_id: str, report: LagReport) -> None:
     """Emit the lag of a group by topic, without the measures that are not known."""
     for topic, lag in report.by_topic().items():
-        tags = {"group_id": group_id, "topic": topic}
+        tags = {"group_id": group_id, "topic": printable(topic)}
         for name, value in {**numbers(lag), "partition_errors": len(lag.errors)}.items():
             if value is not None:
                 stats.gauge(f"kafka_offsets.{name}", float(value), tags=tags)

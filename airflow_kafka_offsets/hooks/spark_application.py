@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
+from airflow_kafka_offsets.escaping import printable
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.spark.job import Answer, StageJob
 from airflow_kafka_offsets.spark.package import DIRECTORY, temporary_directory, write_application
@@ -332,7 +333,7 @@ class CollapsedLog:
 
     def others(self, lines: Iterable[str]) -> Iterator[str]:
         """Log the package's lines, and yield the others, each inside or outside of a group as it should be logged."""
-        for line in lines:
+        for line in (printable(line, keep="\n\t") for line in lines):
             if line.strip() == END_OF_JOB:
                 self._job_ended.set()
                 continue

@@ -8,8 +8,9 @@ parent's client hangs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -80,6 +81,16 @@ _POLL_SECONDS = 0.05
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
 
 
+@contextmanager
+def _names_hosts() -> Iterator[None]:
+    """Note in errors of a block that their messages are about the connection."""
+    try:
+        yield
+    except KafkaOffsetsError as error:
+        error.names_hosts = True
+        raise
+
+
 class RetryingAdmin:
     """Sends requests to a cluster, and retries them.
 
@@ -88,6 +99,7 @@ class RetryingAdmin:
     :raises ConfigurationError: there is no client of this configuration
     """
 
+    @_names_hosts()
     def __init__(self, config: Mapping[str, Any], timeout: float) -> None:
         checked = check_config(config)
         warn_of_weaknesses(checked)
@@ -103,6 +115,7 @@ class RetryingAdmin:
         except KafkaException as error:
             raise ConfigurationError(f"The Kafka configuration cannot be used: {error.args[0].str()}") from error
 
+    @_names_hosts()
     def ask(
         self,
         what: str,

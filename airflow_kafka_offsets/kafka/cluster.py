@@ -29,7 +29,13 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, OffsetSpec
 
 from airflow_kafka_offsets.core.offsets import OffsetRange, PartitionLog, Position, TopicPartition
-from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, KafkaUnavailableError
+from airflow_kafka_offsets.core.text import can_be_stored, first_few
+from airflow_kafka_offsets.exceptions import (
+    ConfigurationError,
+    KafkaOffsetsError,
+    KafkaUnavailableError,
+    UnknownTopicError,
+)
 from airflow_kafka_offsets.kafka.admin import RETRIABLE, RetryingAdmin
 from airflow_kafka_offsets.kafka.errors import denied
 
@@ -409,9 +415,15 @@ class Cluster:
     def _describe(
         self, topics: Sequence[str], failed: dict[str, KafkaOffsetsError] | None, **options: bool
     ) -> dict[str, Any]:
+        # The client refuses a request with one of these names, for all topics; state tables may have them.
+        if odd := {topic for topic in topics if not topic or not can_be_stored(topic)}:
+            error = UnknownTopicError(f"{first_few(map(repr, sorted(odd)))} cannot be the name of a topic")
+            if failed is None:
+                raise error
+            failed.update(dict.fromkeys(odd, error))
         return self._admin.ask(
             "its topics",
-            list(topics),
+            [topic for topic in topics if topic not in odd],
             lambda client, names, timeout: client.describe_topics(
                 TopicCollection(list(names)), request_timeout=timeout, **options
             ),

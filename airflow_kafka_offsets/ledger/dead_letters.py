@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -58,13 +58,11 @@ def insert_dead_letters(conn: Connection, tables: Tables, batch: Batch, dead_let
         conn.execute(tables.dead_letters.insert(), rows)
 
 
-def unsent_batches(conn: Connection, tables: Tables, group_id: str) -> list[tuple[int, str]]:
-    """Return the batches of a group whose dead letters are to be written to a topic, with the topic."""
+def unsent_batches(conn: Connection, tables: Tables, group_id: str) -> Sequence[int]:
+    """Return the batches of a group whose dead letters are to be written to a topic."""
     batches = tables.offset_batches.c
-    query = sa.select(batches.batch_id, batches.dead_letter_topic).where(
-        batches.consumer_group == group_id, tables.unsent
-    )
-    return [(row.batch_id, row.dead_letter_topic) for row in conn.execute(query.order_by(batches.batch_id))]
+    query = sa.select(batches.batch_id).where(batches.consumer_group == group_id, tables.unsent)
+    return conn.scalars(query.order_by(batches.batch_id)).all()
 
 
 def unsent_dead_letters(conn: Connection, tables: Tables, batch_id: int) -> Iterator[sa.Row[Any]]:
@@ -77,13 +75,13 @@ def unsent_dead_letters(conn: Connection, tables: Tables, batch_id: int) -> Iter
     return stream(conn, query.order_by(*places), DEAD_LETTERS_AT_ONCE)
 
 
-def mark_sent(ledger: Ledger, batch_id: int) -> None:
-    """Store that the dead letters of a batch are in their topic."""
+def mark_sent(ledger: Ledger, batch_id: int, topic: str) -> None:
+    """Store that the dead letters of a batch are in a topic."""
     batches = ledger.tables.offset_batches
 
     def work(conn: Connection) -> None:
         sent = batches.update().where(batches.c.batch_id == batch_id, ledger.tables.unsent)
-        conn.execute(sent.values(dead_letters_sent_at=database_now(conn)))
+        conn.execute(sent.values(dead_letter_topic=topic, dead_letters_sent_at=database_now(conn)))
 
     transact(ledger.engine, work)
 

@@ -288,12 +288,18 @@ def history_points(conn: Connection, tables: Tables, group_id: str, limit: int) 
     """Return the latest committed loads and rewinds of a group, the oldest first."""
     batches, ranges, gaps = tables.offset_batches.c, tables.offset_ranges.c, tables.offset_gaps.c
     newest = sa.select(sa.func.max(ranges.last_timestamp)).where(ranges.batch_id == batches.batch_id)
-    skipped = sa.select(sa.func.sum(gaps.end_offset - gaps.start_offset)).where(gaps.batch_id == batches.batch_id)
+    # Databases have larger sums than offsets.
+    skipped = sa.select(sa.func.sum(gaps.end_offset) - sa.func.sum(gaps.start_offset)).where(
+        gaps.batch_id == batches.batch_id
+    )
     query = (
         _select(tables.offset_batches, *_POINT_COLUMNS)
         .add_columns(newest.scalar_subquery(), skipped.scalar_subquery())
         .where(
-            batches.consumer_group == group_id, batches.kind.in_(("load", *REWIND_KINDS)), batches.state == "committed"
+            batches.consumer_group == group_id,
+            batches.kind.in_(("load", *REWIND_KINDS)),
+            batches.state == "committed",
+            batches.committed_at.is_not(None),
         )
         .order_by(batches.batch_id.desc())
         .limit(limit)

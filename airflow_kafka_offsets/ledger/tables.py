@@ -31,6 +31,7 @@ from airflow_kafka_offsets.database.tables import (
     ExactText,
     Moment,
     is_too_long,
+    longest_name,
     without_placeholders,
 )
 from airflow_kafka_offsets.exceptions import ConfigurationError
@@ -281,7 +282,7 @@ class Tables:
             for name in (table.name, *(str(index.name) for index in table.indexes)):
                 if is_too_long(name, dialect):
                     raise ConfigurationError(
-                        f"The name {name!r} is longer than the {dialect.max_identifier_length} characters that "
+                        f"The name {name!r} is longer than the {longest_name(dialect)} characters that "
                         f"{dialect.name} allows: choose a shorter prefix than {self.prefix!r}"
                     )
 

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import groupby
 
 from sqlalchemy.engine import Connection
@@ -153,34 +151,25 @@ PREFIX = "__kafka_offsets.errors."
 
 
 def send_dead_letters(context: LoadContext) -> None:
-    """Write the dead letters of the group that are to be sent to the topics of their batches, if the pipeline has one.
+    """Write the dead letters of the group that are to be sent, also those of earlier runs, if the pipeline has a topic.
 
-    Errors are logged: what was loaded is committed, and the next run sends what is left. If one topic cannot be
-    written, such as an earlier one, only its dead letters wait.
+    The pipeline names the topic: the one in the state tables is what an earlier run was to write to. Errors are logged:
+    what was loaded is committed, and the next run sends what is left.
     """
-    dead_letters = context.pipeline.dead_letters
+    dead_letters, group_id = context.pipeline.dead_letters, context.pipeline.group_id
     if dead_letters is None or dead_letters.topic is None:
         return
-    unsent: dict[str, list[int]] = defaultdict(list)
-    with _logged_errors(context, dead_letters.topic), context.ledger.connect() as conn:
-        for batch_id, topic in unsent_batches(conn, context.ledger.tables, context.pipeline.group_id):
-            unsent[topic].append(batch_id)
-    for topic, batch_ids in unsent.items():
-        with _logged_errors(context, topic):
-            for batch_id in batch_ids:
-                _send(context, batch_id, topic)
-
-
-@contextmanager
-def _logged_errors(context: LoadContext, topic: str) -> Iterator[None]:
     try:
-        yield
+        with context.ledger.connect() as conn:
+            unsent = unsent_batches(conn, context.ledger.tables, group_id)
+        for batch_id in unsent:
+            _send(context, batch_id, dead_letters.topic)
     except Exception as error:
         log.error(
             "Dead letters of group %r are not written to topic %r, and stay in the table dead_letters; the next run "
             "writes them again: %s",
-            context.pipeline.group_id,
-            topic,
+            group_id,
+            dead_letters.topic,
             database_message(error) if isinstance(error, DBAPIError) else error,
         )
 
@@ -211,7 +200,7 @@ def _send(context: LoadContext, batch_id: int, topic: str) -> None:
 
     with ledger.connect() as conn:
         left_out = send(context.kafka_config, topic, outgoing(conn, ledger.tables), (f"{PREFIX}contents", b"left out"))
-    mark_sent(ledger, batch_id)
+    mark_sent(ledger, batch_id, topic)
     log.info("Wrote %s of batch %d to topic %r", count(sent, "dead letter"), batch_id, topic)
     if left_out:
         log.warning(

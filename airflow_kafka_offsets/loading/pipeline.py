@@ -21,6 +21,7 @@ from airflow_kafka_offsets.core.options import (
     StateTables,
     check_rendered,
 )
+from airflow_kafka_offsets.core.text import can_be_stored
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.columns import row_columns, spark_ddl
 from airflow_kafka_offsets.formats.extra_columns import ExtraColumns, whole_record
@@ -185,10 +186,10 @@ class Pipeline:
         :raises ConfigurationError: a parameter is wrong; the message shows the value
         """
         check_rendered(vars(self), PIPELINE_RULES)
-        if len(self.group_id) > NAME_LENGTH or "\0" in self.group_id:
+        if len(self.group_id) > NAME_LENGTH or not can_be_stored(self.group_id):
             raise ConfigurationError(
-                f"group_id must have at most {NAME_LENGTH} characters, and no NUL; got {len(self.group_id)}, which "
-                f"begin with {self.group_id[:40]!r}"
+                f"group_id must have at most {NAME_LENGTH} characters, and no NUL or lone surrogate; got "
+                f"{len(self.group_id)}, which begin with {self.group_id[:40]!r}"
             )
         if self.dead_letters is not None and self.dead_letters.topic in self.topics:
             raise ConfigurationError(

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from pyarrow import fs
 
 from airflow_kafka_offsets.core.history import UNFINISHED_STATES
+from airflow_kafka_offsets.escaping import printable
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.pipeline import Pipeline
@@ -73,7 +74,7 @@ def directory_of_attempt(batch_id: int, uri: str, staging_dir: str | None) -> St
     log.warning(
         "The staging directory %s of batch %d is not removed: it is not a directory of this batch in %s, the staging "
         "directory of this load. A load with its staging directory removes it after Staging.retention",
-        uri,
+        printable(uri),
         batch_id,
         root.uri,
     )

@@ -74,10 +74,16 @@ class Caller:
         )
 
     def sees_source(self, source: Source, discovery: Discovery) -> bool:
-        """Return whether the user may know of state tables: the configuration names them, or a DAG that the user may
-        read.
+        """Return whether the user may see groups of state tables: the configuration names them, or a DAG that the user
+        may read.
         """
         return self._sees(source, discovery.is_configured or not self.readable_dags.isdisjoint(discovery.dag_ids))
+
+    def knows_source(self, source: Source, discovery: Discovery) -> bool:
+        """Return whether the user may know the names of state tables: through a DAG that has them, or the connection.
+        What the configuration names is known to those who see one of its groups.
+        """
+        return self._sees(source, not self.readable_dags.isdisjoint(discovery.dag_ids))
 
     def sees_group(self, source: Source, group: GroupSummary) -> bool:
         """Return whether the user may see a group."""

@@ -23,6 +23,7 @@ from itsdangerous import BadData, URLSafeTimedSerializer
 from sqlalchemy.engine import Connection
 from starlette.datastructures import FormData
 
+from airflow_kafka_offsets.core.text import can_be_stored
 from airflow_kafka_offsets.ledger.overview import GroupSummary, group_summaries
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.plugin.access import CallerDep, not_found
@@ -79,7 +80,7 @@ class GroupRequest:
         missing = not_found(f"There is no group {self.group_id!r} in {self.source}, or you may not see it")
         discovery = self.readings.sources(time.monotonic() + _SOURCES_SECONDS).get(self.source)
         # An URL must not have the server open any connection.
-        if discovery is None or not self.caller.sees_source(self.source, discovery):
+        if not can_be_stored(self.group_id) or discovery is None or not self.caller.sees_source(self.source, discovery):
             raise missing
 
         def work(ledger: Ledger) -> tuple[datetime, GroupSummary, T]:
@@ -181,7 +182,10 @@ FROM_THIS_SITE = Depends(_from_this_site)
 
 
 async def _form(request: Request) -> FormData:
-    if int(request.headers.get("content-length") or _MOST_BYTES + 1) > _MOST_BYTES:
+    length = request.headers.get("content-length", str(_MOST_BYTES + 1))
+    if not (length.isascii() and length.isdecimal()):
+        raise HTTPException(status.HTTP_400_BAD_REQUEST, "Content-Length is no number of bytes")
+    if int(length[:20]) > _MOST_BYTES:
         raise HTTPException(status.HTTP_413_CONTENT_TOO_LARGE, "The form is too large")
     return await request.form(max_files=0, max_fields=50)
 
@@ -190,6 +194,12 @@ FormDep = Annotated[FormData, Depends(_form)]
 
 
 def field(form: FormData, name: str) -> str:
-    """Return a field of a form without the blanks around it; empty where it is missing."""
+    """Return a field of a form without the blanks around it; empty where it is missing.
+
+    :raises HTTPException: 400 for a character that no database takes
+    """
     value = form.get(name)
-    return value.strip() if isinstance(value, str) else ""
+    text = value.strip() if isinstance(value, str) else ""
+    if not can_be_stored(text):
+        raise HTTPException(status.HTTP_400_BAD_REQUEST, f"The form has a character in {name} that no database takes")
+    return text

@@ -34,29 +34,30 @@ class GroupTarget:
     """The target of a group.
 
     :param name: as the history has it; None where nothing was loaded
-    :param tables: what it consists of; empty where it is not a table of this database, or is not known
-    :param is_of_dag: whether a task of a DAG says how the tables are loaded: by which key rows are replaced
+    :param tables: what it consists of, as a task of a DAG says: the history alone names no table to read or to delete
+        from. Empty where no task does, or where it is not a table of this database
+    :param existing: the table of this database that has the name
     :param task: the DAG and the task that have loaded the last batch, if they can be named in commands
     :param verifiers: DAGs and tasks that verify the group
     """
 
     name: str | None = None
     tables: tuple[DatabaseTable, ...] = ()
-    is_of_dag: bool = False
+    existing: DatabaseTable | None = None
     task: tuple[str, str] | None = None
     verifiers: tuple[tuple[str, str], ...] = ()
 
     @property
     def can_verify(self) -> bool:
         """Return whether the page itself can verify the group."""
-        return bool(self.tables) and self.is_of_dag
+        return bool(self.tables)
 
     @property
     def unknown(self) -> str:
         """Return why rows of the target cannot be read or removed here."""
         if self.name is None:
             return "Nothing was loaded yet"
-        if not self.tables:
+        if self.existing is None:
             return f"Target {self.name} is not a table of this database"
         return f"No task of a DAG names table {self.name}: its pipeline is unknown"
 
@@ -77,9 +78,8 @@ def group_target(conn: Connection, tables: Tables, source: Source, group_id: str
     of_dags = [task.tables for _, task in named if task.tables and names.same(of_tables(task.tables).name, known.name)]
     # Less can be proved of a table with a key: where tasks differ, it is taken for one.
     found = max(of_dags, key=lambda of_task: [table.upsert_key for table in of_task], default=())
-    if not found and (table := existing_table(conn, known.name)) is not None:
-        found = (table,)
-    return GroupTarget(known.name, found, bool(of_dags), _task(conn, tables, known, dags), verifiers)
+    existing = None if found else existing_table(conn, known.name)
+    return GroupTarget(known.name, found, existing, _task(conn, tables, known, dags), verifiers)
 
 
 def _task(conn: Connection, tables: Tables, known: GroupTable, dags: Registered) -> tuple[str, str] | None:
@@ -93,9 +93,8 @@ def _task(conn: Connection, tables: Tables, known: GroupTable, dags: Registered)
 def verify_command(source: Source, group_id: str, target: GroupTarget) -> str | None:
     """Return the command that verifies a group; None where no arguments name its target."""
     named = _of_task(target)
-    if named is None and len(target.tables) == 1:
-        (table,) = target.tables
-        named = _options(table=table.table, table_schema=table.schema)
+    if named is None and target.existing is not None:
+        named = _options(table=target.existing.table, table_schema=target.existing.schema)
     return None if named is None else shlex.join([*_PROGRAM, "verify", group_id, *_database(source), *named])
 
 

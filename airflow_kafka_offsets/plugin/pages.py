@@ -112,7 +112,8 @@ def overview(readings: Readings, caller: Caller, dag_id: str | None = None) -> O
             mine = [row for row in mine if _is_of_dag(row, dag_id, tasks)]
         rows += mine
         card = _card(look, mine, caller)
-        if mine or look.discovery.is_configured or card.problems:
+        is_news = look.discovery.is_configured or card.problems
+        if mine or (is_news and caller.knows_source(look.source, look.discovery)):
             cards.append(card)
     now = {look.source: look.stored.value.now for look in looks if look.stored.value is not None}
     is_first = not readings.has_dags or any(look.is_first for look in looks)

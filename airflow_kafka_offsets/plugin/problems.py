@@ -11,7 +11,12 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.database.errors import database_message, is_refused_login
-from airflow_kafka_offsets.exceptions import ClusterChangedError, KafkaOffsetsError, KafkaUnavailableError
+from airflow_kafka_offsets.exceptions import (
+    ClusterChangedError,
+    KafkaOffsetsError,
+    KafkaUnavailableError,
+    UnknownTopicError,
+)
 from airflow_kafka_offsets.plugin.background import TooSlowError
 
 
@@ -24,6 +29,18 @@ class Problem(NamedTuple):
     summary: str
     detail: str | None = None
     conn_id: str | None = None
+
+
+class ProblemError(Exception):
+    """What failed with another connection than that of the state tables.
+
+    :param problem: what the page says of it
+    :param status: of the answer
+    """
+
+    def __init__(self, problem: Problem, status: int) -> None:
+        super().__init__(problem, status)
+        self.problem, self.status = problem, status
 
 
 def problem(error: Exception, conn_id: str) -> Problem:
@@ -43,6 +60,9 @@ def problem(error: Exception, conn_id: str) -> Problem:
         return Problem(f"The connection {conn_id!r} cannot be used ({type(error).__name__})")
     if isinstance(error, KafkaUnavailableError):
         return Problem(f"The Kafka cluster of connection {conn_id!r} does not answer", shortened(str(error)), conn_id)
+    if isinstance(error, UnknownTopicError):
+        what = f"The Kafka cluster of connection {conn_id!r} has no such topic or partition, or does not show it"
+        return Problem(what, shortened(str(error)), conn_id)
     if isinstance(error, ClusterChangedError):
         return Problem(
             f"Connection {conn_id!r} leads to another Kafka cluster than the group's positions", str(error), conn_id

@@ -1,5 +1,5 @@
-"""Templates, how values are written in them, and the static files. Everything is escaped; nothing comes from another
-server.
+"""Templates, how values are written in them, and the static files. Everything is escaped, for HTML and to be visible;
+nothing comes from another server.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from airflow_kafka_offsets import __version__
 from airflow_kafka_offsets.core.text import count, short_duration
 from airflow_kafka_offsets.dead_letters.selection import Excerpt
+from airflow_kafka_offsets.escaping import printable
 from airflow_kafka_offsets.plugin.group_rows import share_level
 from airflow_kafka_offsets.plugin.sources import Source
 
@@ -82,15 +83,18 @@ def text_of(excerpt: Excerpt | None) -> tuple[str, str]:
         return base64.b64encode(data).decode(), "Base64"
     if not is_cut and text[:1] in "{[":
         try:
-            return json.dumps(json.loads(text), indent=2, ensure_ascii=False), "JSON"
+            pretty = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
         except (ValueError, RecursionError):
-            pass
+            pretty = ""
+        # Nothing but blanks may change: not the form of a number, nor a key that is there twice.
+        if pretty.split() and "".join(pretty.split()) == "".join(text.split()):
+            return pretty, "JSON"
     return text, "text"
 
 
 def headers_of(excerpt: Excerpt | None) -> list[tuple[str, str, str]]:
     """Return the names of headers, their values as text, and as what these are written; a row of what is stored if it
-    is cut.
+    is cut, or not of the form that this package writes.
     """
     if excerpt is None:
         return []
@@ -98,9 +102,12 @@ def headers_of(excerpt: Excerpt | None) -> list[tuple[str, str, str]]:
     if excerpt.length > len(stored):
         return [("(the beginning of all)", stored, "JSON")]
     rows = []
-    for name, value in json.loads(stored):
-        data = None if value is None else base64.b64decode(value)
-        rows.append((name, *text_of(None if data is None else Excerpt(data, len(data)))))
+    try:
+        for name, value in json.loads(stored):
+            data = None if value is None else base64.b64decode(value)
+            rows.append((name, *text_of(None if data is None else Excerpt(data, len(data)))))
+    except (ValueError, TypeError, RecursionError):
+        return [("(all)", stored, "text")]
     return rows
 
 
@@ -139,9 +146,15 @@ class Links:
         return f"{url}?try_number={batch['try_number']}" if batch["try_number"] else url
 
 
+def _visible(value: Any) -> Any:
+    """Return what a template writes for a value that is not markup."""
+    return value if hasattr(value, "__html__") else printable(str(value), keep="\n\t")
+
+
 _ENVIRONMENT = Environment(
     loader=PackageLoader(__package__ or ""),
     autoescape=True,
+    finalize=_visible,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,

@@ -7,13 +7,13 @@ Whoever edits a DAG of the group may use them. `[kafka_offsets] rewind_in_web_in
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Response, status
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import SQLAlchemyError
 from starlette.datastructures import FormData
 
 from airflow_kafka_offsets import exceptions as errors
@@ -29,7 +29,7 @@ from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.plugin.background import TooSlowError
 from airflow_kafka_offsets.plugin.group_request import FROM_THIS_SITE, FormDep, GroupRequest, GroupRequestDep, field
 from airflow_kafka_offsets.plugin.group_targets import GroupTarget, replace_command
-from airflow_kafka_offsets.plugin.problems import Problem, problem
+from airflow_kafka_offsets.plugin.problems import Problem, ProblemError, problem
 from airflow_kafka_offsets.plugin.sources import tables_of
 from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind
 from airflow_kafka_offsets.rewinding.history import state_before_last_rewind
@@ -264,7 +264,9 @@ def _attempt(request: GroupRequest, do: Callable[[Ledger], T], seconds: float) -
     """Return what longer work with the state tables returns, or why it was refused."""
     try:
         return request.readings.run(request.source, do, seconds, is_long=True)
-    except (TooSlowError, KafkaOffsetsError, SQLAlchemyError) as error:
+    except ProblemError as error:
+        return _Refused(error.status, request.caller.text(error.problem))
+    except Exception as error:
         return _refusal(error, request)
 
 
@@ -283,11 +285,8 @@ def _refusal(error: Exception, request: GroupRequest) -> _Refused:
             )
         case errors.DatabaseUnavailableError():
             what = "The database could not do it. Nothing was changed"
-        case errors.KafkaUnavailableError():
-            # Which of the connections it was is in the text, which may name hosts.
-            what = "The Kafka cluster does not answer, or refuses"
         case ConfigurationError() | errors.PlanningError() | errors.UnknownTopicError() | errors.LedgerError():
-            # Their texts have groups, topics and offsets, and no hosts.
+            # Their texts have groups, topics and offsets. Those with hosts are a ProblemError.
             return _Refused(status.HTTP_409_CONFLICT, str(error))
         case _:
             what = ""
@@ -305,16 +304,19 @@ def _estimate(ledger: Ledger, request: GroupRequest, form: RewindForm) -> Rewind
     if scenario.name == "to-group":
         _check_other_group(ledger, request, str(scenario.value))
     kafka_conn_id = _kafka_conn_id(request, form)
-    preview = preview_rewind(
-        request.group_id,
-        scenario,
-        engine=ledger.engine,
-        kafka_config=request.readings.kafka_config(kafka_conn_id),
-        tables=ledger.tables,
-        scope=scope,
-        isolation_level=form.isolation_level,
-        new_cluster=form.new_cluster,
-    )
+    with _problems_of(kafka_conn_id):
+        kafka_config = request.readings.kafka_config(kafka_conn_id)
+    with _problems_of(kafka_conn_id, only_with_hosts=True):
+        preview = preview_rewind(
+            request.group_id,
+            scenario,
+            engine=ledger.engine,
+            kafka_config=kafka_config,
+            tables=ledger.tables,
+            scope=scope,
+            isolation_level=form.isolation_level,
+            new_cluster=form.new_cluster,
+        )
     with ledger.connect() as conn:
         target = request.target(conn, ledger.tables)
         if not form.replace:
@@ -334,6 +336,23 @@ def _estimate(ledger: Ledger, request: GroupRequest, form: RewindForm) -> Rewind
         name = of_tables(target.tables).name
         rows, dead_letters = count_output(conn, ledger.tables, request.group_id, name, reread, topic_ids, count_rows)
     return RewindEstimate(preview, target, kafka_conn_id, rows, dead_letters, target.tables)
+
+
+@contextmanager
+def _problems_of(kafka_conn_id: str, *, only_with_hosts: bool = False) -> Iterator[None]:
+    """Report what fails in a block as a problem of a connection of Kafka, whose readers may see what it is.
+
+    :param only_with_hosts: whether other errors are raised as they are
+    :raises ProblemError: the block raises
+    """
+    try:
+        yield
+    except Exception as error:
+        if only_with_hosts and not getattr(error, "names_hosts", False):
+            raise
+        may_pass = getattr(error, "retriable", False)
+        code = status.HTTP_503_SERVICE_UNAVAILABLE if may_pass else status.HTTP_409_CONFLICT
+        raise ProblemError(problem(error, kafka_conn_id), code) from error
 
 
 def _execute(ledger: Ledger, content: Mapping[str, Any], number: str, who: str, reason: str) -> RewindResult:
@@ -384,7 +403,7 @@ def _kafka_conn_id(request: GroupRequest, form: RewindForm) -> str:
         try:
             if request.readings.cluster(conn_id).cluster_id() == request.summary.cluster_id:
                 return conn_id
-        except KafkaOffsetsError:
+        except Exception:  # noqa: S112
             # Another one may lead there; the message below names those that do not.
             continue
     raise ConfigurationError(

@@ -23,6 +23,7 @@ from typing import Any
 from airflow_kafka_offsets.core.instants import duration, instant
 from airflow_kafka_offsets.core.offsets import Scope, TopicPartition
 from airflow_kafka_offsets.core.text import MAX_INT64, count, is_unsigned, parse_unsigned
+from airflow_kafka_offsets.escaping import printable
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 PartitionOffsets = Mapping[TopicPartition, int]
@@ -141,7 +142,7 @@ def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
 
 def write_offsets(offsets: PartitionOffsets) -> str:
     """Return the CSV that `read_offsets` reads."""
-    return "".join(f"{tp.topic},{tp.partition},{offset}\n" for tp, offset in sorted(offsets.items()))
+    return "".join(f"{printable(tp.topic)},{tp.partition},{offset}\n" for tp, offset in sorted(offsets.items()))
 
 
 def _offsets_by_partition(given: Mapping[Any, Any]) -> dict[TopicPartition, int]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from airflow_kafka_offsets.core.text import can_be_stored
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 
 if TYPE_CHECKING:
@@ -152,11 +153,19 @@ def existing_table(conn: Connection, name: str) -> DatabaseTable | None:
     """Return the table that has a name in the history; None where the database has none."""
     import sqlalchemy as sa
 
+    from airflow_kafka_offsets.database.tables import is_too_long
+
+    def exists(table: str, schema: str | None = None) -> bool:
+        # Databases report an error for names that they cannot keep.
+        parts = (table, schema or "")
+        is_name = all(can_be_stored(part) and not is_too_long(part, conn.dialect) for part in parts)
+        return is_name and inspector.has_table(table, schema=schema)
+
     if not is_table(name):
         return None
     inspector = sa.inspect(conn)
-    if inspector.has_table(name):
+    if exists(name):
         return DatabaseTable(name)
     schema, dot, table = name.partition(".")
     # A dot may also be part of a table's name.
-    return DatabaseTable(table, schema) if dot and inspector.has_table(table, schema=schema) else None
+    return DatabaseTable(table, schema) if dot and exists(table, schema) else None

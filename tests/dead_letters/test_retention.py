@@ -82,7 +82,7 @@ def test_retention_keeps_dead_letters_not_yet_sent_to_the_topic(inline_loader: L
         assert drop_expired(conn, TABLES, "loader", RETENTION) == 1
     assert rows(engine, DEAD_LETTERS) == [(0, "value", False), (1, "dropped", True), (2, "value", False)]
 
-    mark_sent(Ledger(engine), 1)
+    mark_sent(Ledger(engine), 1, "dead")
     with engine.begin() as conn:
         assert drop_expired(conn, TABLES, "loader", RETENTION) == 1
 

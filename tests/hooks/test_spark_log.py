@@ -11,6 +11,7 @@ import pytest
 
 from airflow_kafka_offsets.hooks.spark_application import CollapsedLog, SparkHook
 from airflow_kafka_offsets.spark.progress import Display
+from tests.support.hostile import HOSTILE, controls
 
 PRINTED = """\
 :: loading settings ::
@@ -103,6 +104,18 @@ class Drawn(Display):
 
     def close(self) -> None:
         self.is_closed = True
+
+
+def test_lines_of_spark_have_no_control_characters(caplog: pytest.LogCaptureFixture) -> None:
+    """Code of a DAG prints what is in records."""
+    folded = CollapsedLog(logging.getLogger(__name__))
+    lines = [f"ValueError: {line}\n" for line in HOSTILE.split("\n")] + [f"[kafka-offsets] {HOSTILE}"]
+
+    with caplog.at_level(logging.INFO):
+        printed = list(folded.others(lines))
+
+    assert len(printed) == 2
+    assert controls("".join([*printed, *caplog.messages])) <= {"\n"}
 
 
 def test_a_bar_takes_the_place_of_progress_in_lines(caplog: pytest.LogCaptureFixture) -> None:

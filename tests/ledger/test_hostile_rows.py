@@ -39,7 +39,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     made.dispose()
 
 
-def be_hostile(engine: Engine, group: str, instant: str, offset: int, topic: str) -> None:
+def be_hostile(engine: Engine, group: str, instant: str, offset: int, topic: str, number: int = 0) -> None:
     """Insert a group as a program with other sessions does."""
     is_mariadb = engine.dialect.name != "postgresql"
     partition, at = "`partition`" if is_mariadb else "partition", f"'{instant}'"
@@ -50,7 +50,7 @@ def be_hostile(engine: Engine, group: str, instant: str, offset: int, topic: str
         "INSERT INTO offset_batches (consumer_group, generation, kind, state, attempt, planned_at, staged_at, "
         f"committed_at, publish_started_at) VALUES ('{group}', 0, 'load', 'committed', 1, {at}, {at}, {at}, {at})",
         f"INSERT INTO consumed_offsets (consumer_group, topic, {partition}, offset_value, record_timestamp, batch_id, "
-        f"updated_at) VALUES ('{group}', '{topic}', 0, {offset}, {at}, 1, {at})",
+        f"updated_at) VALUES ('{group}', '{topic}', {number}, {offset}, {at}, 1, {at})",
     )
 
 
@@ -66,9 +66,14 @@ def test_the_other_groups_are_shown(kafka: KafkaBroker, topic: TopicFactory, eng
         f"hostile-{number}": (instant, offset, name)
         for number, (instant, offset) in enumerate(zip(instants, (_MOST, _LEAST, -1001, 3, -1), strict=False))
     }
-    hostile["hostile-topic"] = (instants[0], 0, "no topic\u001b/..")
+    for number, text in enumerate(("no topic\u001b/..", "", " ", "x" * 249, "\u202e", ".")):
+        hostile[f"hostile-topic-{number}"] = (instants[0], 0, text)
     for group_id, row in hostile.items():
         be_hostile(engine, group_id, *row)
+    for number in (-(2**31), -1, 2**31 - 1):
+        group_id = f"hostile-partition{number}"
+        hostile[group_id] = (instants[0], 0, name)
+        be_hostile(engine, group_id, *hostile[group_id], number)
     do(engine, "INSERT INTO consumer_groups VALUES ('endless', NULL, 0, 1, 'somebody', NULL)")
 
     with ledger.connect() as conn:

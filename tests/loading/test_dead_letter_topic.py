@@ -202,12 +202,22 @@ def test_a_record_that_the_topic_does_not_take_leaves_its_contents_out(
     assert rows(loader.engine, SENT) == [(1, small, True)]
 
 
-def test_a_topic_that_cannot_be_written_keeps_back_only_its_own(inline_loader: Loader, orders: str, dead: str) -> None:
-    """After a name that was misspelt was corrected, too."""
-    loader = inline_loader
-    for name in ("missing", dead):
-        produce(loader.kafka, orders, [BAD])
-        loader(orders, on_bad_record=DeadLetters(topic=name))
+def test_dead_letters_go_to_the_topic_that_the_task_names(
+    inline_loader: Loader, orders: str, dead: str, topic: TopicFactory
+) -> None:
+    """Whatever the state tables name: a topic that was misspelt, or one that somebody else reads."""
+    loader, foreign = inline_loader, topic()
+    produce(loader.kafka, orders, [BAD])
+    loader(orders, on_bad_record=DeadLetters(topic="missing"))
+    produce(loader.kafka, orders, [BAD])
+    loader(orders, on_bad_record=DeadLetters(topic="missing"))
+    with loader.engine.begin() as conn:
+        conn.execute(
+            sa.text("UPDATE offset_batches SET dead_letter_topic = :topic WHERE batch_id = 2"), {"topic": foreign}
+        )
 
-    assert [record["notes"]["batch"] for record in records(loader.kafka, dead)] == ["2"]
-    assert rows(loader.engine, SENT) == [(1, "missing", False), (2, dead, True)]
+    loader(orders, on_bad_record=DeadLetters(topic=dead))
+
+    assert [record["notes"]["batch"] for record in records(loader.kafka, dead)] == ["1", "2"]
+    assert records(loader.kafka, foreign) == []
+    assert rows(loader.engine, SENT) == [(1, dead, True), (2, dead, True)]

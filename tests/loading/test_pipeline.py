@@ -97,9 +97,11 @@ def test_a_template_that_nobody_has_rendered_is_refused(name: str, value: Any, r
         checked(name, value)
 
 
-@pytest.mark.parametrize("name", ["g" * 251, "orders\0"], ids=["too-long", "nul"])
+@pytest.mark.parametrize("name", ["g" * 251, "orders\0", "orders\udcff"], ids=["too-long", "nul", "surrogate"])
 def test_a_group_that_the_state_tables_cannot_hold_is_refused(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"at most 250 characters, and no NUL; got {len(name)}"):
+    with pytest.raises(
+        ConfigurationError, match=f"at most 250 characters, and no NUL or lone surrogate; got {len(name)}"
+    ):
         replace(PIPELINE, group_id=name).check()
 
 

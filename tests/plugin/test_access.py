@@ -183,6 +183,25 @@ def test_a_url_opens_no_connection_that_nobody_registered(web: Web, monkeypatch:
     assert web.get("/group", **of_group("loader", schema="other")).status_code == 404
 
 
+def test_a_group_with_a_character_that_no_database_takes_is_missing(web: Web, orders: str, of_shop: None) -> None:
+    for route, (query, _) in ROUTES.items():
+        if "group" in query:
+            assert web.get(route, "operator", **query | {"group": "loader\0"}).status_code == 404
+    for route in FORMS:
+        assert web.post(route, "operator", GROUP | {"group": "\0"}).status_code == 404
+
+
+def test_state_tables_are_named_to_those_who_see_a_group_or_read_the_connection(
+    web: Web, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured = {Source("canary", "schema-canary", "x_"): Discovery(is_configured=True)}
+    monkeypatch.setattr(web.readings, "configured", lambda: configured)
+
+    assert "canary" not in web.get("/", "viewer").text
+    assert "canary" not in web.get("/dags/shop", "viewer").text
+    assert "canary (schema schema-canary, prefix x_)" in web.get("/", "operator").text
+
+
 def test_only_forms_are_posted(web: Web, orders: str) -> None:
     posted = set()
     for route in routes(web):

@@ -124,6 +124,38 @@ def test_a_rewind_that_leaves_rows_is_offered_with_the_command_that_removes_them
     assert positions(postgres_engine) == {(orders, 0): 4}
 
 
+def test_no_row_is_deleted_from_a_table_that_only_the_state_tables_name(
+    web: Web, orders: str, postgres_engine: Engine
+) -> None:
+    """Also with a form that was shown before."""
+    with postgres_engine.begin() as conn:
+        conn.execute(sa.text("CREATE TABLE salaries AS SELECT * FROM target"))
+        conn.execute(sa.text("UPDATE offset_batches SET target_table = 'salaries'"))
+
+    form = web.get("/rewind", "editor", **GROUP).text
+    left, refused = preview(web, "to-earliest"), preview(web, "to-earliest", replace="1")
+
+    for page in (form, left):
+        assert "No task of a DAG names table salaries" in page
+        assert "leaves its rows as they are" in page
+    assert 'name="replace"' not in form
+    assert commands(left) == [
+        f"airflow kafka-offsets rewind loader --conn-id warehouse --to-earliest --replace {OF_TASK}"
+    ]
+    assert "its rows cannot be removed here. Rewind with KafkaRewindOperator(replace=…)" in refused
+    assert "/rewind/execute" not in refused
+
+
+def test_a_preview_without_a_task_names_the_operator_that_deletes_rows(web: Web, orders: str) -> None:
+    forget_dags(web)
+
+    form, page = web.get("/rewind", "editor", **GROUP).text, preview(web, "to-earliest")
+
+    for text in (form, page):
+        assert "<code>KafkaRewindOperator</code> and its parameter <code>replace</code>" in text
+    assert commands(page) == []
+
+
 def test_a_rewind_forward_removes_nothing_and_needs_no_command(web: Web, lake: None) -> None:
     assert commands(preview(web, "to-latest")) == []
 
@@ -173,7 +205,7 @@ def test_offsets_of_a_file_are_typed_into_the_command() -> None:
 
 
 def test_a_table_is_verified_with_its_schema() -> None:
-    target = GroupTarget("shop.orders", (DatabaseTable("orders", "shop"),))
+    target = GroupTarget("shop.orders", existing=DatabaseTable("orders", "shop"))
 
     text = verify_command(Source("w"), "g", target)
 

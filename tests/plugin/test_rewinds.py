@@ -191,9 +191,72 @@ def test_a_broker_that_is_down_names_no_host(web: Web, orders: str, monkeypatch:
     page = preview(web, "to-earliest")
 
     assert page.status_code == 503
-    assert "The Kafka cluster does not answer" in page.text
+    assert "The Kafka cluster of connection &#39;kafka_default&#39; does not answer" in page.text
     assert "10.1.2.3" not in page.text
     assert "canary" not in page.text
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"bootstrap.servers": "10.1.2.3:9092", "ssl.ca.location": "/canary/ca.pem", "security.protocol": "ssl"},
+        {"bootstrap.servers": "10.1.2.3:9092", "sasl.mechanism": "CANARY", "security.protocol": "sasl_ssl"},
+        {"bootstrap.servers": "10.1.2.3:9092", "plugin.library.paths": "/canary.so"},
+    ],
+    ids=["certificate", "mechanism", "refused property"],
+)
+def test_what_the_client_says_of_its_configuration_is_for_readers_of_the_connection(
+    web: Web, orders: str, monkeypatch: pytest.MonkeyPatch, config: dict[str, str]
+) -> None:
+    monkeypatch.setattr(web.readings, "kafka_config", lambda _: config)
+
+    page = preview(web, "to-earliest")
+    monkeypatch.setattr(web.auth_manager, "is_authorized_connection", lambda **_: True)
+    told = preview(web, "to-earliest")
+
+    assert (page.status_code, told.status_code) == (409, 409)
+    for text in ("ca.location", "mechanism", "plugin", "canary", "CANARY", "10.1.2.3"):
+        assert text not in page.text
+    assert "Connection &#39;kafka_default&#39;: ConfigurationError" in page.text
+    assert any(text in told.text for text in ("ca.location", "mechanism", "plugin"))
+
+
+def test_a_topic_that_is_not_there_names_no_host(web: Web, orders: str, kafka: Kafka) -> None:
+    page = preview(web, "to-earliest", scope="nothing")
+
+    assert page.status_code == 409
+    assert "has no such topic or partition, or does not show it" in page.text
+    assert kafka.bootstrap_servers not in page.text
+
+
+def test_a_connection_of_kafka_that_was_deleted_is_named(
+    web: Web, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    def missing(_: str) -> None:
+        raise AirflowNotFoundException("canary")
+
+    monkeypatch.setattr(web.readings, "kafka_config", missing)
+
+    page = preview(web, "to-earliest")
+
+    assert page.status_code == 409
+    assert "There is no connection &#39;kafka_default&#39;" in page.text
+
+
+def test_a_form_with_a_character_that_no_database_takes_is_refused(web: Web, orders: str) -> None:
+    for form in ({"scope": "orders\0"}, {"value-to-group": "\0"}, {"kafka_conn_id": "\0"}, {"ticket": "\0"}):
+        answer = web.post("/rewind/preview", "editor", GROUP, **{"scenario": "to-group", **form})
+        assert answer.status_code == 400
+        assert "that no database takes" in answer.text
+
+
+def test_a_form_of_unknown_size_is_refused(web: Web, orders: str) -> None:
+    for length, status in (("abc", 400), ("-1", 400), ("", 400), ("٣", 400), ("9" * 5_000, 413)):
+        headers = {b"Sec-Fetch-Site": b"same-origin", b"Content-Length": length.encode()}
+        answer = web.client("editor").post("/kafka-offsets/rewind/preview", params=GROUP, headers=headers)
+        assert answer.status_code == status, length
 
 
 def test_waiting_records_count_as_never_loaded(web: Web, orders: str, kafka: Kafka) -> None:

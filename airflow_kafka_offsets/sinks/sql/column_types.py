@@ -14,7 +14,7 @@ from sqlalchemy.schema import CreateColumn
 from sqlalchemy.types import TypeEngine
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RESERVED_PREFIX
-from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.core.text import can_be_stored, first_few
 from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.tables import (
     AnyBytes,
@@ -22,6 +22,7 @@ from airflow_kafka_offsets.database.tables import (
     ExactText,
     Moment,
     is_too_long,
+    longest_name,
     without_placeholders,
 )
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
@@ -93,13 +94,16 @@ def check_names(dialect: Dialect, names: Mapping[str, Sequence[str]]) -> None:
     equal.
 
     :param names: names, by what they name
-    :raises ConfigurationError: names are too long; names each
+    :raises ConfigurationError: names are too long, or have characters that no database takes; names each
     """
+    odd = [f"{kind} {name!r}" for kind, all_names in names.items() for name in all_names if not can_be_stored(name)]
+    if odd:
+        raise ConfigurationError(f"No database takes NUL and lone surrogates in names: {first_few(odd)}. Choose others")
     long = [f"{kind} {name!r}" for kind, all_names in names.items() for name in all_names if is_too_long(name, dialect)]
     if long:
         unit = "bytes" if dialect.name == "postgresql" else "characters"
         raise ConfigurationError(
-            f"Names are longer than the {dialect.max_identifier_length} {unit} that {dialect.name} keeps: "
+            f"Names are longer than the {longest_name(dialect)} {unit} that {dialect.name} keeps: "
             f"{first_few(long)}. Choose shorter ones; a transform can rename columns"
         )
 

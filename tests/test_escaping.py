@@ -1,0 +1,83 @@
+"""Texts of others where they are shown: they do nothing but be read."""
+
+from __future__ import annotations
+
+import unicodedata
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
+from airflow_kafka_offsets.escaping import printable
+from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, VerificationError, Violation
+from airflow_kafka_offsets.hooks.metrics import emit_lag
+from airflow_kafka_offsets.lag.report import LagReport, PartitionLag
+from airflow_kafka_offsets.rewinding.scenarios import write_offsets
+from tests.support.hostile import HOSTILE, controls, hostile_texts
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
+        ("\x9b31m", r"\x9b31m"),
+        ("user\u202egpj.exe", r"user\u202egpj.exe"),
+        ("a\u2028b\x85c\nd", r"a\u2028b\x85c\nd"),
+        ("\ud800", r"\ud800"),
+        ("\U000e0041", r"\U000e0041"),
+        ("\0", r"\x00"),
+        (
+            "日本\u3000語, naïve, נ, 👍, نامه\u200cای, 1\u00a0000",
+            "日本\u3000語, naïve, נ, 👍, نامه\u200cای, 1\u00a0000",
+        ),
+    ],
+)
+def test_what_is_no_visible_character_is_escaped(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+@given(st.text(st.characters(exclude_categories=())) | hostile_texts())
+def test_every_text_is_visible_and_stays_so(text: str) -> None:
+    shown = printable(text)
+
+    assert not controls(shown)
+    shown.encode()
+    assert printable(shown) == shown
+    assert printable(text, keep="\n").count("\n") == text.count("\n")
+
+
+def test_every_category_of_characters_is_visible_or_escaped() -> None:
+    escaped = {unicodedata.category(char) for char in map(chr, range(0x110000)) if printable(char) != char}
+
+    assert escaped == {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
+
+
+def test_errors_say_nothing_that_is_not_visible() -> None:
+    errors = [
+        ConfigurationError(f"The transform raised ValueError: {HOSTILE}\n  File {HOSTILE}"),
+        RecordError(HOSTILE, HOSTILE, 0, 1),
+        VerificationError(HOSTILE, (Violation(HOSTILE),)),
+    ]
+
+    for error in errors:
+        assert controls(str(error)) <= {"\n"}
+    assert "\n  File " in str(errors[0])
+
+
+def test_a_topic_of_the_state_tables_ends_no_line_of_metrics_and_of_csv() -> None:
+    tags: list[str] = []
+    stats = SimpleNamespace(gauge=lambda *_, **named: tags.append(named["tags"]["topic"]))
+
+    emit_lag(stats, "loader", LagReport((PartitionLag(HOSTILE, 0, lag=1),)))
+    text = write_offsets({TopicPartition(HOSTILE, 0): 1})
+
+    assert tags
+    assert not controls("".join(tags))
+    assert controls(text) == {"\n"}
+    assert text.count("\n") == 1
+
+
+def test_partitions_and_ranges_are_visible() -> None:
+    assert not controls(f"{TopicPartition(HOSTILE, 0)} {Slice(0, HOSTILE, 0, 0, 1)}")
