@@ -182,15 +182,13 @@ def abandon_locked(
     of_batch = (batches.c.batch_id == batch_id) & (batches.c.consumer_group == group_id)
     row = None
     if abs(batch_id) <= MAX_INT64:  # the range of the database's integers
-        found = sa.select(
-            batches.c.kind, batches.c.state, batches.c.run_id, may_have_replaced(tables).label("replaced")
-        )
+        found = sa.select(batches.c.kind, batches.c.state, may_have_replaced(tables).label("replaced"))
         row = conn.execute(found.where(of_batch)).one_or_none()
     if row is not None and row.replaced:
         raise OpenBatchError(
             f"Batch {batch_id} of group {group_id!r} cannot be abandoned: it is a replay whose rows may be in the "
             "target already, and the rows that it replaced would be lost. Nothing was changed; finish the replay: "
-            f"clear its task, or replay the same bounds with run=TaskRun({row.run_id!r}, …) as the history names it."
+            "clear its task, or outside of Airflow run the same replay again."
         )
     if row is None or not update_open(conn, tables, batch_id, state="abandoned", reason=recorded):
         refusal = "the group has no such batch" if row is None else f"it is {row.state}"

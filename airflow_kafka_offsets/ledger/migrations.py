@@ -114,7 +114,7 @@ def _rename_columns(conn: Connection, tables: Tables) -> Iterator[Statement]:
         quote = dialect.identifier_preparer.quote
         replaced = quote(f"{tables.prefix}offset_batches_one_ahead")
         keys = "".join(
-            f", ADD KEY {quote(f'{tables.prefix}offset_batches_{name}')} (consumer_group, {columns})"
+            f", ADD KEY {quote(f'{tables.prefix}offset_batches_{name}')} ({columns}, consumer_group)"
             for name, columns in {
                 "unsent": "dead_letters_sent_at, dead_letter_topic",
                 "publishing": "publish_started_at",

@@ -224,8 +224,9 @@ def may_have_replaced(tables: Tables) -> sa.ColumnElement[bool]:
     return sa.and_(batches.state.in_(OPEN_STATES), batches.publish_started_at.is_not(None), replaces)
 
 
-def run_pending_cleanups(ledger: Ledger, table: Table, group_id: str) -> None:
-    """Remove rows of abandoned batches, and those that rewinds replaced, from a target that commits externally.
+def run_pending_cleanups(ledger: Ledger, table: Table) -> None:
+    """Remove rows of abandoned batches, and those that rewinds replaced, of all groups, from a target that commits
+    externally.
 
     Safe to repeat, also in two processes at once. An interrupted call leaves the rest to the next one.
 
@@ -234,9 +235,7 @@ def run_pending_cleanups(ledger: Ledger, table: Table, group_id: str) -> None:
     tables = ledger.tables
     batches = tables.offset_batches.c
     query = sa.select(tables.offset_batches).where(
-        batches.consumer_group == group_id,
-        batches.publish_started_at.is_not(None),
-        batches.state.not_in(OPEN_STATES),
+        batches.publish_started_at.is_not(None), batches.state.not_in(OPEN_STATES)
     )
     with ledger.connect() as conn:
         names, rows = TargetNames(conn), conn.execute(query.order_by(batches.batch_id)).all()
@@ -245,7 +244,7 @@ def run_pending_cleanups(ledger: Ledger, table: Table, group_id: str) -> None:
         publication = Publication.of(ledger, table, batch, batch.kind)
 
         def work(conn: Connection, batch: Batch = batch, publication: Publication = publication) -> int:
-            lock(conn, tables, group_id)
+            lock(conn, tables, batch.group_id)
             removed = publication.clean_up(conn, batch.kind)
             # By the number of its rows, an abandoned batch is known as one that the target had.
             taken_back = {} if batch.kind in REWIND_KINDS else {"row_count": 0}
@@ -259,7 +258,7 @@ def run_pending_cleanups(ledger: Ledger, table: Table, group_id: str) -> None:
             f"{count_removed:,}",
             what,
             batch.batch_id,
-            group_id,
+            batch.group_id,
             table.sink.name,
         )
 

@@ -215,8 +215,9 @@ def refuse_published(conn: Connection, tables: Tables, group_id: str, batch_id: 
     if other is not None:
         raise OpenBatchError(
             f"Batch {other}, an open replay of group {group_id!r}, may have published rows of the offsets to replace: "
-            "the target would have them twice. Nothing was changed; finish that replay, or, if it does not replace "
-            f"rows, abandon it (airflow kafka-offsets abandon {group_id} --batch {other} --conn-id CONN_ID)."
+            "the target would have them twice. Nothing was changed; finish that replay (clear its task, or outside of "
+            "Airflow run the same replay again), or, if it does not replace rows, abandon it ("
+            f"airflow kafka-offsets abandon {group_id} --batch {other} --conn-id CONN_ID)."
         )
 
 

@@ -215,7 +215,8 @@ class Tables:
             ("with_files", batches.has_files_since.is_not(None), (batches.has_files_since,)),
             ("replays", batches.kind == "replay", (batches.kind,)),
         ):
-            self._partial_index(f"offset_batches_{name}", where, batches.consumer_group, instead=columns)
+            instead = (*columns, batches.consumer_group)
+            self._partial_index(f"offset_batches_{name}", where, batches.consumer_group, instead=instead)
 
     def _add_ranges(self) -> None:
         self.offset_ranges = self._table(
@@ -257,7 +258,7 @@ class Tables:
             self.with_contents,
             dead_letters.consumer_group,
             dead_letters.batch_id,
-            instead=(dead_letters.error_class,),
+            instead=(dead_letters.consumer_group, dead_letters.batch_id, dead_letters.error_class),
         )
         self.schema_texts = self._table(
             "schema_texts", *_keys(digest=ExactString(64)), *_required(type=ExactString(20), texts=ExactText)
@@ -319,7 +320,7 @@ class Tables:
         index.ddl_if(callable_=lambda *_, dialect, **__: dialect.name in PARTIAL_INDEX_DIALECTS)
         if instead:
             # Where indexes are of all rows, the columns of the condition are a part of them.
-            whole = self._index(name, *columns, *instead)
+            whole = self._index(name, *instead)
             self._instead.add(whole)
             whole.ddl_if(callable_=lambda *_, dialect, **__: dialect.name not in PARTIAL_INDEX_DIALECTS)
 

@@ -53,7 +53,14 @@ from airflow_kafka_offsets.replaying.bounds import (
     resolve_bounds,
     taken_span,
 )
-from airflow_kafka_offsets.replaying.replay_batches import Replay, ReplayBatch, ReplayClaim, ReplayedBatch, batch_of
+from airflow_kafka_offsets.replaying.replay_batches import (
+    Replay,
+    ReplayBatch,
+    ReplayClaim,
+    ReplayedBatch,
+    batch_of,
+    unfinished_owner,
+)
 from airflow_kafka_offsets.spark.job import Launcher
 
 log = logging.getLogger(__name__)
@@ -99,7 +106,8 @@ def replay(
         transaction that writes the new ones
     :param reason: a note for the history
     :param who: the author, for the history
-    :param run: the task instance or process that replays; a script that may be run again needs its own
+    :param run: the task instance or process that replays. Without one, the same replay of another process is finished
+        if it may have been published; any other one is a new replay
     :param on_commit: called after each commit
     :param connections: as for `load`
     :return: what all tries of the task instance have replayed
@@ -130,10 +138,14 @@ def replay(
         ledger = context.ledger
         if replace:
             context.table.check_removal()
+        if replace:
+            scenario = f"{scenario}, replacing what was loaded"
+        if run is None:
+            run = unfinished_owner(ledger, pipeline.group_id, scenario, pipeline.sink.name)
         request = Replay(
             group_id=pipeline.group_id,
             owner=run or TaskRun.of_this_process(),
-            scenario=f"{scenario}, replacing what was loaded" if replace else scenario,
+            scenario=scenario,
             recipe=context.recipe,
             span=taken_span(bounds),
             replace=replace,
@@ -144,7 +156,7 @@ def replay(
         batches = request.record(ledger, cluster_id=context.cluster_id)
         if replace:
             settle_dead_letter_batches(ledger, context.table, pipeline.group_id)
-        run_pending_cleanups(ledger, context.table, pipeline.group_id)
+        run_pending_cleanups(ledger, context.table)
         clean_up(ledger, pipeline)
         result = LoadResult()
         for batch in batches or _plan(context, bounds, request, limits.max_records, on_data_loss):

@@ -217,6 +217,26 @@ class Replay:
         return transact(ledger.engine, work)
 
 
+def unfinished_owner(ledger: Ledger, group_id: str, scenario: str, target: str) -> TaskRun | None:
+    """Return the process that did not finish a replay, and may have published it: the same replay takes it over, since
+    its rows cannot be taken back.
+
+    Task instances are left out: a try of theirs finishes it.
+    """
+    batches = ledger.tables.offset_batches.c
+    query = sa.select(batches.run_id, batches.target_table).where(
+        batches.consumer_group == group_id,
+        batches.kind == "replay",
+        batches.dag_id.is_(None),
+        batches.scenario == scenario,
+        batches.state.in_(OPEN_STATES),
+        batches.publish_started_at.is_not(None),
+    )
+    with ledger.connect() as conn:
+        names, rows = TargetNames(conn), conn.execute(query.order_by(batches.batch_id)).all()
+        return next((TaskRun(row.run_id) for row in rows if names.same(row.target_table, target)), None)
+
+
 @dataclass(frozen=True, slots=True)
 class ReplayClaim(BatchClaim):
     """An open batch of a replay, and the right to write it until a later try takes it over with a higher epoch."""

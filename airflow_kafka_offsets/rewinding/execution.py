@@ -29,6 +29,7 @@ from airflow_kafka_offsets.exceptions import (
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun, current_user, insert_batch, of_task_instance, open_batch_of
 from airflow_kafka_offsets.ledger.batches import abandon_locked
 from airflow_kafka_offsets.ledger.dead_letter_batches import settle_dead_letter_batches
+from airflow_kafka_offsets.ledger.group_table import follow_rename
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock, lock_group, wait_for_group
 from airflow_kafka_offsets.ledger.install import create_missing, installed_version
 from airflow_kafka_offsets.ledger.positions import bound_partition, is_bound_partition, set_positions, stored_positions
@@ -110,6 +111,7 @@ def execute_rewind(
     if preview.generation is None:
         create_missing(ledger)
     if target is not None:
+        transact(engine, lambda conn: follow_rename(conn, ledger.tables, target.sink.name))
         # Rows of dead letters whose replay was interrupted are in the history first.
         settle_dead_letter_batches(ledger, target, group_id)
     try:
@@ -124,7 +126,7 @@ def execute_rewind(
             "the group: the rewind is there as a whole, or not at all."
         ) from unknown
     if target is not None:
-        run_pending_cleanups(ledger, target, group_id)
+        run_pending_cleanups(ledger, target)
     moved = len(preview.changed)
     log.info(
         "Moved %s of group %r (%s), number %d in the history", count(moved, "position"), group_id, scenario, batch_id

@@ -336,6 +336,16 @@ def test_a_replay_finds_that_a_table_was_renamed(inline_loader: Loader, orders: 
     assert counted(inline_loader, "b") == [1] * 10
 
 
+def test_a_rewind_finds_that_a_table_was_renamed(inline_loader: Loader, orders: str) -> None:
+    inline_loader(orders, sink=A)
+    with inline_loader.engine.begin() as conn:
+        conn.exec_driver_sql("ALTER TABLE a RENAME TO b")
+
+    move(inline_loader, "loader", Scenario.of("to-offset", "4"), replace=B)
+    assert counted(inline_loader, "b") == [1] * 4
+    assert inline_loader(orders, sink=B).rows == 6
+
+
 def test_a_table_is_renamed_for_all_its_groups(inline_loader: Loader, orders: str, topic: TopicFactory) -> None:
     others = [topic() for _ in range(2)]
     for number, name in enumerate(others):

@@ -73,7 +73,7 @@ class LakeGroup:
     def load(self, run: TaskRun = AGAIN, **options: Any) -> LoadResult:
         return self.loader(self.topic, run=run, **{"sink": self.sink, "on_bad_record": DeadLetters(), **options})
 
-    def replay(self, bounds: Any, run: TaskRun = AGAIN, **options: Any) -> LoadResult:
+    def replay(self, bounds: Any, run: TaskRun | None = AGAIN, **options: Any) -> LoadResult:
         return replay(
             self.loader.pipeline([self.topic], sink=self.sink, on_bad_record=DeadLetters()),
             bounds,

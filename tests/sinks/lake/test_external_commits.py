@@ -16,7 +16,7 @@ import pytest
 from obstore.exceptions import PermissionDeniedError
 from pyarrow.dataset import dataset
 
-from airflow_kafka_offsets import DeltaTable, IcebergTable, Limits, ParquetFiles, Staging
+from airflow_kafka_offsets import DeadLetters, DeltaTable, IcebergTable, Limits, ParquetFiles, Staging
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import DoubleLoadError, OlderLedgerError, OpenBatchError
@@ -119,6 +119,19 @@ def test_an_abandoned_batch_is_taken_back_by_the_next_load(group: LakeGroup, tar
     assert group.proved() == (5, 1)
 
 
+@pytest.mark.parametrize("dies", DEATHS)
+def test_an_abandoned_batch_is_taken_back_by_a_load_of_any_group(group: LakeGroup, target: type, dies: str) -> None:
+    with dying(target, dies):
+        group.load(RUN)
+    abandon_batch("loader", 1, engine=group.loader.engine)
+
+    group.loader(group.topic, group_id="other", sink=group.sink, on_bad_record=DeadLetters())
+
+    assert [offset for _, offset in group.places()] == [offset for _, offset in ALL]
+    with pytest.raises(DoubleLoadError, match="Group 'other' has loaded"):
+        group.load()
+
+
 @TABLES
 @pytest.mark.parametrize("dies", [None, *DEATHS])
 def test_a_rewind_takes_rows_back(group: LakeGroup, target: type, dies: str | None) -> None:
@@ -177,6 +190,23 @@ def test_a_replay_that_may_be_published_is_finished_before_its_offsets_are_repla
     assert group.replay(bounds, replace=True).rows == 3
     assert group.replay(fewer, NEXT, replace=True).rows == 1
     assert group.places() == [(1, 0), (1, 5), (2, 3), (2, 4), (3, 1)]
+    assert group.proved() == (5, 1)
+
+
+@TABLES
+def test_a_replay_of_a_script_is_finished_when_the_script_runs_again(group: LakeGroup, target: type) -> None:
+    group.load()
+    bounds = {group.topic: {0: (1, 5)}}
+    with dying(target, "after"):
+        group.replay(bounds, None, replace=True)
+    with pytest.raises(OpenBatchError, match=r"finish the replay: .* run the same replay again"):
+        abandon_batch("loader", 2, engine=group.loader.engine)
+
+    assert group.replay(bounds, None, replace=True).batches == (2,)
+    assert group.places() == [(1, 0), (1, 5), (2, 1), (2, 3), (2, 4)]
+    assert group.proved() == (5, 1)
+    # One that is finished is not taken over.
+    assert group.replay(bounds, None, replace=True).batches == (3,)
     assert group.proved() == (5, 1)
 
 
