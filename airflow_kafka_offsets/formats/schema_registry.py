@@ -88,7 +88,7 @@ class SchemaRegistry:
         self._config = config
         self._url = str(check_config(config)["url"]).rstrip("/")
         self._answers: dict[_Version, Any] = {}
-        self._versions: dict[_Version, tuple[int, RegisteredSchema]] = {}
+        self._versions: dict[_Version, tuple[Any, RegisteredSchema]] = {}
 
     @property
     def host(self) -> str:
@@ -122,16 +122,20 @@ class SchemaRegistry:
         :raises NotFoundError: there is none
         :raises SchemaError: its references cannot be used
         """
-        return self._version((subject, version), Budget(), ())
+        number, registered = self._version((subject, version), Budget(), ())
+        if not isinstance(number, int):
+            raise SchemaError("the registry says no id of it")
+        return number, registered
 
-    def _version(self, key: _Version, budget: Budget, within: tuple[_Version, ...]) -> tuple[int, RegisteredSchema]:
+    def _version(self, key: _Version, budget: Budget, within: tuple[_Version, ...]) -> tuple[Any, RegisteredSchema]:
         if key in within:
             raise SchemaError("its references lead back to where they began")
         if key not in self._versions:
             if key not in self._answers:
                 self._answers[key] = self._get(f"/subjects/{quote(key[0], safe='')}/versions/{key[1]}")
             found = self._answers[key]
-            self._versions[key] = int(found.get("id", -1)), self._registered(found, budget, (*within, key))
+            registered = self._registered(found, budget, (*within, key))
+            self._versions[key] = found.get("id"), registered
         return self._versions[key]
 
     def close(self) -> None:

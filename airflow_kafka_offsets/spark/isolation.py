@@ -19,7 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from airflow_kafka_offsets.core.bisection import Failure, split_at_failures
 from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.core.plain import checked
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagingError
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded
@@ -154,19 +155,29 @@ class Isolation:
             self._child = _Child(self._job, self._slice)
         seconds = self._job.decode_timeout * max(share, _LEAST_SHARE)
         try:
-            answer, rows = self._child.ask(seconds, records)
-        except (EOFError, OSError, ValueError):
+            decoded = self._answered(*self._child.ask(seconds, records), seconds)
+            if not {record.row for record in decoded.bad} <= set(range(records.num_rows)):
+                raise IndexError
+            return decoded
+        except (KafkaOffsetsError, _CrashError):
+            raise
+        except Exception:
             # Its processes, or what they write, are not as they should be.
             self._end()
             raise _CrashError(f"{_what(self._job)} it ends the process") from None
+
+    def _answered(self, answer: Mapping[str, Any], rows: bytes, seconds: float) -> Decoded:
+        """Return what a child answers; see `_ask` for errors, others mean that it is no answer."""
         if "error" in answer:
             raise from_note(answer)
         if "ended" in answer:
             raise _CrashError(_of_end(answer["ended"], seconds, self._job))
         if "raised" in answer:
             raise _CrashError(_of_raised(answer["raised"], self._job))
-        self._schemas |= _by_id(ReadSchema(**schema) for schema in answer["schemas"])
-        return Decoded(_from_bytes(rows), [BadRecord(**record) for record in answer["bad"]])
+        schemas = _by_id(checked(ReadSchema, schema) for schema in answer["schemas"])
+        decoded = Decoded(_from_bytes(rows), [checked(BadRecord, record) for record in answer["bad"]])
+        self._schemas |= schemas
+        return decoded
 
     def _end(self) -> None:
         child, self._child = self._child, None

@@ -6,14 +6,12 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache
-from typing import Any, TypeVar, get_origin, get_type_hints
+from typing import Any
 
+from airflow_kafka_offsets.core.plain import checked
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema
 
 MANIFEST = "manifest.json"
-
-T = TypeVar("T")
 
 # Such a number of bytes of each of a hundred thousand slices is one that a database can store.
 _MOST_BYTES = 1 << 46
@@ -154,29 +152,6 @@ class Manifest:
         reads, schemas = tuple(map(SliceRead.from_plain, plain["reads"])), _schemas(plain["schemas"])
         made = checked(cls, {**plain, "files": (), "reads": (), "schemas": ()})
         return replace(made, files=files, reads=reads, schemas=schemas)
-
-
-def checked(kind: type[T], fields: Mapping[str, Any]) -> T:
-    """Return an object of plain values, whose numbers a database can store.
-
-    :raises TypeError: a value has another type, or there is none, or one too many
-    :raises ValueError: a number is too large, or a text is none of Unicode
-    """
-    made, kinds = kind(**fields), _kinds(kind)  # type: ignore[arg-type]
-    for name, value in fields.items():
-        if isinstance(value, str):
-            value.encode()
-        elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-            raise ValueError(f"{name} is too large")
-        if kinds[name] is not Any and not isinstance(value, kinds[name]):
-            raise TypeError(f"{name} is of the type {type(value).__name__}")
-    return made
-
-
-@cache
-def _kinds(kind: type) -> dict[str, Any]:
-    """Return the types of the fields of a class."""
-    return {name: tuple if get_origin(of) is tuple else of for name, of in get_type_hints(kind).items()}
 
 
 def _schemas(plain: Iterable[Mapping[str, Any]]) -> tuple[ReadSchema, ...]:
