@@ -33,7 +33,7 @@ from airflow_kafka_offsets.core.plain import checked
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagingError
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded
-from airflow_kafka_offsets.spark.decoding import Decoding, DecodingHere, time_limit
+from airflow_kafka_offsets.spark.decoding import MOST_ROOM, Decoding, DecodingHere, most_room, time_limit
 from airflow_kafka_offsets.spark.failures import from_note, to_note
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.transforms.transform import BatchFunction
@@ -43,6 +43,9 @@ CRASH = "crash"
 
 MEMORY_BYTES = 2 << 30
 """The most memory of a child."""
+
+# So many times the bytes of a large record its rows may have.
+_GROWTH = 16
 
 # What halves of a batch get of its time: a record that never returns is found in three times the limit.
 _LEAST_SHARE = 0.1
@@ -64,6 +67,10 @@ sys.path[:] = json.loads(connection.recv_bytes())
 from airflow_kafka_offsets.spark.isolation import serve
 serve(connection)
 """
+
+
+class _RoomError(Exception):
+    """Rows take too much memory."""
 
 
 class _CrashError(Exception):
@@ -90,9 +97,12 @@ class _Guarded:
     """
 
     def __init__(self, job: StageJob, here: DecodingHere, isolation: Isolation) -> None:
-        self._seconds, self._here, self._isolation = job.decode_timeout, here, isolation
+        self._seconds, self._here, self._isolation, self._columns = job.decode_timeout, here, isolation, job.columns
 
     def __call__(self, records: pa.RecordBatch) -> Decoded:
+        if records.num_rows == 1 and most_room(records, self._columns) > MOST_ROOM:
+            # It may become rows without end.
+            return self._isolation(records)
         try:
             with time_limit(self._seconds):
                 return self._here(records)
@@ -172,6 +182,8 @@ class Isolation:
             raise from_note(answer)
         if "ended" in answer:
             raise _CrashError(_of_end(answer["ended"], seconds, self._job))
+        if "large" in answer:
+            raise _CrashError(f"{_what(self._job)} it makes rows of more than {MOST_ROOM >> 20} MiB")
         if "raised" in answer:
             raise _CrashError(_of_raised(answer["raised"], self._job))
         schemas = _by_id(checked(ReadSchema, schema) for schema in answer["schemas"])
@@ -274,7 +286,11 @@ def _answer_batches(connection: Connection, job: StageJob, slice_: Slice) -> NoR
                 decoded = decode(_from_bytes(records))
             bad = [record._asdict() for record in decoded.bad]
             answer = {"bad": bad, "schemas": [asdict(schema) for schema in decode.schemas_read()]}
+            if decoded.rows.nbytes > max(MOST_ROOM, _GROWTH * len(records)):
+                raise _RoomError
             rows = _to_bytes(decoded.rows)
+        except _RoomError:
+            answer = {"large": True}
         except KafkaOffsetsError as error:
             answer = to_note(error)
         except (ImportError, OSError) as error:
