@@ -294,6 +294,13 @@ def test_a_manifest_that_makes_no_sense_commits_no_other_file(honest: tuple[Any,
     assert files_of(table) <= {file.name}
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, "{}", "[]", "7", "", '{"add": {}}'])
+def test_a_manifest_of_another_kind_commits_nothing(honest: tuple[Any, StagedRows], text: str) -> None:
+    table, rows = honest
+    with pytest.raises(StagedFileError):
+        commit_forged(table, next(NUMBERS), replace(rows.files[0], data=text))
+
+
 NUMBERS = itertools.count(3)
 
 
