@@ -141,7 +141,7 @@ def _avro_values() -> tuple[Reader, Sequence[bytes]]:
     readers, corpus = list[Reader](), list[bytes]()
     for schema, ddl, value in values:
         text = json.dumps(schema)
-        with_id = {"registry_conn_id": "r", "schemas": {"1": [text]}, "latest": "1"}
+        with_id: dict[str, Any] = {"registry_conn_id": "r", "schemas": {"1": [text]}, "latest": "1"}
         readers += [_decoder(Avro(ddl, schema=text)), _decoder(Avro(ddl, **with_id))]
         data = encode(schema, value)
         corpus += [bytes([len(corpus)]) + data, bytes([len(corpus) + 1]) + b"\0\0\0\0\1" + data + _BETWEEN + b"\0\0"]

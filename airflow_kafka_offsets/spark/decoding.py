@@ -77,7 +77,7 @@ def portions(records: pa.RecordBatch, columns: pa.Schema) -> Iterator[pa.RecordB
 def most_room(records: pa.RecordBatch, columns: pa.Schema) -> int:
     """Return how many bytes the rows of records take at most, texts apart."""
     row = pa.struct(list(columns))
-    return records.num_rows * _room(row) + records.nbytes * _largest_item(row)
+    return int(records.num_rows * _room(row) + records.nbytes * _largest_item(row))
 
 
 def _largest_item(kind: pa.DataType) -> int:

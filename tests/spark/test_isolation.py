@@ -200,7 +200,8 @@ def test_an_answer_that_is_none_makes_the_record_bad(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
 ) -> None:
     """A record may do anything to the process that decodes it."""
-    monkeypatch.setattr(isolation._Child, "ask", lambda *_: isolation._receive(Sent(answer)))
+    sent: Any = Sent(answer)
+    monkeypatch.setattr(isolation._Child, "ask", lambda *_: isolation._receive(sent))
     with decoding(job(tmp_path)) as decode:
         rows, bad = decode(batch([b"1"]))
     assert (rows.num_rows, [(record.row, record.part) for record in bad]) == (0, [(0, CRASH)])
