@@ -74,7 +74,8 @@ def test_a_forged_manifest_commits_nothing_but_what_was_staged(loader: Loader, d
     number = next(NUMBERS)
 
     def forge(plain: Any) -> Any:
-        paths = sorted(nodes(plain), key=repr)
+        # With the number of a branch, the columns of a table that does not exist yet are others.
+        paths = sorted((path for path in nodes(plain) if path[-1] != "branch"), key=repr)
         path, how = data.draw(st.sampled_from(paths)), data.draw(st.sampled_from(["set", "remove", "twice"]))
         others = st.sampled_from(paths).map(lambda other: at(plain, other))
         return changed(plain, path, how, lambda: data.draw(st.sampled_from(ODD) | others))
