@@ -6,7 +6,7 @@ PARALLEL := -n 3 --dist worksteal
 # Airflow is started dozens of times; without bytecode each start compiles it anew, which takes longer than the start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup quick-java test unit integration lint format types size lowest demo soak bench bench-quick bench-growth bench-rewind bench-lag bench-pages bench-formats bench-transforms bench-lake bench-connect bench-scale airflow docs reference constraints release-check clean
+.PHONY: help setup quick-java test unit integration lint format types size lowest demo soak fuzz bench bench-quick bench-growth bench-rewind bench-lag bench-pages bench-formats bench-transforms bench-lake bench-connect bench-scale airflow docs reference constraints release-check clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ soak: quick-java ## a thousand random loads, faults and kills, with the proof af
 	HYPOTHESIS_PROFILE=soak $(PYTEST) tests -m "hypothesis and not server"
 	RACES=100 SOAK_STEPS=$(or $(STEPS),1000) SOAK_SEED=$(or $(SEED),1) \
 		$(PYTEST) tests/system/test_soak.py tests/loading/test_races.py -s -m "long or not long"
+
+fuzz: setup ## feed damaged records, schemas, manifests, previews, forms and messages to what reads them (MINUTES=60 SEED=1 ARGS=avro)
+	$(PYTHON) -m fuzz --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1) $(ARGS)
 
 bench: setup ## compare loads of up to 5,000,000 records with other ways to load; half an hour (ARGS="--datasets orders:N --write")
 	$(PYTHON) -m benchmarks.compare $(ARGS)

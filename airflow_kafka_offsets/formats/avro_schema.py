@@ -34,9 +34,11 @@ _PHYSICAL = {
 # More than any record of Kafka has.
 _MOST_VALUE_BYTES = 1 << 24
 
-# The time of the vectorized reader grows with the square of the types. In Arrow a null takes as much room as a value of
-# the same fixed size.
-_MOST_VECTORIZED, _LARGEST_VECTORIZED = 1_000, 256
+# The time of the vectorized reader grows with the square of the types.
+_MOST_VECTORIZED = 1_000
+
+LARGEST_VECTORIZED = 64
+"""The size of fixed types that are read together: in Arrow a null takes as much room as a value."""
 
 
 class Field(NamedTuple):
@@ -269,7 +271,7 @@ def is_vectorized(kind: Type) -> bool:
         return False
     if kind.kind == "union" and (len(kind.parts), len(kind.branches)) != (2, 1):
         return False
-    if kind.types > _MOST_VECTORIZED or kind.size > _LARGEST_VECTORIZED:
+    if kind.types > _MOST_VECTORIZED or kind.size > LARGEST_VECTORIZED:
         return False
     return all(is_vectorized(part) for part in kind.inner if part.kind != "null")
 

@@ -6,6 +6,7 @@ The worker asks for the schemas of a subject before Spark starts; tasks ask for 
 
 from __future__ import annotations
 
+import json
 import logging
 import ssl
 import time
@@ -37,6 +38,9 @@ _ATTEMPTS = 4
 _PAUSE_SECONDS = 0.5
 
 _TIMEOUT_SECONDS = 30.0
+
+# Of an answer: JSON writes a character as six bytes at most.
+_MOST_ANSWER_BYTES = 6 * MOST_BYTES + 1_000_000
 
 # Of a schema, those of its references counted.
 _MOST_REFERENCES = 500
@@ -84,7 +88,7 @@ class SchemaRegistry:
         self._config = config
         self._url = str(check_config(config)["url"]).rstrip("/")
         self._answers: dict[_Version, Any] = {}
-        self._versions: dict[_Version, tuple[int, RegisteredSchema]] = {}
+        self._versions: dict[_Version, tuple[Any, RegisteredSchema]] = {}
 
     @property
     def host(self) -> str:
@@ -104,8 +108,13 @@ class SchemaRegistry:
         """Return the versions of a subject, the latest one last.
 
         :raises NotFoundError: there is no such subject
+        :raises ConfigurationError: the answer is none
         """
-        return sorted(self._get(f"/subjects/{quote(subject, safe='')}/versions"))
+        path = f"/subjects/{quote(subject, safe='')}/versions"
+        try:
+            return sorted(map(int, self._get(path)))
+        except (SchemaError, TypeError, ValueError) as error:
+            raise self._no_registry(path, f"has no list of versions: {error}") from error
 
     def version(self, subject: str, version: int) -> tuple[int, RegisteredSchema]:
         """Return the id and the schema of a version.
@@ -113,16 +122,20 @@ class SchemaRegistry:
         :raises NotFoundError: there is none
         :raises SchemaError: its references cannot be used
         """
-        return self._version((subject, version), Budget(), ())
+        number, registered = self._version((subject, version), Budget(), ())
+        if not isinstance(number, int):
+            raise SchemaError("the registry says no id of it")
+        return number, registered
 
-    def _version(self, key: _Version, budget: Budget, within: tuple[_Version, ...]) -> tuple[int, RegisteredSchema]:
+    def _version(self, key: _Version, budget: Budget, within: tuple[_Version, ...]) -> tuple[Any, RegisteredSchema]:
         if key in within:
             raise SchemaError("its references lead back to where they began")
         if key not in self._versions:
             if key not in self._answers:
                 self._answers[key] = self._get(f"/subjects/{quote(key[0], safe='')}/versions/{key[1]}")
             found = self._answers[key]
-            self._versions[key] = found["id"], self._registered(found, budget, (*within, key))
+            registered = self._registered(found, budget, (*within, key))
+            self._versions[key] = found.get("id"), registered
         return self._versions[key]
 
     def close(self) -> None:
@@ -134,18 +147,28 @@ class SchemaRegistry:
         self, found: Mapping[str, Any], budget: Budget, within: tuple[_Version, ...] = ()
     ) -> RegisteredSchema:
         references: dict[Reference, None] = {}
-        for reference in found.get("references") or ():
-            budget.take(len(within), most=_MOST_REFERENCES, what="references")
-            subject, version = reference["subject"], reference["version"]
-            try:
-                _, referred = self._version((subject, version), budget, within)
-            except NotFoundError:
-                raise SchemaError(f"it refers to version {version} of subject {subject!r}, which is unknown") from None
-            references |= dict.fromkeys([*referred.references, Reference(reference["name"], referred.text)])
-        texts = [found["schema"], *(reference.text for reference in references)]
-        if sum(map(len, texts)) > MOST_BYTES:
+        try:
+            for reference in found.get("references") or ():
+                budget.take(len(within), most=_MOST_REFERENCES, what="references")
+                name, subject, version = (reference[key] for key in ("name", "subject", "version"))
+                try:
+                    _, referred = self._version((subject, int(version)), budget, within)
+                except NotFoundError:
+                    unknown = f"it refers to version {version} of subject {subject!r}, which is unknown"
+                    raise SchemaError(unknown) from None
+                references |= dict.fromkeys([*referred.references, Reference(name, referred.text)])
+            kind, text = found.get("schemaType") or "AVRO", found["schema"]
+            names = [kind, *(reference.name for reference in references)]
+            texts = [text, *(reference.text for reference in references)]
+            # What is no text of Unicode, or none at all, has no bytes.
+            size = sum(len(part.encode()) for part in (*names, *texts))
+        except SchemaError:
+            raise
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise SchemaError(f"the registry describes it in an unknown way: {type(error).__name__}") from None
+        if size > MOST_BYTES:
             raise SchemaError(f"it has more than {MOST_BYTES:,} bytes, with all that it refers to")
-        return RegisteredSchema(found.get("schemaType") or "AVRO", found["schema"], tuple(references))
+        return RegisteredSchema(kind, text, tuple(references))
 
     def _get(self, path: str) -> Any:
         import httpx
@@ -155,35 +178,38 @@ class SchemaRegistry:
             if attempt:
                 time.sleep(_PAUSE_SECONDS * 2 ** (attempt - 1))
             try:
-                response = self._client.get(path)
+                with self._client.stream("GET", path) as response:
+                    if response.status_code < 500 and response.status_code != 429:
+                        return self._answer(path, response.status_code, _content(response))
             except httpx.TransportError as error:
                 problem = f"{type(error).__name__}: {error}"
                 continue
-            if response.status_code < 500 and response.status_code != 429:
-                return self._answer(path, response)
             problem = f"it answers with status {response.status_code}"
         raise RegistryUnavailableError(
             f"The schema registry at {self.host} did not answer {path} in {_ATTEMPTS} attempts: {problem}"
         )
 
-    def _answer(self, path: str, response: Any) -> Any:
-        if response.status_code in (401, 403):
+    def _answer(self, path: str, status: int, content: bytes) -> Any:
+        if status in (401, 403):
             raise ConfigurationError(
-                f"The schema registry at {self.host} refuses {path} with status {response.status_code}: check login "
+                f"The schema registry at {self.host} refuses {path} with status {status}: check login "
                 "and password, or bearer.auth.token, of its connection, and the permissions of its user"
             )
         try:
-            body = response.json()
-        except ValueError:
+            body = json.loads(content)
+        except (ValueError, RecursionError):
             body = None
-        if response.status_code == 404 and isinstance(body, dict) and body.get("error_code") in _NOT_FOUND:
+        if status == 404 and isinstance(body, dict) and body.get("error_code") in _NOT_FOUND:
             raise NotFoundError(path)
-        if response.status_code != 200 or body is None:
-            raise ConfigurationError(
-                f"The server at {self.host} is not a schema registry: {path} has status {response.status_code}; the "
-                "host of the connection may need a path, such as /apis/ccompat/v7"
-            )
+        if status != 200 or not isinstance(body, (dict, list)):
+            raise self._no_registry(path, f"has status {status}")
         return body
+
+    def _no_registry(self, path: str, problem: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"The server at {self.host} is not a schema registry: {path} {problem}; the host of the connection may "
+            "need a path, such as /apis/ccompat/v7"
+        )
 
     @cached_property
     def _client(self) -> Any:
@@ -213,6 +239,19 @@ class SchemaRegistry:
                 f"{error}"
             ) from error
         return context
+
+
+def _content(response: Any) -> bytes:
+    """Return what a response has, which may be compressed.
+
+    :raises SchemaError: it is too much
+    """
+    content = bytearray()
+    for part in response.iter_bytes():
+        content += part
+        if len(content) > _MOST_ANSWER_BYTES:
+            raise SchemaError(f"the registry answers with more than {_MOST_ANSWER_BYTES:,} bytes")
+    return bytes(content)
 
 
 def check_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

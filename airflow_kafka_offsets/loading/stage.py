@@ -49,7 +49,9 @@ _UNREADABLE = (
     pa.ArrowException,  # pyarrow does not know the URI's scheme, or was built without it
     ValueError,  # the manifest is incomplete or altered, or names files outside the directory
     KeyError,  # another version of this package wrote the manifest
+    AttributeError,  # the same
     TypeError,  # the same
+    RecursionError,  # the manifest is nested too deep
     StagingError,  # the manifest is of another batch, or of other offsets
 )
 """What reading the files of an earlier attempt raises where they cannot be used."""
@@ -286,6 +288,9 @@ def _read_staged(directory: StagingDirectory, batch: Batch) -> StagedBatch:
     """
     try:
         manifest = Manifest.from_json(directory.read_text(MANIFEST))
+        manifest.check()
+        for file in manifest.staged_files():
+            directory.file(file.name)
     except FileNotFoundError as error:
         raise StagedFileError(
             f"{MANIFEST} is missing; is {directory.uri} a location that all machines share?"

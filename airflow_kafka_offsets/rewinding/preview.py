@@ -16,6 +16,7 @@ from typing import Any
 
 from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import OffsetRange, OfPartition, PartitionLog, Position, Span, TopicPartition
+from airflow_kafka_offsets.core.plain import checked
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError, TopicRecreatedError
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
@@ -348,11 +349,15 @@ class RewindPreview:
                 f"The saved preview of group {saved.get('group_id')!r} was changed: its checksum is not that of its "
                 "content. Preview the rewind again, and execute that"
             )
-        return cls(
-            partitions=tuple(map(_partition, saved["partitions"])),
-            instant=datetime.fromisoformat(saved["instant"]) if saved["instant"] is not None else None,
-            **{name: saved[name] for name in _PLAIN},
-        )
+        try:
+            partitions = tuple(map(_partition, saved["partitions"]))
+            instant = datetime.fromisoformat(saved["instant"]) if saved["instant"] is not None else None
+            plain = {name: saved[name] for name in _PLAIN}
+            return checked(cls, {"partitions": partitions, "instant": instant, **plain})
+        except (LookupError, TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"This is not a saved preview of a rewind: {type(error).__name__} {error}"
+            ) from error
 
     @classmethod
     def from_json(cls, text: str) -> RewindPreview:
@@ -388,7 +393,8 @@ def _partition_as_dict(partition: PartitionRewind) -> dict[str, Any]:
 
 def _partition(saved: Mapping[str, Any]) -> PartitionRewind:
     old, new = (
-        Position(**at) if (at := saved[name]) is not None else None for name in ("old_position", "new_position")
+        checked(Position, at) if (at := saved[name]) is not None else None for name in ("old_position", "new_position")
     )
-    skipped = tuple((start, end) for start, end in saved["skipped"])
-    return PartitionRewind(old=old, new=new, skipped=skipped, **{name: saved[name] for name in _PLAIN_OF_PARTITION})
+    skipped = tuple((int(start), int(end)) for start, end in saved["skipped"])
+    plain = {name: saved[name] for name in _PLAIN_OF_PARTITION}
+    return checked(PartitionRewind, {"old": old, "new": new, "skipped": skipped, **plain})

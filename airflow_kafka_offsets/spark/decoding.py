@@ -15,12 +15,16 @@ import pyarrow as pa
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import NewFieldError, RecordError, TransformError
+from airflow_kafka_offsets.formats.avro_schema import LARGEST_VECTORIZED
 from airflow_kafka_offsets.formats.columns import add_origin, format_columns
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema, schemas_read
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder, RefusedSchemasError, decoder_of
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.transforms.columns import check_columns
 from airflow_kafka_offsets.transforms.transform import BatchFunction
+
+MOST_ROOM = 128 << 20
+"""The bytes of rows that are decoded together, and that one record may become, unless it is large itself."""
 
 
 class Decoding(Protocol):
@@ -54,6 +58,43 @@ class DecodingHere:
 
     def schemas_read(self) -> tuple[ReadSchema, ...]:
         return schemas_read(self._job.record_format, self._decode)
+
+
+def portions(records: pa.RecordBatch, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield records in batches whose rows take little memory, or of one record: a null in a list may be a byte in a
+    record, and takes the room of all fields of an item in Arrow.
+
+    :param columns: of the rows
+    """
+    if records.num_rows < 2 or most_room(records, columns) <= MOST_ROOM:
+        yield records
+        return
+    half = records.num_rows // 2
+    yield from portions(records.slice(0, half), columns)
+    yield from portions(records.slice(half), columns)
+
+
+def most_room(records: pa.RecordBatch, columns: pa.Schema) -> int:
+    """Return how many bytes the rows of records take at most, texts apart."""
+    row = pa.struct(list(columns))
+    return int(records.num_rows * _room(row) + records.nbytes * _largest_item(row))
+
+
+def _largest_item(kind: pa.DataType) -> int:
+    """Return how many bytes an item of a list takes at most."""
+    parts = [kind.field(index).type for index in range(kind.num_fields)]
+    own = _room(parts[0]) if pa.types.is_list(kind) else 0
+    return max([own, *map(_largest_item, parts)])
+
+
+def _room(kind: pa.DataType) -> int:
+    """Return how many bytes a null takes."""
+    if pa.types.is_struct(kind):
+        return sum(_room(kind.field(index).type) for index in range(kind.num_fields))
+    if pa.types.is_binary(kind) or pa.types.is_decimal(kind):
+        # What Avro has as a fixed type is read as one.
+        return LARGEST_VECTORIZED
+    return 8
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
@@ -29,10 +29,11 @@ import pyarrow as pa
 
 from airflow_kafka_offsets.core.bisection import Failure, split_at_failures
 from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.core.plain import checked
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagingError
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded
-from airflow_kafka_offsets.spark.decoding import Decoding, DecodingHere, time_limit
+from airflow_kafka_offsets.spark.decoding import MOST_ROOM, Decoding, DecodingHere, most_room, time_limit
 from airflow_kafka_offsets.spark.failures import from_note, to_note
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.transforms.transform import BatchFunction
@@ -42,6 +43,9 @@ CRASH = "crash"
 
 MEMORY_BYTES = 2 << 30
 """The most memory of a child."""
+
+# So many times the bytes of a large record its rows may have.
+_GROWTH = 16
 
 # What halves of a batch get of its time: a record that never returns is found in three times the limit.
 _LEAST_SHARE = 0.1
@@ -63,6 +67,10 @@ sys.path[:] = json.loads(connection.recv_bytes())
 from airflow_kafka_offsets.spark.isolation import serve
 serve(connection)
 """
+
+
+class _RoomError(Exception):
+    """Rows take too much memory."""
 
 
 class _CrashError(Exception):
@@ -89,9 +97,12 @@ class _Guarded:
     """
 
     def __init__(self, job: StageJob, here: DecodingHere, isolation: Isolation) -> None:
-        self._seconds, self._here, self._isolation = job.decode_timeout, here, isolation
+        self._seconds, self._here, self._isolation, self._columns = job.decode_timeout, here, isolation, job.columns
 
     def __call__(self, records: pa.RecordBatch) -> Decoded:
+        if records.num_rows == 1 and most_room(records, self._columns) > MOST_ROOM:
+            # It may become rows without end.
+            return self._isolation(records)
         try:
             with time_limit(self._seconds):
                 return self._here(records)
@@ -154,19 +165,31 @@ class Isolation:
             self._child = _Child(self._job, self._slice)
         seconds = self._job.decode_timeout * max(share, _LEAST_SHARE)
         try:
-            answer, rows = self._child.ask(seconds, records)
-        except (EOFError, OSError, ValueError):
+            decoded = self._answered(*self._child.ask(seconds, records), seconds)
+            if not {record.row for record in decoded.bad} <= set(range(records.num_rows)):
+                raise IndexError
+            return decoded
+        except (KafkaOffsetsError, _CrashError):
+            raise
+        except Exception:
             # Its processes, or what they write, are not as they should be.
             self._end()
             raise _CrashError(f"{_what(self._job)} it ends the process") from None
+
+    def _answered(self, answer: Mapping[str, Any], rows: bytes, seconds: float) -> Decoded:
+        """Return what a child answers; see `_ask` for errors, others mean that it is no answer."""
         if "error" in answer:
             raise from_note(answer)
         if "ended" in answer:
             raise _CrashError(_of_end(answer["ended"], seconds, self._job))
+        if "large" in answer:
+            raise _CrashError(f"{_what(self._job)} it makes rows of more than {MOST_ROOM >> 20} MiB")
         if "raised" in answer:
             raise _CrashError(_of_raised(answer["raised"], self._job))
-        self._schemas |= _by_id(ReadSchema(**schema) for schema in answer["schemas"])
-        return Decoded(_from_bytes(rows), [BadRecord(**record) for record in answer["bad"]])
+        schemas = _by_id(checked(ReadSchema, schema) for schema in answer["schemas"])
+        decoded = Decoded(_from_bytes(rows), [checked(BadRecord, record) for record in answer["bad"]])
+        self._schemas |= schemas
+        return decoded
 
     def _end(self) -> None:
         child, self._child = self._child, None
@@ -263,7 +286,11 @@ def _answer_batches(connection: Connection, job: StageJob, slice_: Slice) -> NoR
                 decoded = decode(_from_bytes(records))
             bad = [record._asdict() for record in decoded.bad]
             answer = {"bad": bad, "schemas": [asdict(schema) for schema in decode.schemas_read()]}
+            if decoded.rows.nbytes > max(MOST_ROOM, _GROWTH * len(records)):
+                raise _RoomError
             rows = _to_bytes(decoded.rows)
+        except _RoomError:
+            answer = {"large": True}
         except KafkaOffsetsError as error:
             answer = to_note(error)
         except (ImportError, OSError) as error:

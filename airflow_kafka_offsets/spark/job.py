@@ -268,7 +268,8 @@ class Jobs:
             self._socket.sendall(answer.value)
 
     def _receive(self) -> None:
-        with suppress(ConnectionError), self._socket.makefile(encoding="utf-8") as lines:
+        # What is no text is no job, either.
+        with suppress(ConnectionError, ValueError), self._socket.makefile(encoding="utf-8") as lines:
             for line in lines:
                 # A line that is cut off is no job.
                 if line.endswith("\n"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -73,16 +73,21 @@ class _HashedStream(io.RawIOBase):
         return self._size
 
 
-def record_batches(staging: StagingDirectory, file: StagedFile) -> Iterator[pa.RecordBatch]:
+def record_batches(
+    staging: StagingDirectory, file: StagedFile, columns: Collection[str] = ()
+) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of a file, after checking its size and digest.
 
-    :raises StagedFileError: it is missing, unreadable, truncated or altered
+    :param columns: which it must have
+    :raises StagedFileError: it is missing, unreadable, truncated, altered, or a file of another kind
     :raises ValueError: the name leads out of the directory; names come from a manifest, which anyone could have written
     """
     path = staging.file(file.name)
     rows = 0
     try:
         with _proved(staging, path, file) as stream, pa.ipc.open_file(stream) as reader:
+            if not set(columns) <= set(reader.schema.names):
+                raise StagedFileError(f"Staged file {path} is of another kind")
             for index in range(reader.num_record_batches):
                 batch = reader.get_batch(index)
                 rows += batch.num_rows

@@ -118,7 +118,7 @@ def dead_letters(staging: StagingDirectory, manifest: Manifest) -> Iterator[pa.R
     """
     for read in manifest.reads:
         if read.dead_letters_file is not None:
-            yield from record_batches(staging, read.dead_letters_file)
+            yield from record_batches(staging, read.dead_letters_file, SCHEMA.names)
 
 
 def dead_letters_of(

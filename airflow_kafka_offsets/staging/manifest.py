@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from airflow_kafka_offsets.core.plain import checked
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema
 
 MANIFEST = "manifest.json"
+
+# Such a number of bytes of each of a hundred thousand slices is one that a database can store.
+_MOST_BYTES = 1 << 46
 
 
 @dataclass(frozen=True)
@@ -67,10 +71,11 @@ class SliceRead:
 
     @classmethod
     def from_plain(cls, fields: Mapping[str, Any]) -> SliceRead:
-        """Return what `asdict` made plain."""
+        """Return what `asdict` made plain; see `checked` for errors."""
         file = fields["dead_letters_file"]
-        schemas = tuple(ReadSchema(**schema) for schema in fields["schemas"])
-        return cls(**{**fields, "dead_letters_file": None if file is None else StagedFile(**file), "schemas": schemas})
+        made = checked(cls, {**fields, "dead_letters_file": None, "schemas": ()})
+        file, schemas = None if file is None else checked(StagedFile, file), _schemas(fields["schemas"])
+        return replace(made, dead_letters_file=file, schemas=schemas)
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,21 @@ class Manifest:
         yield from (file for file in self.files if not file.is_final)
         yield from (read.dead_letters_file for read in self.reads if read.dead_letters_file is not None)
 
+    def check(self) -> None:
+        """Check that the manifest does not contradict itself.
+
+        :raises ValueError: it names a file twice, or the numbers of a slice cannot be right
+        """
+        files = [*self.files, *(read.dead_letters_file for read in self.reads if read.dead_letters_file is not None)]
+        if len({file.name for file in files}) < len(files):
+            raise ValueError("it names a file twice")
+        for read in self.reads:
+            bad = 0 if read.dead_letters_file is None else read.dead_letters_file.rows
+            offsets = read.end - read.start
+            records = offsets if read.records is None else read.records
+            if not 0 <= bad == read.dead_letters <= records <= offsets or not 0 <= read.bytes <= _MOST_BYTES:
+                raise ValueError(f"the numbers of {read.topic}[{read.partition}] contradict each other")
+
     def to_json(self) -> str:
         plain = asdict(self)
         return json.dumps({"sha256": _digest(plain), **plain}, indent=1)
@@ -118,22 +138,24 @@ class Manifest:
     def from_json(cls, text: str) -> Manifest:
         """Return the manifest of a text that `to_json` wrote.
 
-        :raises ValueError: the text is incomplete or was altered; a text of another kind also raises KeyError or
-            TypeError
+        Whoever may write the staging directory may have written it.
+
+        :raises ValueError: the text is incomplete or was altered; a text of another kind also
+            raises AttributeError, KeyError, TypeError or RecursionError
         """
         plain = json.loads(text)
         expected = plain["sha256"]
         del plain["sha256"]
         if _digest(plain) != expected:
             raise ValueError("it is not as it was written: its checksum does not match")
-        return cls(
-            plain["batch_id"],
-            plain["fingerprint"],
-            tuple(StagedFile(**fields) for fields in plain["files"]),
-            tuple(map(SliceRead.from_plain, plain["reads"])),
-            tuple(ReadSchema(**schema) for schema in plain["schemas"]),
-            plain["columns"],
-        )
+        files = tuple(checked(StagedFile, fields) for fields in plain["files"])
+        reads, schemas = tuple(map(SliceRead.from_plain, plain["reads"])), _schemas(plain["schemas"])
+        made = checked(cls, {**plain, "files": (), "reads": (), "schemas": ()})
+        return replace(made, files=files, reads=reads, schemas=schemas)
+
+
+def _schemas(plain: Iterable[Mapping[str, Any]]) -> tuple[ReadSchema, ...]:
+    return tuple(checked(ReadSchema, fields) for fields in plain)
 
 
 def _digest(plain: Mapping[str, Any]) -> str:

@@ -237,7 +237,7 @@ class StagedRows:
         :raises DeadLetterError: the batch has more dead letters than it may have
         """
         for file in self._manifest.refused_files:
-            for batch in record_batches(self._staging, file):
+            for batch in record_batches(self._staging, file, [REASON]):
                 for row, reason in enumerate(batch.column(REASON).to_pylist()):
                     self.refused.add(record_of(batch, row, reason), reason)
 

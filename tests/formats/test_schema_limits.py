@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import tracemalloc
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -281,6 +282,63 @@ def test_a_schema_and_its_references_have_a_limit_of_bytes(server: FakeRegistry)
         registry.by_id(3)
     assert len(registry.by_id(1).text) == 3_000_000
     registry.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        [],
+        {"schema": None},
+        {"schema": 7},
+        {"schema": ["int"]},
+        {"schema": "\ud800"},
+        {"schema": '"int"', "schemaType": [1]},
+        {"schema": '"int"', "references": 7},
+        {"schema": '"int"', "references": [7]},
+        {"schema": '"int"', "references": [{}]},
+        {"schema": '"int"', "references": [{"name": "x", "subject": 7, "version": 1}]},
+        {"schema": '"int"', "references": [{"name": "x", "subject": "y", "version": "../../x"}]},
+        {"schema": '"int"', "references": [{"name": [], "subject": "good", "version": 1}]},
+        {"schema": '"int"', "references": [{"name": 7, "subject": "good", "version": 1}]},
+    ],
+)
+def test_descriptions_of_another_kind_make_records_bad(server: FakeRegistry, answer: Any) -> None:
+    good = server.register("good", AVRO)
+    server.schemas[7] = answer
+    rows, bad = connected(server, DECLARED["AVRO"], [wire(7, b"\2"), wire(good, VALUES["AVRO"])])
+    assert (rows.num_rows, [record.row for record in bad]) == (1, [0])
+    assert bad[0].reason.startswith("schema 7: ")
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_an_answer_of_any_size_takes_little_memory(monkeypatch: pytest.MonkeyPatch, is_compressed: bool) -> None:
+    read: list[int] = []
+
+    def endless() -> Iterator[bytes]:
+        packer = zlib.compressobj(wbits=31)
+        while True:
+            read.append(1 << 20)
+            yield packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_SYNC_FLUSH) if is_compressed else bytes(1 << 20)
+
+    headers = {"Content-Encoding": "gzip"} if is_compressed else {}
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, headers=headers, stream=Endless(endless)))
+    registry = SchemaRegistry({"url": "http://127.0.0.1:1"})
+    registry.__dict__["_client"] = httpx.Client(base_url="http://127.0.0.1:1", transport=transport)
+    with pytest.raises(SchemaError, match="the registry answers with more than 25,000,000 bytes"):
+        registry.by_id(1)
+    with pytest.raises(ConfigurationError, match=r"is not a schema registry: .* more than 25,000,000 bytes"):
+        registry.versions("s")
+    assert sum(read) < 60_000_000
+    registry.close()
+
+
+class Endless(httpx.SyncByteStream):
+    def __init__(self, parts: Callable[[], Iterator[bytes]]) -> None:
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._parts()
 
 
 def test_references_that_cannot_be_used_make_records_bad_and_no_other(server: FakeRegistry, kind: str) -> None:

@@ -124,6 +124,20 @@ def test_a_driver_ends_when_the_launcher_is_gone_before_it_sent_anything(tmp_pat
         jobs._socket.close()
 
 
+def test_a_driver_that_gets_what_is_no_text_ends(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "jobs"))
+        listener.listen(1)
+        jobs = Jobs(str(tmp_path / "jobs"))
+        peer, _ = listener.accept()
+        with peer:
+            peer.sendall(b"job\n\xff\n")
+    try:
+        assert within_seconds(lambda: list(jobs.lines())) in ([], ["job\n"])
+    finally:
+        jobs._socket.close()
+
+
 def test_ended_application_is_not_read_further(submitted: Submitted, launcher: SparkSubmitLauncher) -> None:
     launcher(submitted.job(1))
     (pid,) = submitted.pids(1)

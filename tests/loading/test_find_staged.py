@@ -94,6 +94,7 @@ class TestFilesOfAnEarlierTryThatCannotBeRead:
             ("", "JSONDecodeError"),
             ("\udc80", "UnicodeDecodeError"),
             ("[]", "TypeError"),
+            ("[" * 100_000, "RecursionError"),
             ("null", "TypeError"),
             ("{}", "KeyError: 'sha256'"),
             (without_checksum(), "KeyError: 'sha256'"),

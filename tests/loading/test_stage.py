@@ -16,17 +16,26 @@ from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.loading.stage import launch_application
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import StagedFile
 from tests.support.staged import ORDERS, PIPELINE, RANGE, batch, job, launched, read
 
 
 class TestWhatTheSlicesOfARangeShow:
     def test_slice_counts_are_added_up(self, tmp_path: Path) -> None:
-        found = launched(
-            tmp_path,
-            batch(RANGE),
-            read(20, 30, 4, first_timestamp_ms=500, last_timestamp_ms=2000, bytes=70, dead_letters=2),
-            read(10, 20, 5, first_timestamp_ms=1000, last_timestamp_ms=1500, bytes=30, dead_letters=1),
-        )
+        two, one = (StagedFile(f"dead-{count}.arrow", count, 7, "d16e57") for count in (2, 1))
+        late: dict[str, Any] = {
+            "first_timestamp_ms": 500,
+            "last_timestamp_ms": 2000,
+            "dead_letters": 2,
+            "dead_letters_file": two,
+        }
+        early: dict[str, Any] = {
+            "first_timestamp_ms": 1000,
+            "last_timestamp_ms": 1500,
+            "dead_letters": 1,
+            "dead_letters_file": one,
+        }
+        found = launched(tmp_path, batch(RANGE), read(20, 30, 4, bytes=70, **late), read(10, 20, 5, bytes=30, **early))
         first, last = (datetime.fromtimestamp(seconds, UTC) for seconds in (0.5, 2))
         assert found.reads == {ORDERS: RangeRead(9, first, last, bytes=100, dead_letters=3)}
         assert (found.records, found.dead_letters) == (9, 3)

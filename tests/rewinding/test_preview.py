@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from airflow_kafka_offsets.core.offsets import Position
 from airflow_kafka_offsets.core.text import MAX_INT64
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.rewinding.preview import PartitionRewind, RewindPreview
+from airflow_kafka_offsets.rewinding.preview import PartitionRewind, RewindPreview, _checksum
 
 ID = "vVZ4aDWLQP2NkY0pxyHJYA"
 MOVED_BACK = PartitionRewind("orders", 0, 20, 500, Position(100, ID, 3), Position(20, ID, 4), True, "clamped")
@@ -245,3 +245,41 @@ def test_any_text_in_the_middle_is_refused_or_means_the_same(at: int, text: str)
     except ConfigurationError:
         return
     assert read == PREVIEW
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"partitions": 7},
+        {"partitions": [7]},
+        {"partitions": [{}]},
+        {"instant": "soon"},
+        {"generation": "x"},
+        {"generation": 2**70},
+        {"group_id": "\ud800"},
+        {"moves_cluster": "no"},
+    ],
+)
+def test_a_preview_of_another_kind_is_refused_whatever_its_checksum(change: dict[str, Any]) -> None:
+    content = {name: value for name, value in saved().items() if name != "checksum"} | change
+    with pytest.raises(ConfigurationError, match="not a saved preview of a rewind: "):
+        RewindPreview.from_dict(content | {"checksum": _checksum(content)})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"old_position": 7},
+        {"old_position": {"offset": "x"}},
+        {"new_position": {"place": 1}},
+        {"skipped": [1]},
+        {"skipped": [[1, "x"]]},
+        {"beginning": []},
+        {"clamped": None},
+    ],
+)
+def test_a_preview_whose_partitions_are_of_another_kind_is_refused(change: dict[str, Any]) -> None:
+    content = {name: value for name, value in saved().items() if name != "checksum"}
+    content["partitions"] = [content["partitions"][0] | change]
+    with pytest.raises(ConfigurationError, match="not a saved preview of a rewind: "):
+        RewindPreview.from_dict(content | {"checksum": _checksum(content)})

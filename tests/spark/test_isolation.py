@@ -18,6 +18,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, TransformError
 from airflow_kafka_offsets.formats.columns import row_columns
 from airflow_kafka_offsets.formats.record_format import Decoded
 from airflow_kafka_offsets.formats.simple_formats import Json
+from airflow_kafka_offsets.spark import isolation
 from airflow_kafka_offsets.spark.decoding import Decoding
 from airflow_kafka_offsets.spark.isolation import CRASH, decoding_of
 from airflow_kafka_offsets.spark.job import StageJob
@@ -176,3 +177,39 @@ def test_errors_that_say_nothing_of_records_pass(tmp_path: Path) -> None:
         pytest.raises(ModuleNotFoundError, match="no_such_module"),
     ):
         decode(batch([b"a", b"b"]))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"[]\n",
+        b"{}\n",
+        b"[" * 100_000,
+        b'{"bad": [], "schemas": []}\n',
+        b'{"bad": [], "schemas": []}\nARROW1',
+        b'{"bad": [{"row": 9, "reason": "x"}], "schemas": []}\n',
+        b'{"bad": [{"row": "0", "reason": "x"}], "schemas": []}\n',
+        b'{"bad": 7, "schemas": []}\n',
+        b'{"ended": "x"}\n',
+        b'{"ended": -999}\n',
+        b'{"error": 7}\n',
+    ],
+)
+def test_an_answer_that_is_none_makes_the_record_bad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    """A record may do anything to the process that decodes it."""
+    sent: Any = Sent(answer)
+    monkeypatch.setattr(isolation._Child, "ask", lambda *_: isolation._receive(sent))
+    with decoding(job(tmp_path)) as decode:
+        rows, bad = decode(batch([b"1"]))
+    assert (rows.num_rows, [(record.row, record.part) for record in bad]) == (0, [(0, CRASH)])
+
+
+class Sent:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def recv_bytes(self) -> bytes:
+        return self.data

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ctypes
 import ipaddress
 import socket
+import sys
 import threading
 from types import TracebackType
 from typing import Self
 
 _ALL_PROTOCOLS, _SO_ATTACH_FILTER, _SO_RCVBUFFORCE = 3, 26, 33
+
+_SOL_PACKET, _PACKET_STATISTICS = 263, 6
 
 _MOST_BYTES, _BUFFER_BYTES = 1 << 18, 64 << 20
 
@@ -24,7 +27,8 @@ class Sniffer:
     """
 
     def __init__(self, address: str) -> None:
-        self.flows: dict[bytes, bytearray] = {}
+        self.flows: dict[bytes, list[tuple[int, bytes]]] = {}
+        self.dropped = 0
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL_PROTOCOLS))
         self._attach(_of_address(address))
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
@@ -35,8 +39,13 @@ class Sniffer:
 
     @property
     def seen(self) -> bytes:
-        """All that crossed, connection by connection."""
-        return b"\n".join(bytes(flow) for flow in self.flows.values())
+        """All that crossed, connection by connection.
+
+        :raises RuntimeError: the kernel dropped packets, which nobody has looked at
+        """
+        if self.dropped:
+            raise RuntimeError(f"{self.dropped} packets were dropped")
+        return b"\n".join(map(_whole, self.flows.values()))
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -45,6 +54,8 @@ class Sniffer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stop.set()
         self._thread.join()
+        statistics = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
+        self.dropped = int.from_bytes(statistics[4:], sys.byteorder)
         self._socket.close()
 
     def _run(self) -> None:
@@ -66,7 +77,8 @@ class Sniffer:
             return
         segment = packet[header : int.from_bytes(packet[2:4], "big") or None]
         connection = packet[12:20] + segment[:4]
-        self.flows.setdefault(connection, bytearray()).extend(segment[(segment[12] >> 4) * 4 :])
+        if payload := segment[(segment[12] >> 4) * 4 :]:
+            self.flows.setdefault(connection, []).append((int.from_bytes(segment[4:8], "big"), payload))
 
     def _attach(self, instructions: list[tuple[int, int, int, int]]) -> None:
         program = b"".join(
@@ -77,6 +89,19 @@ class Sniffer:
         address = ctypes.addressof(buffer).to_bytes(8, "little")
         filter_ = len(instructions).to_bytes(2, "little") + bytes(6) + address
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, filter_)
+
+
+def _whole(segments: list[tuple[int, bytes]]) -> bytes:
+    """Return what a connection carried one way: segments may be sent again, and come in another order."""
+    first, _ = segments[0]
+    # Sequence numbers begin anywhere, and wrap around.
+    placed = sorted((((number - first + (1 << 31)) % (1 << 32), payload) for number, payload in segments))
+    whole, end = bytearray(), 0
+    for place, payload in placed:
+        if place + len(payload) > end:
+            whole += payload[max(0, end - place) :]
+            end = place + len(payload)
+    return bytes(whole)
 
 
 def _of_address(address: str) -> list[tuple[int, int, int, int]]:

@@ -20,7 +20,6 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import DeadLetters
 from devstack.secured_kafka import SecuredKafka
 from devstack.spark import SparkStandalone
 from devstack.topics import create_topic
@@ -45,7 +44,9 @@ RECORD_FILES = ("part-*.arrow", "dead-*.arrow")
 
 @pytest.fixture
 def canaries() -> Canaries:
-    return Canaries("kafka password", "key password", "database password", "connection", "variable", "row", "group")
+    return Canaries(
+        "kafka password", "key password", "database password", "connection", "variable", "environment", "row", "group"
+    )
 
 
 @pytest.fixture
@@ -71,6 +72,17 @@ def user(postgres_engine: Engine, canaries: Canaries) -> Iterator[Engine]:
 
 
 Topics = Callable[[list[dict[str, Any]]], str]
+
+
+# Names of Hadoop, Iceberg and the clouds.
+SECRETS = (
+    "spark.hadoop.fs.s3a.secret.key",
+    "spark.hadoop.fs.s3a.encryption.key",
+    "spark.hadoop.fs.s3a.server-side-encryption.key",
+    "spark.sql.catalog.lake.credential",
+    "spark.sql.catalog.lake.header.Authorization",
+    "spark.hadoop.fs.swift.service.x.apikey",
+)
 
 
 class Loads:
@@ -101,7 +113,7 @@ class Loads:
             "warehouse": database,
         }
         self._import("connections", connections)
-        self._import("variables", {"lake_token": self.canaries["variable"]})
+        self._import("variables", {"lake_token": self.canaries["variable"], "api_key": self.canaries["environment"]})
 
     def break_database(self) -> None:
         """Give the connection a wrong password."""
@@ -123,8 +135,9 @@ class Loads:
                     "spark.eventLog.dir": self.events.as_uri(),
                     "spark.eventLog.compress": "false",
                     "spark.local.dir": str(self.local),
-                    "spark.hadoop.fs.s3a.secret.key": "{{ conn.lake.password }}",
+                    **dict.fromkeys(SECRETS, "{{ conn.lake.password }}"),
                     "spark.hadoop.fs.s3a.session.token": "{{ var.value.lake_token }}",
+                    "spark.executorEnv.API_KEY": "{{ var.value.api_key }}",
                 }
             },
             **options,
@@ -194,7 +207,7 @@ def load_well_and_badly(loads: Loads, topic: Topics, failing: Collection[str]) -
 
     values = [{"id": 1, "name": row}, undecodable, unparsed, refused, {"id": 5, "name": row}]
     good = topic(values)
-    status, output = loads.run(good, group_id=loads.canaries["group"], on_bad_record=DeadLetters())
+    status, output = loads.run(good, group_id=loads.canaries["group"], dead_letters={})
     assert status == 0, output[-8000:]
     assert rows(loads.database, "SELECT id, name FROM target ORDER BY id") == [(1, row), (5, row)]
     assert rows(loads.database, "SELECT offset_value FROM dead_letters ORDER BY 1") == [(1,), (2,), (3,)]
@@ -233,9 +246,16 @@ def test_secrets_of_local_runs_are_found_nowhere(loads: Loads, topic: Topics, fa
     loads.connect("local[2]")
     with loads.watch() as watch:
         load_well_and_badly(loads, topic, failing)
-    assert watch.found == set()
+    assert_only_environments(watch)
     assert any("SparkSubmit" in command for command in watch.commands)
     loads.assert_found_nowhere()
+
+
+def assert_only_environments(watch: Watch) -> None:
+    """A variable of the executors is in their environment, and nothing is elsewhere."""
+    found = {(name, where) for name, where in watch.found if not where.startswith("environment of ")}
+    assert found == set()
+    assert {name for name, _ in watch.found} <= {"environment"}
 
 
 def test_canaries_would_be_found(canaries: Canaries, tmp_path: Path) -> None:
@@ -265,7 +285,12 @@ def test_canaries_would_be_found(canaries: Canaries, tmp_path: Path) -> None:
 # Between the processes of one machine, such as a JVM and its Python workers, all goes through 127.0.0.1.
 HOST = "127.0.0.2"
 
-ADDRESSES = {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST}
+ADDRESSES = {
+    "spark.driver.host": HOST,
+    "spark.driver.bindAddress": HOST,
+    # In what is compressed, a text may be in pieces, which nobody would find.
+    **dict.fromkeys(("spark.broadcast.compress", "spark.shuffle.compress", "spark.rdd.compress"), "false"),
+}
 
 PROTECTED = {
     "spark.authenticate": "true",
@@ -295,9 +320,11 @@ def test_secrets_of_a_cluster_are_found_nowhere_and_cross_no_network(
         with sniffer, loads.watch() as watch:
             load_well_and_badly(loads, topic, ["undecodable", "refused"])
         loads.assert_found_nowhere(cluster.directory)
-    assert watch.found == set()
+    assert_only_environments(watch)
     assert any("CoarseGrainedExecutorBackend" in command for command in watch.commands)
-    # Spark sends its properties, and code, which the name of the group is in. Of Kafka's configuration it sends one
-    # half.
-    assert loads.canaries.in_text(sniffer.seen) == ([] if protected else ["connection", "variable", "group"])
+    # Spark sends its properties, among them the variables of the executors, and code, which the name of the group is
+    # in. Of Kafka's configuration it sends one half.
+    assert loads.canaries.in_text(sniffer.seen) == (
+        [] if protected else ["connection", "variable", "environment", "group"]
+    )
     assert ("unprotected" in loads.outputs[0]) is not protected

@@ -62,7 +62,7 @@ def read_entries(table: str, files: Sequence[StagedFile], read: Callable[[Staged
     """
     try:
         return [read(file) for file in files]
-    except (AttributeError, LookupError, TypeError, ValueError, struct.error) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError, struct.error) as error:
         raise StagedFileError(
             f"The manifest of files of table {table!r} cannot be read: {type(error).__name__}"
         ) from error

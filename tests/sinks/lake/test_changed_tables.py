@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from airflow_kafka_offsets.staging.rows import StagedRows
 from tests.sinks.lake.test_foreign_changes import clean_log, expire
 from tests.sinks.lake.test_zombies import COLUMNS, NO_DATABASE, ROWS, offsets, output, publish, staged
 from tests.support.iceberg import iceberg_sink
+from tests.support.json_nodes import changed, nodes
 
 BATCH = [ROWS + offset for offset in range(ROWS)]
 ICEBERG, DELTA = (pytest.mark.parametrize("kind", [kind]) for kind in ("iceberg", "delta"))
@@ -285,11 +286,7 @@ def test_a_manifest_that_makes_no_sense_commits_no_other_file(honest: tuple[Any,
     plain = json.loads(file.data)
     within = data.draw(st.sampled_from(sorted(nodes(plain), key=repr)))
     values: list[Any] = [None, "", 0, -1, 2**70, "x", [], {}, "/etc/passwd", {"1": "x"}, {"name": "x"}]
-    *parents, last = within
-    found = plain
-    for name in parents:
-        found = found[name]
-    found[last] = data.draw(st.sampled_from(values))
+    plain = changed(plain, within, "set", lambda: data.draw(st.sampled_from(values)))
 
     with suppress(KafkaOffsetsError):
         commit_forged(table, next(NUMBERS), replace(file, data=json.dumps(plain)))
@@ -297,15 +294,14 @@ def test_a_manifest_that_makes_no_sense_commits_no_other_file(honest: tuple[Any,
     assert files_of(table) <= {file.name}
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, "{}", "[]", "7", "", '{"add": {}}'])
+def test_a_manifest_of_another_kind_commits_nothing(honest: tuple[Any, StagedRows], text: str) -> None:
+    table, rows = honest
+    with pytest.raises(StagedFileError):
+        commit_forged(table, next(NUMBERS), replace(rows.files[0], data=text))
+
+
 NUMBERS = itertools.count(3)
-
-
-def nodes(plain: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the paths to all that is in JSON."""
-    pairs = plain.items() if isinstance(plain, dict) else enumerate(plain) if isinstance(plain, list) else ()
-    for name, each in pairs:
-        yield (*above, name)
-        yield from nodes(each, (*above, name))
 
 
 def files_of(table: Any) -> set[str]:

@@ -8,9 +8,20 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 
-from airflow_kafka_offsets import Coordination, Json, KafkaBatchOperator, Limits, Reading, Spark, SqlTable, Staging
+from airflow_kafka_offsets import (
+    Coordination,
+    DeadLetters,
+    Json,
+    KafkaBatchOperator,
+    Limits,
+    Reading,
+    Spark,
+    SqlTable,
+    Staging,
+)
 
 OPTIONS = json.loads(os.environ.get("LOAD_UNDER_TEST", "{}"))
+DEAD_LETTERS = OPTIONS.pop("dead_letters", None)
 
 with DAG(dag_id="load_under_test", schedule=None, start_date=datetime(2026, 1, 1), catchup=False):
     KafkaBatchOperator(
@@ -26,6 +37,7 @@ with DAG(dag_id="load_under_test", schedule=None, start_date=datetime(2026, 1, 1
         spark=Spark(**OPTIONS.pop("spark", {})),
         retry_delay=timedelta(seconds=OPTIONS.pop("retry_delay_seconds", 300)),
         reading=Reading(idle_timeout=timedelta(seconds=OPTIONS.pop("idle_timeout_seconds", 120))),
+        on_bad_record="fail" if DEAD_LETTERS is None else DeadLetters(**DEAD_LETTERS),
         **OPTIONS,
     )
 

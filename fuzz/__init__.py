@@ -1,0 +1,1 @@
+"""Feeds damaged bytes to whatever reads bytes of others: `make fuzz`."""

@@ -1,0 +1,107 @@
+"""Manifests that somebody else wrote, with a checksum of their own: the load refuses them with an error of the package,
+or commits nothing but what was staged, each row once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_kafka_offsets import DeadLetters, Staging
+from airflow_kafka_offsets.exceptions import KafkaOffsetsError
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import MANIFEST, _digest
+from devstack.topics import create_topic
+from tests.support.clients import produce
+from tests.support.examples import examples
+from tests.support.inline import InlineLauncher
+from tests.support.json_nodes import at, changed, nodes
+from tests.support.loads import BESIDE_OTHERS, Loader, names, rows
+from tests.support.memory_log import MemoryLog
+
+VALUES = [value for name in names(0, 4) for value in (name, b"{not json")]
+
+
+class ForgingLauncher(InlineLauncher):
+    """Stages a batch, and replaces its manifest."""
+
+    def __init__(self, forge: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self._forge = forge
+
+    def __call__(self, job: StageJob) -> None:
+        super().__call__(job)
+        directory = StagingDirectory(job.staging_uri)
+        plain = json.loads(directory.read_text(MANIFEST))
+        del plain["sha256"]
+        forged = self._forge(plain)
+        if isinstance(forged, dict):
+            forged = {"sha256": _digest(forged), **forged}
+        directory.write_again(MANIFEST, json.dumps(forged))
+
+
+@pytest.fixture(scope="module")
+def loader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loader]:
+    """A database, and a topic `forged` in memory."""
+    engine = sa.create_engine(f"sqlite:///{tmp_path_factory.mktemp('forged')}/warehouse.db", hide_parameters=True)
+    with pytest.MonkeyPatch.context() as patch:
+        log = MemoryLog().install(patch)
+        create_topic(log.bootstrap_servers, "forged", 1)
+        produce(log, "forged", VALUES)
+        yield Loader(log, engine, InlineLauncher())
+    engine.dispose()
+
+
+NUMBERS = itertools.count(1)
+
+ODD: list[Any] = [None, "", 0, -1, 1, 1.5, 1e999, 2**31, 2**63, 2**70, -(2**70), True, "x", [], {}, [[]], {"x": 1},
+                  "/etc/passwd", "../x", "\ud800", "\0", "x" * 10_000]  # fmt: skip
+
+
+@examples(200)
+@given(data=st.data())
+def test_a_forged_manifest_commits_nothing_but_what_was_staged(loader: Loader, data: Any) -> None:
+    number = next(NUMBERS)
+
+    def forge(plain: Any) -> Any:
+        # With the number of a branch, the columns of a table that does not exist yet are others.
+        paths = sorted((path for path in nodes(plain) if path[-1] != "branch"), key=repr)
+        path, how = data.draw(st.sampled_from(paths)), data.draw(st.sampled_from(["set", "remove", "twice"]))
+        others = st.sampled_from(paths).map(lambda other: at(plain, other))
+        return changed(plain, path, how, lambda: data.draw(st.sampled_from(ODD) | others))
+
+    def load(launcher: InlineLauncher) -> None:
+        replace(loader, launcher=launcher)(
+            "forged",
+            group_id=f"g{number}",
+            sink=SqlTable(f"t{number}"),
+            staging=Staging(slice_offsets=3),
+            on_bad_record=DeadLetters(),
+            **BESIDE_OTHERS,
+        )
+
+    try:
+        load(ForgingLauncher(forge))
+    except KafkaOffsetsError:
+        assert loaded(loader.engine, number) == []
+        load(InlineLauncher())
+        assert loaded(loader.engine, number) == list(range(4))
+    else:
+        found = loaded(loader.engine, number)
+        assert found == sorted(set(found) & set(range(4)))
+
+
+def loaded(engine: sa.Engine, number: int) -> list[int]:
+    if not sa.inspect(engine).has_table(f"t{number}"):
+        return []
+    return sorted(found for (found,) in rows(engine, f'SELECT id FROM "t{number}"'))
