@@ -30,9 +30,9 @@ from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify
 from tests.support.clients import Kafka, produce
-from tests.support.inline import InlineLauncher
+from tests.support.inline import Fails, InlineLauncher
 from tests.support.loads import BESIDE_OTHERS, Loader, TopicFactory, names, rows
-from tests.support.replays import Interrupted, Replayer, die
+from tests.support.replays import RUN, Interrupted, Replayer, die
 
 pytestmark = pytest.mark.server
 
@@ -166,6 +166,18 @@ def test_what_a_group_has_replaced_is_loaded_again_as_what_it_has_loaded(inline_
 
     assert inline_loader(orders, sink=A).rows == 6
     assert counted(inline_loader, "a") == [1] * 4 + [2] * 6
+
+
+def test_a_replay_that_wrote_nothing_yet_hinders_no_load_after_a_rewind(inline_loader: Loader, orders: str) -> None:
+    inline_loader(orders, sink=A)
+    with pytest.raises(StagingError):
+        Replayer(inline_loader)(orders, {orders: {0: (2, 8)}}, sink=A, replace=True, launcher=Fails(), run=RUN)
+    move(inline_loader, "loader", Scenario.of("to-earliest"), replace=A)
+
+    assert inline_loader(orders, sink=A).rows == 10
+    assert Replayer(inline_loader)(orders, {orders: {0: (2, 8)}}, sink=A, replace=True, run=RUN).rows == 6
+    assert counted(inline_loader, "a") == [1] * 10
+    verify("loader", sink=A, engine=inline_loader.engine)
 
 
 def test_what_was_replaced_may_be_loaded_by_another_group(inline_loader: Loader, orders: str) -> None:
