@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import logging
 import ssl
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,30 @@ def test_an_answer_of_something_else_is_no_unknown_schema(server: FakeRegistry) 
     with pytest.raises(ConfigurationError, match="is not a schema registry: /schemas/ids/1 has status 404"):
         registry.by_id(1)
     registry.close()
+
+
+def test_a_redirection_sends_no_credentials_to_a_stranger(server: FakeRegistry) -> None:
+    class Redirects(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", f"{server.url}{self.path}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server.register("orders-value", '"string"')
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirects) as redirecting:
+        threading.Thread(target=redirecting.serve_forever).start()
+        url = f"http://127.0.0.1:{redirecting.server_address[1]}"
+        registry = SchemaRegistry({"url": url, "bearer.auth.token": "t0ken"})
+        with pytest.raises(ConfigurationError, match="status 302"):
+            registry.by_id(1)
+        registry.close()
+        redirecting.shutdown()
+
+    assert server.requests == []
 
 
 @pytest.mark.parametrize(
