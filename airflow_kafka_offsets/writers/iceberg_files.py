@@ -9,10 +9,12 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import MetricModeTypes, StatisticsCollector, compute_statistics_plan, schema_to_pyarrow
@@ -22,8 +24,18 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec, partition_reco
 from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table import TableProperties
 from pyiceberg.table.locations import load_location_provider
+from pyiceberg.transforms import Transform, TruncateTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import DoubleType, FloatType, NestedField, StructType
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    LongType,
+    NestedField,
+    StructType,
+)
 from pyiceberg.utils.properties import property_as_bool, property_as_int
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
@@ -34,7 +46,7 @@ from airflow_kafka_offsets.writers.data_files import (
     PartitionTerm,
     has_long_name,
 )
-from airflow_kafka_offsets.writers.statistics import ColumnStatistics
+from airflow_kafka_offsets.writers.statistics import ColumnStatistics, values_at
 
 _COUNTS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
 
@@ -138,8 +150,30 @@ class TableShape:
             partition_by=terms,
             sort_by=[(name, directions[direction]) for name, direction in json.loads(self.sort_by)],
             file_bytes=property_as_int(properties, target, default) or default,
+            unfit=self._without_partition,
             options={"compression": "none" if codec == "uncompressed" else codec, **options},
         )
+
+    def _without_partition(self, rows: pa.RecordBatch) -> dict[int, str]:
+        """Return the rows whose number would have a partition below the least value of its type: `truncate(10, c)` is
+        the next multiple of 10 towards minus infinity.
+        """
+        reasons: dict[int, str] = {}
+        for part in self.partition_spec.fields:
+            source = tuple(_names(self.iceberg_schema.fields, part.source_id))
+            kind = self.iceberg_schema.find_type(part.source_id)
+            least = _least_truncated(part.transform, kind)
+            if least is None:
+                continue
+            try:
+                values = values_at(rows, source)
+            except (KeyError, pa.ArrowException):
+                continue  # the rows do not have it
+            if not (pa.types.is_integer(values.type) or pa.types.is_decimal(values.type)):
+                continue  # nor do they fit
+            reason = f"column {'.'.join(source)!r}: {part.transform} of its value is below the least value of {kind}"
+            reasons |= dict.fromkeys(_less(values, least), reason)
+        return reasons
 
     @cached_property
     def _metrics(self) -> dict[int, StatisticsCollector]:
@@ -230,6 +264,25 @@ def _partition_of(part: PartitionField, schema: Schema) -> Callable[[pa.Array], 
     transform = part.transform.pyarrow_transform(schema.find_type(part.source_id))
     # pyiceberg cannot truncate bytes in the form with 64-bit offsets, which its own schemas have.
     return lambda values: transform(values.cast(pa.binary()) if pa.types.is_large_binary(values.type) else values)
+
+
+def _least_truncated(transform: Transform[Any, Any], kind: IcebergType) -> Decimal | None:
+    """Return the least number of a type that has a truncated one; None where all have, or it is no such transform."""
+    if not isinstance(transform, TruncateTransform) or not isinstance(kind, (IntegerType, LongType, DecimalType)):
+        return None
+    if isinstance(kind, DecimalType):
+        lowest, scale = 10**kind.precision - 1, kind.scale
+    else:
+        lowest, scale = 2 ** (31 if isinstance(kind, IntegerType) else 63), 0
+    return Decimal((1, tuple(map(int, str(lowest - lowest % transform.width))), -scale))
+
+
+def _less(values: pa.Array, least: Decimal) -> list[int]:
+    """Return the indexes of numbers that are less than another."""
+    smallest = pc.min(values).as_py()
+    if smallest is None or smallest >= least:
+        return []
+    return [index for index, value in enumerate(values.to_pylist()) if value is not None and value < least]
 
 
 def table_of(text: str) -> str:

@@ -7,8 +7,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import deltalake
 import pyarrow as pa
@@ -105,6 +106,36 @@ def test_refused_values_are_dead_letters(group: LakeGroup) -> None:
         assert "column 'amount'" in dead_letter.error
         assert "a value of type decimal128(18, 4) does not fit into decimal128(6, 2)" in dead_letter.error
         assert "12345" not in dead_letter.error
+
+
+@pytest.mark.parametrize(
+    ("term", "ddl", "refused", "least"),
+    [
+        ("truncate(50, d)", "d DECIMAL(9,2)", ["-9999999.99", "-9999999.51"], "-9999999.50"),
+        ("truncate(10, d)", "d BIGINT", [-(2**63), -(2**63) + 7], -(2**63) + 8),
+        ("truncate(7, d)", "d INT", [-(2**31)], -(2**31) + 2),
+    ],
+)
+def test_a_number_whose_partition_is_below_all_numbers_is_a_dead_letter(
+    inline_loader: Loader,
+    kafka: Kafka,
+    topic: TopicFactory,
+    tmp_path: Path,
+    term: str,
+    ddl: str,
+    refused: list[Any],
+    least: Any,
+) -> None:
+    name, sink = topic(), iceberg_sink("sql", tmp_path, partition_by=(term,))
+    produce(kafka, name, [json.dumps({"d": value}).encode() for value in (*refused, least, 5, None)])
+
+    result = inline_loader(name, sink=sink, value_format=Json(ddl), on_bad_record=DeadLetters())
+
+    assert (result.rows, result.dead_letters) == (3, len(refused))
+    found = open_table(sink, inline_loader.engine).scan().to_arrow()["d"].to_pylist()
+    assert {None if value is None else Decimal(value) for value in found} == {Decimal(least), Decimal(5), None}
+    errors = rows(inline_loader.engine, "SELECT error FROM dead_letters")
+    assert all(term.partition("(")[0] in error and "'d'" in error for (error,) in errors)
 
 
 def test_the_first_one_is_an_error_where_no_dead_letters_are_asked_for(group: LakeGroup) -> None:
