@@ -137,11 +137,11 @@ def converted(array: pa.Array, kind: Type, declared: pa.DataType, reader: Type |
     :raises MismatchError: values of the type cannot become values of the column
     :raises UnreadableError: one of the values cannot
     """
+    if kind.kind == "null" or not kind.branches:
+        return pa.nulls(len(array), declared)
     if max(len(kind.branches), len(reader.branches) if reader is not None else 0) > 1:
         return _of_branches(array, kind, declared, reader)
-    kind, reader = _only_branch(kind), _only_branch(reader) if reader is not None else None
-    if kind.kind == "null":
-        return pa.nulls(len(array), declared)
+    kind, reader = kind.branches[0], _only_branch(reader) if reader is not None else None
     if kind.physical is None:
         raise MismatchError(f"it is a part of the recursive record {kind.name!r}, which cannot be a column")
     if kind.kind == "record" and pa.types.is_struct(declared):

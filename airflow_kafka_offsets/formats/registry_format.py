@@ -418,7 +418,8 @@ class TaskSchemas:
                     f"schema {number}: {_MOST_REFUSED} other schema ids in the slice are unusable, the last one "
                     f"because {list(self._refused.values())[-1]}. Either the registry was restored from a backup "
                     "without its newest schemas: register them again with their ids. Or a producer writes ids that "
-                    "it made up: correct it"
+                    "it made up: correct it, abandon the batch, and make the records dead letters in small batches, "
+                    f"with Limits(max_records={_MOST_REFUSED})"
                 )
             try:
                 return self._fetch(number)

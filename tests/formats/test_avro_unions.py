@@ -92,6 +92,15 @@ def test_a_union_of_one_type_is_read_as_the_type(union: list[Any], value: Any) -
     assert (own_columns(rows), bad) == ([{"e": value}] * 3, [])
 
 
+@pytest.mark.parametrize("written", ["null", ["null"]])
+def test_a_null_without_other_types_is_null_in_any_union(written: Any) -> None:
+    for wanted in (["null", "int"], ["null", "int", "string"], ["null", {"type": "map", "values": "double"}, "bytes"]):
+        rows, bad = decoded(
+            known({1: event(written), 2: event(wanted)}), [wire(1, encode(event(written), {"e": None}))]
+        )
+        assert (own_columns(rows), bad) == ([{"e": None}], [])
+
+
 def test_a_field_whose_name_only_begins_with_member_is_a_field() -> None:
     both = [record("A", {"name": "member_id", "type": "int"}), record("B", {"name": "member_id", "type": "int"})]
     found = read(both, both, ("B", {"id": 1, "member_id": 7}), ddl="e STRUCT<member_id: INT>")
