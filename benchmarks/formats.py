@@ -18,6 +18,7 @@ import fastavro
 import pyarrow as pa
 from google.protobuf.message_factory import GetMessageClass
 
+from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.json_schema_format import JsonSchema
 from airflow_kafka_offsets.formats.protobuf_format import Protobuf
@@ -123,15 +124,16 @@ def as_protobuf(value: dict[str, Any], message: Any, number: int) -> bytes:
 def main() -> None:
     orders = values()
     schemas = {str(number): [json.dumps(plain)] for number, plain in SCHEMAS.items()}
-    avro, plain_json = Avro(DDL, registry_conn_id="registry", schemas=schemas), Json(DDL)
+    avro, plain_json = with_values(Avro(DDL, registry_conn_id="registry"), schemas=schemas), Json(DDL)
     one = [as_avro(value, 1) for value in orders]
     sets = compiled()
     messages = {int(number): GetMessageClass(schema_of(encoded).named("Order")) for number, encoded in sets.items()}
-    protobuf = Protobuf(PROTO_DDL, registry_conn_id="registry", schemas=sets)
-    far = Protobuf(f"{PROTO_DDL}, far INT", registry_conn_id="registry", schemas=sets)
+    protobuf = with_values(Protobuf(PROTO_DDL, registry_conn_id="registry"), schemas=sets)
+    far = with_values(Protobuf(f"{PROTO_DDL}, far INT", registry_conn_id="registry"), schemas=sets)
     protobuf_one = [as_protobuf(value, messages[1], 1) for value in orders]
-    json_schema = JsonSchema(
-        DDL, registry_conn_id="registry", schemas={number: {"text": "{}", "references": []} for number in "123"}
+    json_schema = with_values(
+        JsonSchema(DDL, registry_conn_id="registry"),
+        schemas={number: {"text": "{}", "references": []} for number in "123"},
     )
     batches: dict[str, tuple[Callable[[pa.RecordBatch], Any], list[bytes]]] = {
         "Json": (plain_json.decoder(plain_json.columns()), [as_json(value) for value in orders]),

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
 from fuzz.mutation import damaged, damaged_json
 
@@ -225,7 +226,7 @@ def _protobuf_schemas() -> tuple[Reader, Sequence[bytes]]:
         else:
             found = base64.b64encode(data).decode()
         try:
-            decode = _decoder(Protobuf(registry_conn_id="r", schemas={"1": found}, latest="1"))
+            decode = _decoder(with_values(Protobuf(registry_conn_id="r"), schemas={"1": found}, latest="1"))
         except (SchemaError, ConfigurationError) as error:
             return str(error)
         return decode(b"\0\0\0\0\1\0" + _BETWEEN + b"\0\0\0\0\1\0\x08\1\x12\2\x08\1" + _BETWEEN + b"\0\0\0\0\1\2\2")

@@ -1,7 +1,10 @@
 """What users import, what it costs them, and what Airflow is told."""
 
+import dataclasses
 import importlib.util
+import inspect
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -120,6 +123,18 @@ def test_another_name_is_an_attribute_error() -> None:
 )
 def test_package_imports_nothing_heavy(code: str) -> None:
     assert imported_by(code) & HEAVY == set()
+
+
+def test_constructors_take_only_what_a_user_gives() -> None:
+    """Every parameter is described; what the package adds to these objects is none."""
+    for name in airflow_kafka_offsets.__all__:
+        public = getattr(airflow_kafka_offsets, name)
+        if not isinstance(public, type) or not dataclasses.is_dataclass(public):
+            continue
+        described = set(re.findall(r":ivar (\w+):", public.__doc__ or ""))
+        for base in public.__mro__:
+            described |= set(re.findall(r":ivar (\w+):", base.__doc__ or ""))
+        assert described.isdisjoint(inspect.signature(public).parameters), name
 
 
 # The other names come from `load`, `replay` and `verify`, or are given to these by scripts.

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
+from copy import copy
 from dataclasses import MISSING, Field, fields, replace
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
+
+T = TypeVar("T")
 
 _TEMPLATE = re.compile(r"\{\{|\{%|\{#")
 
@@ -42,13 +45,24 @@ class Templated:
 
     def serialize(self) -> dict[str, Any]:
         """Return what Rendered Templates shows: the fields that are given, without those that may hold secrets."""
-        given = {field.name: getattr(self, field.name) for field in _fields_of(self) if field.repr}
+        given = {field.name: getattr(self, field.name) for field in _fields_of(self) if field.repr and field.init}
         defaults = {field.name: _default(field) for field in _fields_of(self)}
         shown = {name: value for name, value in given.items() if value != defaults[name]}
         return {"type": type(self).__name__} | shown
 
     def _read(self, field: Field[Any], rendered: Any) -> Any:
         return _read_number(field.name, rendered) if type(field.default) is int else rendered
+
+
+def with_values(value: T, **values: Any) -> T:
+    """Return a copy of a frozen dataclass with other values, also of fields that its constructor does not take.
+
+    Its rules are not checked: these are values that the package adds.
+    """
+    made = copy(value)
+    for name, each in values.items():
+        object.__setattr__(made, name, each)
+    return made
 
 
 def holds_template(value: Any) -> bool:

@@ -8,11 +8,12 @@ import base64
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.record_format import SchemaError
 from airflow_kafka_offsets.formats.registry_format import RegistryFormat
@@ -86,7 +87,7 @@ class Protobuf(RegistryFormat):
             schemas = {_GIVEN: _read(self.descriptor_file)}
         else:
             schemas = self.usable_schemas({_GIVEN: RegisteredSchema("PROTOBUF", self.proto or "")}, [_GIVEN])
-        return replace(self, schemas=schemas, latest=_GIVEN if self.takes_latest else None)
+        return with_values(self, schemas=schemas, latest=_GIVEN if self.takes_latest else None)
 
     def prefix_length(self, head: bytes) -> int:
         from airflow_kafka_offsets.formats.protobuf_schema import wire_prefix_length

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.formats.extra_columns import WholeRecord
 from airflow_kafka_offsets.formats.record_format import Decoder, RecordFormat
 from airflow_kafka_offsets.formats.registry_format import RegistryFormat
@@ -82,4 +83,4 @@ def with_stored(record_format: RecordFormat, part: str, stored: Iterable[ReadSch
         for schema in stored
         if schema.part == part and schema.type == record_format.kind
     }
-    return replace(record_format, schemas=known | record_format.schemas)
+    return with_values(record_format, schemas=known | record_format.schemas)

@@ -8,13 +8,13 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
 from weakref import finalize
 
-from airflow_kafka_offsets.core.templates import Templated
+from airflow_kafka_offsets.core.templates import Templated, with_values
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.record_format import (
@@ -53,8 +53,8 @@ class RegistryFormat(Templated, ABC):
     :param columns_from: if no columns are declared, `schema` for all fields of the reader's schema, or `target` for
         those that the target has as columns
     :param on_new_field: what to do with fields without a column; the worker fills it in
-    :param schemas: schemas by id, in a form that JSON can hold; the worker fills them in
-    :param latest: the id of the reader's schema, if it is the latest of the subject; the worker fills it in
+    :ivar schemas: schemas by id, in a form that JSON can hold; the worker fills them in
+    :ivar latest: the id of the reader's schema, if it is the latest of the subject; the worker fills it in
     """
 
     kind: ClassVar[str]
@@ -73,8 +73,8 @@ class RegistryFormat(Templated, ABC):
     subject: str | None = None
     columns_from: ColumnsFrom = field(default="schema", kw_only=True)
     on_new_field: OnNewField = field(default="ignore", repr=False, kw_only=True)
-    schemas: dict[str, Any] = field(default_factory=dict, repr=False, kw_only=True)
-    latest: str | None = field(default=None, repr=False, kw_only=True)
+    schemas: dict[str, Any] = field(default_factory=dict, repr=False, init=False)
+    latest: str | None = field(default=None, repr=False, init=False)
 
     @property
     def reads_headers(self) -> bool:
@@ -243,7 +243,7 @@ class RegistryFormat(Templated, ABC):
                         registered[str(number)] = schema
                         latest[subject] = str(number)
         needed = latest.values() if self.takes_latest else ()
-        with_schemas = replace(self, schemas=self.usable_schemas(registered, needed))
+        with_schemas = with_values(self, schemas=self.usable_schemas(registered, needed))
         return with_schemas._with_latest(subjects, latest, registry.host) if self.takes_latest else with_schemas
 
     def _leave_out(self, what: str, error: SchemaError, is_needed: bool) -> None:
@@ -259,14 +259,14 @@ class RegistryFormat(Templated, ABC):
     def _with_latest(self, subjects: Sequence[str], latest: Mapping[str, str], host: str) -> Self:
         """Return the format with the schema from which the columns of all subjects are taken.
 
-        :param latest: the id of the latest schema of each subject; a subject without a schema of the type is left out
+        :ivar latest: the id of the latest schema of each subject; a subject without a schema of the type is left out
         """
         if missing := [subject for subject in subjects if subject not in latest]:
             raise ConfigurationError(
                 f"The schema registry at {host} has no {self.schema_name} of subject {missing[0]!r}, which defines "
                 "the columns: declare the columns, or name another subject"
             )
-        found = {number: replace(self, latest=number) for number in latest.values()}
+        found = {number: with_values(self, latest=number) for number in latest.values()}
         first, *others = [each.latest_form() for each in found.values()]
         if any(other != first for other in others):
             raise ConfigurationError(
@@ -319,7 +319,8 @@ class RegistryFormat(Templated, ABC):
             raise ConfigurationError(
                 f"A field of the schemas cannot become a column: {error}, or leave it out with on_new_field='ignore'"
             ) from error
-        return replace(self, ddl=spark_ddl(pa.schema(columns)), columns_from="schema", on_new_field=on_new_field)
+        changes = {"ddl": spark_ddl(pa.schema(columns)), "columns_from": "schema", "on_new_field": on_new_field}
+        return with_values(self, **changes)
 
     def decoder(self, columns: pa.Schema) -> Decoder:
         """Return a decoder that knows the schemas that were fetched, and asks for no other."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_kafka_offsets.core.templates import Templated
+from airflow_kafka_offsets.core.templates import Templated, with_values
 from airflow_kafka_offsets.exceptions import ConfigurationError, TransformError
 from airflow_kafka_offsets.transforms.transform import Transformed
 
@@ -28,16 +28,16 @@ class ArrowTransform(Templated):
 
     :param path: its import path, `package.module.function` (templated)
     :param modules: names of modules that travel to the executors besides the function's own (templated)
-    :param code: the function; added on the worker
-    :param columns: what it returns; added on the worker
+    :ivar code: the function; added on the worker
+    :ivar columns: what it returns; added on the worker
     """
 
     kind: ClassVar[str] = "arrow"
     template_fields: ClassVar[tuple[str, ...]] = ("path", "modules")
     path: str
     modules: Sequence[str] = ()
-    code: str = field(default="", repr=False, kw_only=True)
-    columns: pa.Schema | None = field(default=None, repr=False, kw_only=True)
+    code: str = field(default="", repr=False, init=False)
+    columns: pa.Schema | None = field(default=None, repr=False, init=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str) or not isinstance(self.modules, list | tuple):
@@ -64,7 +64,7 @@ class ArrowTransform(Templated):
         from airflow_kafka_offsets.transforms.columns import known_columns
 
         function = import_function(self.path)
-        prepared = replace(self, code=to_text(self._what, function, self.modules), columns=None)
+        prepared = with_values(self, code=to_text(self._what, function, self.modules), columns=None)
         try:
             result = function(_empty(columns))
         except Exception as error:
@@ -74,7 +74,7 @@ class ArrowTransform(Templated):
                 type(error).__name__,
             )
             return prepared
-        return replace(prepared, columns=known_columns(_batch(self._what, result).schema, self._what))
+        return with_values(prepared, columns=known_columns(_batch(self._what, result).schema, self._what))
 
     def result(self, columns: pa.Schema) -> pa.Schema | None:
         return self.columns

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_kafka_offsets.core.bisection import Run, split_at_failures
-from airflow_kafka_offsets.core.templates import Templated, holds_template
+from airflow_kafka_offsets.core.templates import Templated, holds_template, with_values
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.transforms.transform import RECORDS, Transformed
@@ -46,22 +46,21 @@ class Sql(Templated):
     being selected. Needs the extra `sql`.
 
     :param query: in the SQL of datafusion (templated)
-    :param planned: the text that is run; added on the worker
-    :param columns: what it returns; added on the worker
+    :ivar planned: the text that is run; added on the worker
+    :ivar columns: what it returns; added on the worker
     :raises ConfigurationError: the text is refused; raised when the DAG is parsed, or of a template when it is rendered
     """
 
     kind: ClassVar[str] = "sql"
     template_fields: ClassVar[tuple[str, ...]] = ("query",)
     query: str
-    planned: str = field(default="", repr=False, kw_only=True)
-    columns: pa.Schema | None = field(default=None, repr=False, kw_only=True)
+    planned: str = field(default="", repr=False, init=False)
+    columns: pa.Schema | None = field(default=None, repr=False, init=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.query, str) or not self.query.strip():
             raise ConfigurationError(f"Sql needs the text of a SELECT from records; got {self.query!r}")
-        if not self.planned and not holds_template(self.query):
-            # Spark's driver need not have sqlglot.
+        if not holds_template(self.query):
             from airflow_kafka_offsets.transforms.sql_text import check
 
             check(self.query)
@@ -89,7 +88,7 @@ class Sql(Templated):
         if dropped:
             planned = with_columns(planned, dropped)
             found = self._plan(planned, columns)
-        return replace(self, planned=planned, columns=known_columns(found, self._what))
+        return with_values(self, planned=planned, columns=known_columns(found, self._what))
 
     def _plan(self, query: str, columns: pa.Schema) -> pa.Schema:
         """Return what a text selects, as datafusion plans it.

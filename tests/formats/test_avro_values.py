@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.columns import spark_ddl
@@ -146,7 +147,9 @@ def test_missing_fields_have_their_defaults_and_renamed_ones_are_found() -> None
         ("no_default", "string"),
     )
     writer = record(("label", "string"), ("place", record(("x", "int"), name="q")))
-    record_format = Avro(registry_conn_id="r", schemas={"1": [json.dumps(writer)]}, schema=json.dumps(reader))
+    record_format = with_values(
+        Avro(registry_conn_id="r", schema=json.dumps(reader)), schemas={"1": [json.dumps(writer)]}
+    )
 
     rows, bad = decoded(record_format, [wire(1, encode(writer, {"label": "a", "place": {"x": 1}}))])
 

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.extra_columns import Header, whole_record
 from airflow_kafka_offsets.formats.json_schema_format import JsonSchema
@@ -47,11 +48,14 @@ ENCODERS = {"Avro": as_avro, "Protobuf": as_protobuf, "JsonSchema": as_json}
 def format_of(name: str, ddl: str, number: str = "id") -> RecordFormat:
     schema = json.dumps(SCHEMA).replace('"id"', f'"{number}"')
     known: dict[str, RecordFormat] = {
-        "Avro": Avro(ddl, registry_conn_id="r", schemas={"1": [schema]}),
-        "Protobuf": Protobuf(
-            ddl, registry_conn_id="r", schemas={"1": protobuf.compiled(PROTO.replace("id =", f"{number} ="))}
+        "Avro": with_values(Avro(ddl, registry_conn_id="r"), schemas={"1": [schema]}),
+        "Protobuf": with_values(
+            Protobuf(ddl, registry_conn_id="r"),
+            schemas={"1": protobuf.compiled(PROTO.replace("id =", f"{number} ="))},
         ),
-        "JsonSchema": JsonSchema(ddl, registry_conn_id="r", schemas={"1": {"text": "{}", "references": []}}),
+        "JsonSchema": with_values(
+            JsonSchema(ddl, registry_conn_id="r"), schemas={"1": {"text": "{}", "references": []}}
+        ),
     }
     return known[name]
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.formats.extra_columns import whole_record
 from airflow_kafka_offsets.formats.json_schema_format import JsonSchema
 from airflow_kafka_offsets.formats.simple_formats import Json, Text
@@ -104,7 +105,7 @@ def test_nested_decimals_and_those_of_keys_and_of_json_schema_are_exact(
     schemas = {"1": {"text": "{}", "references": []}}
     found = [
         decoded_as(Json(ddl), record_batch([value, None])),
-        decoded_as(JsonSchema(ddl, "r", schemas=schemas), record_batch([b"\0\0\0\0\1" + value, None])),
+        decoded_as(with_values(JsonSchema(ddl, "r"), schemas=schemas), record_batch([b"\0\0\0\0\1" + value, None])),
         decoded_as(whole_record(Text("t"), Json(ddl)), record_batch([b"", b""], key=pa.array([value, None]))),
     ]
     expected = exactly(text, *size)

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats import registry_format
 from airflow_kafka_offsets.formats.columns import spark_ddl
@@ -36,7 +37,7 @@ DDL = (
     "place STRUCT<x: INT, y: ARRAY<STRUCT<z: DOUBLE>>>"
 )
 PLAIN = {"text": '{"type": "object", "properties": {}}', "references": []}
-KNOWN = JsonSchema(DDL, registry_conn_id="registry", schemas={str(number): PLAIN for number in (1, 2, 3)})
+KNOWN = with_values(JsonSchema(DDL, registry_conn_id="registry"), schemas={str(number): PLAIN for number in (1, 2, 3)})
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.formats import protobuf_schema, registry_format
 from airflow_kafka_offsets.formats.protobuf_format import Protobuf
@@ -286,7 +287,7 @@ def test_a_descriptor_set_is_read_on_the_worker(tmp_path: Path) -> None:
 def test_the_text_of_a_schema_is_compiled_on_the_worker() -> None:
     found = Protobuf(proto=V1 + V2.replace("Order", "Other").split(";", 2)[2]).prepared(["orders"], "value", {})
     assert (found.columns().names, found.conn_ids) == (["id"], ())
-    assert replace(found, message="shop.Other").columns().names == ["id", "note"]
+    assert with_values(found, message="shop.Other").columns().names == ["id", "note"]
     with pytest.raises(ConfigurationError, match="The text is not a usable Protobuf schema: line 1:"):
         Protobuf(proto="message {").prepared(["orders"], "value", {})
 

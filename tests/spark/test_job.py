@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.formats.columns import row_columns
 from airflow_kafka_offsets.formats.extra_columns import Header, whole_record
 from airflow_kafka_offsets.formats.simple_formats import Json, Raw, Text
@@ -21,6 +22,8 @@ from airflow_kafka_offsets.transforms.dataframe import DataFrameFunction, TaskBo
 from airflow_kafka_offsets.transforms.sql import Sql
 
 COLUMNS = row_columns(Json("id BIGINT NOT NULL, price DECIMAL(10,2), `größe x` ARRAY<STRUCT<a: TIMESTAMP_NTZ>>"))
+
+ARROW = with_values(ArrowTransform("shop.orders.clean", ["shop.prices"]), code="3.11:AA==", columns=COLUMNS)
 
 JOB = StageJob(
     batch_id=2**40,
@@ -49,8 +52,16 @@ JOB = StageJob(
         JOB,
         replace(JOB, transform=None, target=TargetColumns("orders", None)),
         replace(JOB, tasks=(), python_path=(), kafka_config={}),
-        replace(JOB, transform=ArrowTransform("shop.orders.clean", ["shop.prices"], code="3.11:AA==", columns=COLUMNS)),
-        replace(JOB, transform=Sql("SELECT id FROM records", planned='SELECT "id" FROM "records"', columns=COLUMNS)),
+        replace(
+            JOB,
+            transform=with_values(
+                ArrowTransform("shop.orders.clean", ["shop.prices"]), code="3.11:AA==", columns=COLUMNS
+            ),
+        ),
+        replace(
+            JOB,
+            transform=with_values(Sql("SELECT id FROM records"), planned='SELECT "id" FROM "records"', columns=COLUMNS),
+        ),
         replace(JOB, transform=TaskBody("clean", "3.11:AA==", "f00d", ["shop.prices"])),
         replace(JOB, has_dead_letters=True),
         replace(JOB, record_format=Raw(headers=True), columns=row_columns(Raw(headers=True))),

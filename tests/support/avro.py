@@ -14,6 +14,7 @@ import fastavro
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.record_format import Decoded
 from tests.support.decoding import decoded_as, record_batch
@@ -152,7 +153,7 @@ def known(schemas: dict[int, Any] | None = None, **options: Any) -> Avro:
     """A format that has the schemas already, and asks no registry."""
     found = {str(number): [json.dumps(schema)] for number, schema in (schemas or VERSIONS).items()}
     latest = None if "ddl" in options else max(found)
-    return Avro(registry_conn_id="registry", schemas=found, latest=latest, **options)
+    return with_values(Avro(registry_conn_id="registry", **options), schemas=found, latest=latest)
 
 
 def decoded(record_format: Avro, records: Iterable[bytes | None]) -> Decoded:

@@ -21,6 +21,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, json_format, messag
 from grpc_tools import protoc
 from hypothesis import strategies as st
 
+from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.formats.protobuf_format import Protobuf
 from airflow_kafka_offsets.formats.protobuf_schema import compile_schemas
 from airflow_kafka_offsets.formats.record_format import Decoded
@@ -290,14 +291,14 @@ def _ordered_json(text: str | None) -> str:
 def known(texts: dict[int, str] | None = None, **options: Any) -> Protobuf:
     """A format that has the schemas already, and asks no registry."""
     found = {str(number): compiled(text) for number, text in (texts or VERSIONS).items()}
-    options.setdefault("latest", None if "ddl" in options else max(found))
-    return Protobuf(registry_conn_id="registry", schemas=found, **options)
+    latest = options.pop("latest", None if "ddl" in options else max(found))
+    return with_values(Protobuf(registry_conn_id="registry", **options), schemas=found, latest=latest)
 
 
 def given(proto: str, **options: Any) -> Protobuf:
     """A format of plain messages, as the worker prepares it."""
     latest = None if "ddl" in options else "given"
-    return Protobuf(proto=proto, schemas={"given": compiled(proto)}, latest=latest, **options)
+    return with_values(Protobuf(proto=proto, **options), schemas={"given": compiled(proto)}, latest=latest)
 
 
 def decoded(record_format: Protobuf, records: Iterable[bytes | None]) -> Decoded:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_kafka_offsets import DeadLetters
+from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError, TransformError
@@ -267,7 +268,7 @@ def test_the_function_and_the_named_modules_travel_as_code() -> None:
 
 def test_code_of_another_python_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"code of Python 2\.7, but Spark runs Python"):
-        ArrowTransform("a.b", code="2.7:AA==").function(COLUMNS)
+        with_values(ArrowTransform("a.b"), code="2.7:AA==").function(COLUMNS)
 
 
 def test_the_fingerprint_changes_with_the_code_and_the_named_modules(shop: Path) -> None:

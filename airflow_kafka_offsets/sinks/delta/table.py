@@ -30,8 +30,7 @@ class DeltaTable(DirectorySink, LakeSink):
     * Tables with deletion vectors, column mapping or another unsupported feature are refused.
     * In a partition column, Delta stores an empty text as null.
 
-    As for `DirectorySink`: `uri`, `conn_id`, `storage_conn_id`, `partition_by`, `columns`, `sort_by`, `file_bytes`,
-    `storage`.
+    As for `DirectorySink`: `uri`, `conn_id`, `storage_conn_id`, `partition_by`, `columns`, `sort_by`, `file_bytes`.
 
     :param properties: the properties of a created table, such as `{"delta.logRetentionDuration": "interval 60 days"}`
         (templated)

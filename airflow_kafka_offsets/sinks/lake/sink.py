@@ -7,10 +7,11 @@ DAG files import it: heavy modules are imported where they are used.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 from urllib.parse import quote, unquote, urlsplit
 
+from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.sinks.sink import Connections, Sink
 from airflow_kafka_offsets.sinks.target_names import STORE_SCHEMES
 
@@ -45,7 +46,7 @@ class DirectorySink(Sink):
         before it runs; the origin columns are added
     :param sort_by: the columns by which the rows of a file are sorted
     :param file_bytes: the size at which a data file is complete; for a sorted file, its size in memory
-    :param storage: the contents of the connection of the object store
+    :ivar storage: the contents of the connection of the object store
     """
 
     scheme: ClassVar[str]
@@ -66,7 +67,7 @@ class DirectorySink(Sink):
     columns: str | None = None
     sort_by: Sequence[str] = ()
     file_bytes: int = 128 << 20
-    storage: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False, init=False)
 
     @property
     def name(self) -> str:
@@ -93,7 +94,7 @@ class DirectorySink(Sink):
 
         if self.storage_conn_id is None:
             return self
-        return replace(self, storage=object_store_options(self.storage_conn_id, connections or {}))
+        return with_values(self, storage=object_store_options(self.storage_conn_id, connections or {}))
 
 
 def asset_uri(uri: str) -> str:

@@ -32,8 +32,7 @@ class ParquetFiles(DirectorySink):
     * The commit lists all files: one request to the object store for a thousand.
     * Each state database needs a separate directory.
 
-    As for `DirectorySink`: `uri`, `conn_id`, `storage_conn_id`, `partition_by`, `columns`, `sort_by`, `file_bytes`,
-    `storage`.
+    As for `DirectorySink`: `uri`, `conn_id`, `storage_conn_id`, `partition_by`, `columns`, `sort_by`, `file_bytes`.
     """
 
     scheme: ClassVar[str] = "parquet+"
