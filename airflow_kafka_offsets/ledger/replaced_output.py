@@ -13,6 +13,7 @@ from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.instants import TimeSpan
 from airflow_kafka_offsets.core.offsets import Span, TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError, OpenBatchError
+from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.group_table import names_of
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.sql.rows import delete_rows
@@ -97,6 +98,16 @@ def _offsets(ids: Sequence[int], ranges: _Ranges, span: TimeSpan | None) -> Repl
     """
     query = sa.select(ranges.subquery("_kafka_overlapping").c.batch_id)
     return ReplacedOffsets(Batches(ids[0], ids[-1], ids if len(ids) <= _MOST_BOUND else query), ranges, span)
+
+
+def offsets_to_replace(conn: Connection, tables: Tables, batch: Batch, target: str) -> ReplacedOffsets | None:
+    """Return the offsets whose rows a batch that replaces output will remove from a target; None where it has none."""
+    of_batch = tables.offset_batches.c
+    names = names_of(conn, tables, target, of_batch.consumer_group == batch.group_id, shared=True)
+    is_written = (of_batch.target_table.in_(names), of_batch.row_count > 0)
+    ranges = _replaced_by(tables, batch.group_id, batch.batch_id, of_batch.state == "committed").where(*is_written)
+    ids = sorted({row.batch_id for row in conn.execute(ranges)})
+    return _offsets(ids, ranges, batch.span) if ids else None
 
 
 def recorded_offsets(conn: Connection, tables: Tables, batch_id: int) -> ReplacedOffsets | None:

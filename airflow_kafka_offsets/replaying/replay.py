@@ -21,11 +21,12 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
 from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.kafka.start_offsets import TimeSearch
 from airflow_kafka_offsets.ledger.batch_notes import schemas_of_group
-from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+from airflow_kafka_offsets.ledger.batch_rows import Batch, TaskRun
 from airflow_kafka_offsets.ledger.dead_letter_batches import settle_dead_letter_batches
 from airflow_kafka_offsets.ledger.group_table import loads_into
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.publications import run_pending_cleanups
+from airflow_kafka_offsets.ledger.replaced_output import offsets_to_replace
 from airflow_kafka_offsets.loading.after_commit import send_dead_letters
 from airflow_kafka_offsets.loading.commit import stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
@@ -224,6 +225,8 @@ def _stage_and_commit(
     :param expired: how many batches of the same offsets were abandoned before
     """
     began, batch = time.monotonic(), claim.batch
+    if claim.replay.replace and not batch.is_publishing:
+        _check_replaced(context, batch)
     with prefer_fenced_error(claim):
         staged = find_files(context, claim, batch, on_data_loss)
         again = _plan_again(context, claim, on_data_loss) if staged is None else None
@@ -237,6 +240,14 @@ def _stage_and_commit(
                 if expired + 1 == MOST_EXPIRED:
                     raise expired_too_often(batch, error) from error
     return _stage_and_commit(context, again, on_data_loss, expired + 1)
+
+
+def _check_replaced(context: LoadContext, batch: Batch) -> None:
+    """Check that the target can remove the rows that a batch replaces, before these are read again."""
+    with context.ledger.connect() as conn:
+        replaced = offsets_to_replace(conn, context.ledger.tables, batch, context.table.sink.name)
+        if replaced is not None:
+            context.table.check_replaced(conn, replaced)
 
 
 def _plan_again(context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLoss) -> ReplayClaim | None:

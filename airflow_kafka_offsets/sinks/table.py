@@ -215,6 +215,12 @@ class Table(ABC):
         :raises TargetError: no row may be
         """
 
+    def check_replaced(self, conn: Connection, replaced: ReplacedOffsets) -> None:  # noqa: B027
+        """Check that the rows of some offsets may be removed. Called before the batch that replaces them is staged.
+
+        :raises TargetError: some may not
+        """
+
     def writer(self, columns: pa.Schema | None, output: Output) -> RowWriter:
         """Return what writes the rows in Spark's tasks: by default Arrow files, which the commit reads.
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -110,6 +110,9 @@ class ParquetTable(Table):
     def rows(self, conn: Connection) -> LakeRows:
         return LakeRows(conn, self.sink.name, ParquetRows(self, self.published()))
 
+    def check_replaced(self, conn: Connection, replaced: ReplacedOffsets) -> None:
+        ReplacedFiles.find(self, conn, replaced)
+
     def remove_leftovers(self, batch_id: int, before: datetime) -> int:
         return remove_left(self.files, left_below(self.files, batch_id, before, _STAGING))
 
@@ -137,19 +140,9 @@ class ParquetTarget(Target):
         return []  # each file has its own columns
 
     def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
-        rows, published = ReplacedRows.read(self._conn, self.table.sink.name, replaced), self.table.published()
-        files = {path: number for path, number in published.items() if number in rows.batch_ids}
-        source = ParquetRows(self.table, published)
-        if files:
-            rows.check_columns(source.columns)
-        removal = Search(rows).find(source)
-        self._removed = [str(file.key) for file in removal.whole]
-        if others := files.keys() - set(self._removed):
-            raise TargetError(
-                f"{self.table.sink.name!r} has other rows of batch {min(map(files.__getitem__, others))}, but only "
-                "files of whole batches can be removed. Nothing was changed; choose bounds that contain the batch"
-            )
-        return as_removed((*key, count) for key, count in removal.counts.items())
+        found = ReplacedFiles.find(self.table, self._conn, replaced)
+        self._removed = found.paths
+        return found.rows
 
     def write(self, rows: StagedRows) -> int:
         """Check the staged files; see `Target.write`."""
@@ -173,6 +166,33 @@ class ParquetTarget(Target):
             self._removed += filter(own.fullmatch, self.table.published())
         for path in set(self._removed).difference(self._copies.values() if self._copies is not None else ()):
             self.table.files.remove(path)
+
+
+class ReplacedFiles(NamedTuple):
+    """The files of replaced offsets, and the rows in them."""
+
+    paths: list[str]
+    rows: list[Removed]
+
+    @classmethod
+    def find(cls, table: ParquetTable, conn: Connection, replaced: ReplacedOffsets) -> ReplacedFiles:
+        """Look for them.
+
+        :raises TargetError: a file has other rows, too
+        """
+        rows, published = ReplacedRows.read(conn, table.sink.name, replaced), table.published()
+        files = {path: number for path, number in published.items() if number in rows.batch_ids}
+        source = ParquetRows(table, published)
+        if files:
+            rows.check_columns(source.columns)
+        removal = Search(rows).find(source)
+        paths = [str(file.key) for file in removal.whole]
+        if others := files.keys() - set(paths):
+            raise TargetError(
+                f"{table.sink.name!r} has other rows of batch {min(map(files.__getitem__, others))}, but only files of "
+                "whole batches can be removed. Nothing was changed; choose bounds that contain the batch"
+            )
+        return cls(paths, as_removed((*key, count) for key, count in removal.counts.items()))
 
 
 class ParquetRows(RowSource):

@@ -142,6 +142,18 @@ def test_a_part_of_a_batch_cannot_be_replaced(group: LakeGroup, uri: str) -> Non
     assert group.position() == 6
 
 
+def test_a_replay_of_a_part_of_a_batch_is_refused_and_hinders_no_other(group: LakeGroup, uri: str) -> None:
+    group.load()
+    before = published(uri)
+
+    with pytest.raises(TargetError, match="only files of whole batches can be removed"):
+        group.replay({group.topic: {0: (2, 4)}}, RUN, replace=True)
+
+    assert published(uri) == before
+    assert group.replay({group.topic: {0: (0, 6)}}, NEXT, replace=True).rows == 6
+    assert group.proved() == (6, 0)
+
+
 def test_files_of_unknown_batches_are_refused(group: LakeGroup, uri: str) -> None:
     group.load()
     before = published(uri)
