@@ -34,7 +34,13 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.delta.columns import arrow_columns, delta_schema, measured, skipping_columns, unusable
-from airflow_kafka_offsets.sinks.delta.history import commit_metadata, last_published, publications, refuse_restored
+from airflow_kafka_offsets.sinks.delta.history import (
+    Log,
+    commit_metadata,
+    last_published,
+    publications,
+    refuse_restored,
+)
 from airflow_kafka_offsets.sinks.lake.columns import (
     check_parameters,
     check_partitions,
@@ -93,8 +99,12 @@ class DeltaSnapshot(Snapshot):
             )
         check_partitions(self.name, self.columns, self.partition_by, self.sink.partition_by)
 
+    @property
+    def _log(self) -> Log:
+        return Log(self.version, self.storage)
+
     def check_history(self, group_id: str, last_rewind: datetime | None) -> None:
-        refuse_restored(self.name, self.table, group_id, last_rewind)
+        refuse_restored(self.name, self._log, group_id, last_rewind)
 
     def check_removal(self) -> None:
         if self.configuration.get("delta.appendOnly", "false").lower() == "true":
@@ -108,11 +118,11 @@ class DeltaSnapshot(Snapshot):
         return -1 if number is None else number
 
     def last_series(self, group_id: str) -> tuple[str, int] | None:
-        found = last_published(self.table, group_id)
+        found = last_published(self._log, group_id)
         return None if found is None else (found.series, found.batch_id)
 
     def result(self, series: str, number: int) -> PublicationResult | None:
-        found = (each for each in publications(self.table) if (each.series, each.batch_id) == (series, number))
+        found = (each for each in publications(self._log) if (each.series, each.batch_id) == (series, number))
         return next((each.result for each in found), None)
 
     @cached_property

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import Any, NamedTuple
-
-import deltalake
 
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.lake.snapshot import Change, PublicationResult
+from airflow_kafka_offsets.writers.object_files import ObjectFiles
 
 # What DESCRIBE HISTORY shows.
 _METADATA = "userMetadata"
 _KEY = "kafka_offsets"
-
-_HISTORY_AT_ONCE = 16
 
 
 class Published(NamedTuple):
@@ -45,35 +44,61 @@ def commit_metadata(change: Change) -> dict[str, str]:
     return {_METADATA: json.dumps({_KEY: {**names, "ranges": ranges, **change.result._asdict()}})}
 
 
-def history(table: deltalake.DeltaTable) -> Iterator[dict[str, Any]]:
-    """Yield the commits, the last one first, as far as the log has them."""
-    seen, limit = 0, _HISTORY_AT_ONCE
-    while True:
-        commits = table.history(limit)
-        yield from commits[seen:]
-        if len(commits) < limit:
-            return
-        seen, limit = len(commits), limit * 8
+@dataclass(frozen=True)
+class Log:
+    """What the commits of a table say of themselves. deltalake's `history` refuses what some writers say, such as Spark of
+    a table that it converted.
+
+    :param version: of the table
+    :param files: of the table
+    """
+
+    version: int
+    files: ObjectFiles
+
+    def commits(self) -> Iterator[dict[str, Any]]:
+        """Yield the commits, the last one first, as far as the log has them."""
+        for version in range(self.version, -1, -1):
+            try:
+                with self.files.open(f"_delta_log/{version:020}.json") as file:
+                    found = _commit_info(file.read())
+            except FileNotFoundError:  # removed when the log was cleaned up
+                return
+            stamp = found.get("timestamp")
+            yield {**found, "version": version, "timestamp": stamp if isinstance(stamp, int) else 0}
 
 
-def publications(table: deltalake.DeltaTable) -> Iterator[Published]:
+def _commit_info(text: bytes) -> dict[str, Any]:
+    for line in text.splitlines():
+        if b'"commitInfo"' not in line:
+            continue
+        try:
+            found = json.loads(line).get("commitInfo")
+        except (AttributeError, RecursionError, ValueError):
+            continue
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def publications(log: Log) -> Iterator[Published]:
     """Yield the commits that published a batch, the last one first, as far as the log has them."""
-    for entry in history(table):
+    for entry in log.commits():
         try:
             plain = json.loads(entry[_METADATA])[_KEY]
             result = PublicationResult(plain["rows"], tuple(map(tuple, plain["removed"])), tuple(plain["columns"]))
             names = plain["series"], plain["batch"], plain["group"]
         except (KeyError, TypeError, ValueError):  # a text of another program's
             continue
-        yield Published(*names, result, entry["version"], entry.get("timestamp", 0))
+        yield Published(*names, result, entry["version"], entry["timestamp"])
 
 
-def last_published(table: deltalake.DeltaTable, group_id: str) -> Published | None:
+def last_published(log: Log, group_id: str) -> Published | None:
     """Return the last commit that published a batch of a group; None where the log does not have it."""
-    return next((each for each in publications(table) if each.group_id == group_id), None)
+    return next((each for each in publications(log) if each.group_id == group_id), None)
 
 
-def refuse_restored(name: str, table: deltalake.DeltaTable, group_id: str, last_rewind: datetime | None) -> None:
+def refuse_restored(name: str, log: Log, group_id: str, last_rewind: datetime | None) -> None:
     """Raise if the table was restored to a version before the last publication of a group.
 
     After a later publication of the group, or a rewind, the positions are right again.
@@ -81,18 +106,18 @@ def refuse_restored(name: str, table: deltalake.DeltaTable, group_id: str, last_
     :param last_rewind: when the group was rewound last
     :raises TargetError: rows of the group may be gone
     """
-    published = last_published(table, group_id)
+    published = last_published(log, group_id)
     if published is None:
         return
-    later = [entry for entry in history(table) if entry["version"] > published.version]
+    later = list(takewhile(lambda entry: entry["version"] > published.version, log.commits()))
     restores = [entry for entry in later if entry.get("operation") == "RESTORE"]
-    version = table.version()
+    version = log.version
     for restore in restores:
         # Those between are of a state that an earlier one of the list has undone.
         if restore["version"] <= version:
             version = _restored_version(restore, published)
     if version >= published.version or (
-        last_rewind is not None and restores[0].get("timestamp", 0) <= last_rewind.timestamp() * 1000
+        last_rewind is not None and restores[0]["timestamp"] <= last_rewind.timestamp() * 1000
     ):
         return
     raise TargetError(
@@ -106,7 +131,9 @@ def refuse_restored(name: str, table: deltalake.DeltaTable, group_id: str, last_
 
 def _restored_version(restore: dict[str, Any], published: Published) -> int:
     """Return the version to which a table was restored. For a timestamp, it is on the same side of each publication."""
-    parameters = restore.get("operationParameters") or {}
+    parameters = restore.get("operationParameters")
+    if not isinstance(parameters, dict):
+        return -1
     version = _parameter(parameters.get("version"))
     if isinstance(version, int):
         return version

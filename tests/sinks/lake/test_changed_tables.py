@@ -144,6 +144,26 @@ def test_a_commit_without_an_operation_is_passed_over(table: LakeTable, tmp_path
 
 
 @DELTA
+def test_a_table_that_spark_converted_is_loaded(table: LakeTable, tmp_path: Path) -> None:
+    """Its first commit has no version before it, which Spark writes as -1."""
+    table.prepare(COLUMNS)
+    first = tmp_path / "lake/orders/_delta_log/00000000000000000000.json"
+    actions = [json.loads(line) for line in first.read_text().splitlines()]
+    for action in actions:
+        if "commitInfo" in action:
+            action["commitInfo"] |= {"operation": "CONVERT", "readVersion": -1}
+    first.write_text("\n".join(map(json.dumps, actions)))
+
+    for number, group in ((1, "a"), (2, "b")):
+        of = output(number, group)
+        snapshot = table.snapshot()
+        assert snapshot is not None
+        snapshot.check_history(group, None)
+        publish(table, of, staged(table, of, tmp_path))
+    assert native(table).version() == 2
+
+
+@DELTA
 @pytest.mark.parametrize("is_after", [True, False])
 def test_a_restore_to_a_time_after_the_last_load_loses_nothing(
     table: LakeTable, tmp_path: Path, is_after: bool
