@@ -46,8 +46,8 @@ def commit_metadata(change: Change) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Log:
-    """What the commits of a table say of themselves. deltalake's `history` refuses what some writers say, such as Spark of
-    a table that it converted.
+    """What the commits of a table say of themselves. deltalake's `history` refuses what some writers say, such as Spark
+    of a table that it converted.
 
     :param version: of the table
     :param files: of the table
