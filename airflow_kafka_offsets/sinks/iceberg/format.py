@@ -34,6 +34,7 @@ from airflow_kafka_offsets.exceptions import (
     TargetError,
 )
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, parse_ddl
+from airflow_kafka_offsets.sinks.iceberg.private import STORAGE, keep_to_given, names_code
 from airflow_kafka_offsets.sinks.iceberg.shapes import create_table, parsed_term
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from airflow_kafka_offsets.sinks.lake.sink import dataset_name
@@ -49,9 +50,6 @@ if TYPE_CHECKING:
 _NO_ANSWER = (OSError, ServerError, ServiceUnavailableError, TooManyRequestsError)
 """What pyiceberg raises if a REST catalog or a storage does not answer, or not now."""
 
-_STORAGE = ("s3.", "gcs.", "adls.", "hdfs.", "hf.", "client.", "py-io-impl")
-"""What the properties of a catalog begin with that concern files."""
-
 
 class PositionsCatalog(SqlCatalog):
     """A SQL catalog over the connection of a transaction, with which its changes are committed.
@@ -63,6 +61,7 @@ class PositionsCatalog(SqlCatalog):
     def __init__(self, name: str, conn: Connection, **properties: str) -> None:
         # Not the superclass, which would make an engine of a URL, and create tables.
         MetastoreCatalog.__init__(self, name, **properties)
+        keep_to_given(self)
         configure_alone(SqlCatalogBaseTable.registry)
         self.engine = conn  # type: ignore[assignment]
         columns = {column["name"] for column in sa.inspect(conn).get_columns(IcebergTables.__tablename__)}
@@ -96,12 +95,14 @@ def open_catalog(name: str, *pairs: tuple[str, str]) -> Catalog:
     """
     configure_alone(SqlCatalogBaseTable.registry)
     properties = dict(pairs)
+    _check_url(properties.get("uri", ""))
     try:
         catalog = _load_catalog(name, properties)
     except (ValueError, NotImplementedError, KeyError, ModuleNotFoundError) as error:
         raise ConfigurationError(f"pyiceberg cannot open catalog {name!r}: {_text(error, properties)}") from None
     except Exception as error:
         raise _failure(error)(f"Catalog {name!r} cannot be opened: {_text(error, properties)}") from None
+    keep_to_given(catalog)
     if isinstance(catalog, SqlCatalog):
         # A task asks its catalog a few times in an hour.
         pooled = catalog.engine
@@ -119,6 +120,23 @@ def _load_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
             if is_outage(error):
                 raise
     return load_catalog(name, **properties)
+
+
+def _check_url(uri: str) -> None:
+    """Refuse the URL of a SQL catalog in MySQL whose server could ask for files of this machine.
+
+    :raises ConfigurationError: it has another driver, or an option that allows it
+    """
+    try:
+        url = sa.make_url(uri)
+        is_mysql = url.get_backend_name() in ("mysql", "mariadb")
+    except sa.exc.ArgumentError:  # of another kind of catalog
+        return
+    if is_mysql and ("+pymysql" not in url.drivername or {"local_infile", "read_default_file"} & url.query.keys()):
+        raise ConfigurationError(
+            "A MySQL server can ask its clients for files: the URL of a catalog in MySQL or MariaDB must be "
+            "mysql+pymysql://…, without local_infile and read_default_file"
+        )
 
 
 def find_table(catalog: Catalog, identifier: str) -> Table | None:
@@ -190,6 +208,11 @@ class ConnectedIcebergTable(LakeTable):
             properties |= catalog_properties(sink.catalog_conn_id, connections)
         if sink.storage_conn_id is not None:
             properties |= pyiceberg_properties(sink.storage_conn_id, connections)
+        if named := [name for name, value in properties.items() if names_code(name, value)]:
+            raise ConfigurationError(
+                f"{sink.name} has {', '.join(named)} among the properties of its catalog and storage, which name code: "
+                "remove them"
+            )
         return cls(sink, engine, properties)
 
     def __repr__(self) -> str:
@@ -246,6 +269,8 @@ class ConnectedIcebergTable(LakeTable):
     def _load(self) -> Table | None:
         try:
             return find_table(self._catalog(), self.sink.identifier)
+        except KafkaOffsetsError:
+            raise
         except Exception as error:
             reason, failure = f"{type(error).__name__}: {shortened(str(error))}", _failure(error)
         # Outside of the handler: its error may hold secrets.
@@ -302,7 +327,7 @@ class ConnectedIcebergTable(LakeTable):
         # A catalog may lend credentials for the table.
         table = self._load() if self.sink.commits_externally else None
         properties = self.properties if table is None else table.io.properties
-        return {name: str(value) for name, value in properties.items() if name.startswith(_STORAGE)}
+        return {name: str(value) for name, value in properties.items() if name.startswith(STORAGE)}
 
     def datasets(self) -> list[Dataset]:
         snapshot = self.snapshot()

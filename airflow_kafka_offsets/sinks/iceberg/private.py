@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
     ArrowAccessor,
     ArrowProjectionVisitor,
@@ -22,9 +24,40 @@ from pyiceberg.manifest import FileFormat
 from pyiceberg.schema import Schema, prune_columns, visit_with_partner
 from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.update import TableRequirement
+from pyiceberg.typedef import EMPTY_DICT, Properties
 from pyiceberg.types import ListType, MapType
 
 from airflow_kafka_offsets.sinks.lake.newest import positions
+
+_KNOWN_CODE = ("pyiceberg.io.pyarrow.PyArrowFileIO", "pyiceberg.io.fsspec.FsspecFileIO")
+
+STORAGE = ("s3.", "gcs.", "adls.", "hdfs.", "hf.", "client.", "py-io-impl")
+"""What the names of a catalog's properties begin with that concern files."""
+
+
+def names_code(name: str, value: object) -> bool:
+    """Return whether pyiceberg would import and call what a property names."""
+    return name.lower().endswith("impl") and value not in _KNOWN_CODE
+
+
+def keep_to_given(catalog: Catalog) -> None:
+    """Let neither the server of a catalog nor the properties of a table name code to import; nor the latter where and
+    as whom files are read, but for a REST catalog, which may lend credentials for a table.
+
+    pyiceberg makes the client of a table's files of all these properties.
+    """
+    catalog.properties = _without_code(catalog.properties)
+    load_file_io, lends = catalog._load_file_io, isinstance(catalog, RestCatalog)
+
+    def load_known(properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
+        of_table = {name: value for name, value in properties.items() if lends or not name.startswith(STORAGE)}
+        return load_file_io(_without_code(of_table), location)
+
+    catalog._load_file_io = load_known  # type: ignore[method-assign]
+
+
+def _without_code(properties: Properties) -> Properties:
+    return {name: value for name, value in properties.items() if not names_code(name, value)}
 
 
 def commit_once(table: Table, transaction: Transaction, requirements: Sequence[TableRequirement]) -> None:

@@ -31,7 +31,7 @@ from pyiceberg.types import NestedField
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.iceberg.left_files import remove_leftovers
-from airflow_kafka_offsets.sinks.iceberg.private import commit_once, read_file
+from airflow_kafka_offsets.sinks.iceberg.private import commit_once, names_code, read_file
 from airflow_kafka_offsets.sinks.iceberg.publication import (
     PREFIX,
     Publication,
@@ -123,6 +123,12 @@ class IcebergSnapshot(Snapshot):
     """
 
     def __init__(self, name: str, table: Table, reload: Callable[[], Table | None], *, is_external: bool) -> None:
+        # pyiceberg would import it to choose the names of files.
+        if named := [each for each, value in table.properties.items() if names_code(each, value) and "write." in each]:
+            raise TargetError(
+                f"{name} has the property {named[0]!r}, which names code that this package does not run: remove it "
+                "from the table"
+            )
         self.name, self.table, self._reload, self._is_external = name, table, reload, is_external
         self.columns, self.storage = arrow_columns(table.schema()), IcebergStorage(table.io)
         self.required = [field.name for field in table.schema().fields if field.required]

@@ -1,0 +1,143 @@
+"""What a connection, a catalog's server or another writer of a table says runs no code here, and sends no file away."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets import IcebergTable
+from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
+from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
+from tests.support import fixtures
+from tests.support.iceberg import iceberg_sink, open_table
+
+COLUMNS = pa.schema([("id", pa.int64())])
+
+engine = fixtures.sqlite_engine
+
+
+def program(tmp_path: Path) -> tuple[dict[str, str], Path]:
+    """Properties with which pyiceberg would start a program, and the file that it would make."""
+    made = tmp_path / "made"
+    return {"/bin/touch": "x", str(made): "x", "py-io-impl": "subprocess.Popen"}, made
+
+
+@pytest.mark.parametrize(
+    "name", ["py-io-impl", "py-catalog-impl", "s3.retry-strategy-impl", "write.py-location-provider.impl"]
+)
+@pytest.mark.parametrize("where", ["catalog", "storage"])
+def test_a_connection_names_no_code(engine: Engine, name: str, where: str) -> None:
+    connection = {"conn_type": "generic", "extra": {"type": "sql", "uri": "sqlite://", name: "subprocess.Popen"}}
+    given: dict[str, Any] = {f"{where}_conn_id": "c"}
+    sink = IcebergTable("shop.orders", **given)
+    with pytest.raises(ConfigurationError, match=f"has {name} among the properties"):
+        sink.connect(engine, {"c": connection})
+
+
+def test_the_clients_of_pyiceberg_itself_may_be_chosen(tmp_path: Path, engine: Engine) -> None:
+    known = "pyiceberg.io.pyarrow.PyArrowFileIO"
+    plain = iceberg_sink("sql", tmp_path)
+    sink = IcebergTable(plain.identifier, {**plain.catalog, "py-io-impl": known})  # type: ignore[dict-item]
+    table = sink.connect(engine)
+    assert table.prepare(COLUMNS).known == ("id", "_batch_id")
+    assert table.storage_options()["py-io-impl"] == known
+
+
+@pytest.mark.parametrize("where", ["sql", "positions"])
+def test_properties_of_a_table_start_no_program_and_choose_no_storage(
+    tmp_path: Path, engine: Engine, where: str
+) -> None:
+    properties, made = program(tmp_path)
+    sink = iceberg_sink(where, tmp_path)
+    table = sink.connect(engine)
+    table.prepare(COLUMNS)
+    properties |= {"s3.endpoint": "http://stranger", "client.access-key-id": "x"}
+    with engine.begin() as conn:
+        before = table.snapshot(conn)
+        assert isinstance(before, IcebergSnapshot)
+        with before.table.transaction() as change:
+            change.set_properties(properties)
+
+    found = table.snapshot()
+
+    assert isinstance(found, IcebergSnapshot)
+    assert found.table.properties.keys() >= properties.keys()
+    assert not made.exists()
+    assert not {"s3.endpoint", "client.access-key-id", "py-io-impl"} & found.table.io.properties.keys()
+    assert not {"s3.endpoint", "py-io-impl"} & table.storage_options().keys()
+
+
+def test_a_table_that_names_code_for_its_paths_is_refused(tmp_path: Path, engine: Engine) -> None:
+    sink = iceberg_sink("sql", tmp_path)
+    table = sink.connect(engine)
+    table.prepare(COLUMNS)
+    native = open_table(sink, engine)
+    # pyiceberg would run it when it stores it.
+    native.metadata.properties["write.py-location-provider.impl"] = "builtins.exec"
+
+    with pytest.raises(TargetError, match=r"has the property 'write\.py-location-provider\.impl', which names code"):
+        IcebergSnapshot("orders", native, lambda: native, is_external=True)
+
+
+@contextmanager
+def hostile_catalog(answers: dict[str, Any]) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(answers.get(self.path.partition("?")[0], {})).encode()
+            self.send_response(200 if self.path.partition("?")[0] in answers else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_a_rest_catalog_starts_no_program(tmp_path: Path, engine: Engine) -> None:
+    properties, made = program(tmp_path)
+    plain = iceberg_sink("sql", tmp_path)
+    plain.connect(engine).prepare(COLUMNS)
+    metadata = open_table(plain, engine)
+    loaded = {
+        "metadata-location": metadata.metadata_location,
+        "metadata": json.loads(metadata.metadata.model_dump_json()),
+        "config": {**properties, "s3.region": "lent"},
+    }
+    answers = {"/v1/config": {"defaults": properties, "overrides": {}}, "/v1/namespaces/shop/tables/orders": loaded}
+    with hostile_catalog(answers) as uri:
+        table = IcebergTable("shop.orders", {"type": "rest", "uri": uri}).connect(engine)
+        found = table.snapshot()
+        options = table.storage_options()
+
+    assert found is not None
+    assert not made.exists()
+    assert "py-io-impl" not in options
+    assert options["s3.region"] == "lent"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "mysql+pymysql://u@h/d?local_infile=1",
+        "mysql+pymysql://u@h/d?read_default_file=/etc/my.cnf",
+        "mysql://u@h/d",
+        "mariadb+mysqldb://u@h/d",
+    ],
+)
+def test_a_catalog_in_mysql_gets_no_files(engine: Engine, uri: str) -> None:
+    with pytest.raises(ConfigurationError, match="A MySQL server can ask its clients for files"):
+        IcebergTable("shop.orders", {"type": "sql", "uri": uri}).connect(engine).snapshot()
