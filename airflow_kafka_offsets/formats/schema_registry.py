@@ -10,6 +10,7 @@ import json
 import logging
 import ssl
 import time
+import zlib
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -37,7 +38,10 @@ _ATTEMPTS = 4
 
 _PAUSE_SECONDS = 0.5
 
+# Of each wait for bytes, and of a whole answer.
 _TIMEOUT_SECONDS = 30.0
+
+_ENCODING = "gzip"
 
 # Of an answer: JSON writes a character as six bytes at most.
 _MOST_ANSWER_BYTES = 6 * MOST_BYTES + 1_000_000
@@ -113,7 +117,7 @@ class SchemaRegistry:
         path = f"/subjects/{quote(subject, safe='')}/versions"
         try:
             return sorted(map(int, self._get(path)))
-        except (SchemaError, TypeError, ValueError) as error:
+        except (ArithmeticError, SchemaError, TypeError, ValueError) as error:
             raise self._no_registry(path, f"has no list of versions: {error}") from error
 
     def version(self, subject: str, version: int) -> tuple[int, RegisteredSchema]:
@@ -164,7 +168,7 @@ class SchemaRegistry:
             size = sum(len(part.encode()) for part in (*names, *texts))
         except SchemaError:
             raise
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise SchemaError(f"the registry describes it in an unknown way: {type(error).__name__}") from None
         if size > MOST_BYTES:
             raise SchemaError(f"it has more than {MOST_BYTES:,} bytes, with all that it refers to")
@@ -221,7 +225,8 @@ class SchemaRegistry:
             base_url=self._url,
             verify=self._tls(),
             auth=(login, password) if login else None,
-            headers={"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {}),
+            headers={"Accept": "application/json", "Accept-Encoding": _ENCODING}
+            | ({"Authorization": f"Bearer {token}"} if token else {}),
             timeout=_TIMEOUT_SECONDS,
         )
 
@@ -242,15 +247,27 @@ class SchemaRegistry:
 
 
 def _content(response: Any) -> bytes:
-    """Return what a response has, which may be compressed.
+    """Return what a response has, which may be compressed. httpx would decompress all that came at once.
 
-    :raises SchemaError: it is too much
+    :raises SchemaError: it is too much, or cannot be decompressed
+    :raises httpx.ReadTimeout: it does not come to its end
     """
-    content = bytearray()
-    for part in response.iter_bytes():
-        content += part
+    import httpx
+
+    encoding = response.headers.get("Content-Encoding", "identity").lower()
+    if encoding not in ("identity", _ENCODING):
+        raise SchemaError(f"the registry answers with the encoding {encoding[:40]!r}, which it was not asked for")
+    unzip = zlib.decompressobj(zlib.MAX_WBITS | 16) if encoding == _ENCODING else None
+    content, began = bytearray(), time.monotonic()
+    for part in response.iter_raw():
+        try:
+            content += part if unzip is None else unzip.decompress(part, _MOST_ANSWER_BYTES + 1)
+        except zlib.error:
+            raise SchemaError(f"the registry answers with what is no {_ENCODING}") from None
         if len(content) > _MOST_ANSWER_BYTES:
             raise SchemaError(f"the registry answers with more than {_MOST_ANSWER_BYTES:,} bytes")
+        if time.monotonic() - began > _TIMEOUT_SECONDS:
+            raise httpx.ReadTimeout(f"the answer takes more than {_TIMEOUT_SECONDS:g} s")
     return bytes(content)
 
 

@@ -19,12 +19,14 @@ from airflow_kafka_offsets.exceptions import ConfigurationError
 # The names of Spark's own `spark.redaction.regex`, Hadoop's `hadoop.security.sensitive-config-keys`, Iceberg's REST
 # catalogs and the clouds. Java reads it, too.
 REDACTION = (
-    "(?i)secret|passw|passphrase|[._-]pass$|[a-z]_pwd$|jdbc[.]pwd$|token|credential$|authorization$|api[._-]?key"
-    "|(access|account|private)[._-]?key|(encryption|signing|shared|sse)[._-]?key$|[.]sas[.]|obs[.][as]k$"
+    "(?i)secret|passw|passphrase|pass$|[a-z]_pwd$|jdbc[.]pwd$|token|credential$|authorization$|cookie$|api[._-]?key"
+    "|(access|account|private)[._-]?key|[._-]key$|[.]auth$|[.]sas[.]|obs[.][as]k$"
+    "|jaas[._-]config$|connection[._-](string|uri)"
 )
 
 # Names of classes, files and settings that are about a secret, and hold none.
-_ABOUT = re.compile("(?i)(provider|providers|path|file|class|type|enabled|interval|regex|renewal|ratio|timeout)$")
+_WORDS = ("provider", "providers", "path", "file", "class", "type", "enabled", "interval", "regex", "renewal", "ratio")
+_ABOUT = re.compile(rf"([._-](?i:{'|'.join(_WORDS)}|timeout)|{'|'.join(map(str.title, _WORDS))}|Timeout)$")
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, StagingError
-from airflow_kafka_offsets.formats import avro_schema, protobuf_schema
+from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, RegistryUnavailableError, StagingError
+from airflow_kafka_offsets.formats import avro_schema, protobuf_schema, schema_registry
 from airflow_kafka_offsets.formats.avro_decoder import AvroDecoder
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.extra_columns import whole_record
@@ -331,6 +331,43 @@ def test_an_answer_of_any_size_takes_little_memory(monkeypatch: pytest.MonkeyPat
         registry.versions("s")
     assert sum(read) < 60_000_000
     registry.close()
+
+
+def answering(headers: dict[str, str], *parts: bytes) -> SchemaRegistry:
+    """A registry whose server answers everything in the same way."""
+    answer = {"headers": headers, "stream": Endless(lambda: iter(parts))}
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, **answer))  # type: ignore[arg-type]
+    registry = SchemaRegistry({"url": "http://127.0.0.1:1"})
+    registry.__dict__["_client"] = httpx.Client(base_url="http://127.0.0.1:1", transport=transport)
+    return registry
+
+
+@pytest.mark.parametrize(
+    ("encoding", "content", "reason"),
+    [
+        ("zstd", b"\x28\xb5\x2f\xfd", "the encoding 'zstd', which it was not asked for"),
+        ("gzip", b"no gzip", "answers with what is no gzip"),
+        ("gzip", zlib.compress(b"{}", wbits=31) + b"more", None),
+    ],
+)
+def test_an_answer_in_another_encoding_makes_records_bad(encoding: str, content: bytes, reason: str | None) -> None:
+    registry = answering({"Content-Encoding": encoding}, content)
+    with pytest.raises(SchemaError, match=reason or "the registry describes it in an unknown way: KeyError"):
+        registry.by_id(1)
+
+
+def test_a_number_that_is_none_makes_records_bad() -> None:
+    text = b'{"schema": "1", "references": [{"name": "n", "subject": "s", "version": 1e999}]}'
+    with pytest.raises(SchemaError, match="in an unknown way: OverflowError"):
+        answering({}, text).by_id(1)
+
+
+def test_an_answer_that_comes_to_no_end_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = answering({}, b"{", b"}")
+    monkeypatch.setattr(schema_registry, "_TIMEOUT_SECONDS", -1.0)
+    monkeypatch.setattr(schema_registry, "_PAUSE_SECONDS", 0.0)
+    with pytest.raises(RegistryUnavailableError, match="ReadTimeout: the answer takes more than"):
+        registry.by_id(1)
 
 
 class Endless(httpx.SyncByteStream):
