@@ -142,8 +142,8 @@ def _avro_values() -> tuple[Reader, Sequence[bytes]]:
     readers, corpus = list[Reader](), list[bytes]()
     for schema, ddl, value in values:
         text = json.dumps(schema)
-        with_id: dict[str, Any] = {"registry_conn_id": "r", "schemas": {"1": [text]}, "latest": "1"}
-        readers += [_decoder(Avro(ddl, schema=text)), _decoder(Avro(ddl, **with_id))]
+        with_id = with_values(Avro(ddl, registry_conn_id="r"), schemas={"1": [text]}, latest="1")
+        readers += [_decoder(Avro(ddl, schema=text)), _decoder(with_id)]
         data = encode(schema, value)
         corpus += [bytes([len(corpus)]) + data, bytes([len(corpus) + 1]) + b"\0\0\0\0\1" + data + _BETWEEN + b"\0\0"]
     return _several(readers), corpus
@@ -200,8 +200,8 @@ def _protobuf_values() -> tuple[Reader, Sequence[bytes]]:
         (_PROTO, "Order", order), (_GROUPS, "Old", b"\x08\1\x13\x1a\1x\x14"), (_WIDE_PROTO, "W", b"\x0a\0" * 3)
     ):  # fmt: skip
         encoded = compiled(text)
-        known: Any = {"message": name, "registry_conn_id": "r", "schemas": {"1": encoded}, "latest": "1"}
-        readers.append(_decoder(Protobuf(**known)))
+        known = Protobuf(registry_conn_id="r", message=name)
+        readers.append(_decoder(with_values(known, schemas={"1": encoded}, latest="1")))
         path = b"\2\2" if name == "Order" else b"\0"
         corpus.append(bytes([len(corpus)]) + b"\0\0\0\0\1" + path + value)
         corpus.append(corpus[-1] + _BETWEEN + corpus[-1][1:7] + b"\x13" * 30)
@@ -310,6 +310,8 @@ class _Response:
     status_code = 200
 
     def __init__(self, content: bytes) -> None:
+        # What no JSON begins with is a damaged gzip.
+        self.headers = {"Content-Encoding": "gzip"} if content[:1] == b"\x1f" else {}
         self._content = content
 
     def __enter__(self) -> _Response:
@@ -317,7 +319,7 @@ class _Response:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def iter_bytes(self) -> Sequence[bytes]:
+    def iter_raw(self) -> Sequence[bytes]:
         return [self._content]
 
 

@@ -212,7 +212,7 @@ class _Parser:
         aliases = tuple(map(str, schema.get("aliases", ())))
         kind = self.type(schema["type"], namespace)
         check_text(json.dumps(schema.get("default")))
-        return Field(str(schema["name"]), kind, aliases, "default" in schema, schema.get("default"))
+        return Field(check_text(str(schema["name"])), kind, aliases, "default" in schema, schema.get("default"))
 
 
 def _full(name: str, namespace: str) -> str:

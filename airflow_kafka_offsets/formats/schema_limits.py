@@ -44,8 +44,10 @@ class Budget:
 def check_text(text: str) -> str:
     """Return a text.
 
-    :raises SchemaError: it is too long
+    :raises SchemaError: it is too long, or has half of a surrogate pair
     """
+    if any("\ud800" <= character <= "\udfff" for character in text[:MOST_CHARACTERS]):
+        raise SchemaError("a name or a default has a character that Unicode does not have")
     if len(text) > MOST_CHARACTERS:
-        raise SchemaError(f"a default, a reference, or a name in an enum has more than {MOST_CHARACTERS:,} characters")
+        raise SchemaError(f"a default, a reference, or a name has more than {MOST_CHARACTERS:,} characters")
     return text

@@ -407,6 +407,14 @@ def test_whatever_a_schema_raises_makes_its_records_bad(
     assert (rows.num_rows, [record.row for record in bad]) == (1, [0])
 
 
+@pytest.mark.parametrize("place", ["name", "symbol"])
+def test_half_a_character_in_a_name_is_no_schema(place: str) -> None:
+    kind: Any = {"type": "enum", "name": "e", "symbols": ["\ud800" if place == "symbol" else "a"]}
+    field = {"name": "\udfff" if place == "name" else "f", "type": kind}
+    with pytest.raises(SchemaError, match="a character that Unicode does not have"):
+        avro_schema.parse(json.dumps({"type": "record", "name": "r", "fields": [field]}))
+
+
 class TestUnknownIds:
     def test_a_task_has_one_client_and_one_request_for_each(
         self, server: FakeRegistry, monkeypatch: pytest.MonkeyPatch, kind: str
