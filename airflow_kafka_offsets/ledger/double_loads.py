@@ -80,21 +80,15 @@ def refuse_loaded(
     if not starts:
         return
     lock_plans(conn, tables)
-    topics, loads = {tp.topic for tp in starts}, _last_loads(conn, tables, group_id)
-    others = {} if beside_others else groups_into(conn, tables, target, topics, besides=group_id)
+    loads, names = _last_loads(conn, tables, group_id), TargetNames(conn)
+    topics = {tp.topic for tp in starts}
+    written = []
+    if not beside_others and (others := groups_into(conn, tables, target, topics, besides=group_id)):
+        batches, last = tables.offset_batches.c, min(loads.get(tp, 0) for tp in starts)
+        written.append(_written(tables, topics).where(batches.consumer_group.in_(others), batches.batch_id > last))
     # From its first load of a topic on, nothing is replayed into the table but by key, or in the place of other rows.
-    first_topics = topics - {tp.topic for tp in loads}
-    batches = tables.offset_batches.c
-    since = batches.batch_id > min(loads.get(tp, 0) for tp in starts)
-    written = [_written(tables, topics).where(batches.consumer_group.in_(others), since)] if others else []
-    if first_topics:
-        # Not a parameter: the index of replays is known to hold all of them.
-        is_replay = batches.kind == sa.literal_column("'replay'")
-        of_whom = is_replay & (batches.consumer_group == group_id) if beside_others else is_replay
-        replayed = names_of(conn, tables, target, of_whom, shared=True)
-        if replayed:
-            written.append(_written(tables, first_topics).where(of_whom, batches.target_table.in_(replayed)))
-    names = TargetNames(conn)
+    if first_topics := topics - {tp.topic for tp in loads}:
+        written += _replayed(conn, tables, target, first_topics, group_id if beside_others else None)
     for row in chain.from_iterable(stream(conn, query) for query in written):
         tp = TopicPartition(row.topic, row.partition)
         planned = starts.get(tp)
@@ -153,6 +147,22 @@ def _output(
                 continue
             for left in subtract([span], _removed_since(conn, tables, names, row)):
                 yield row, range_, left
+
+
+def _replayed(
+    conn: Connection, tables: Tables, target: str, topics: Collection[str], group_id: str | None
+) -> list[sa.Select[Any]]:
+    """Select the ranges of topics that replays wrote into a target, if there are any.
+
+    :param group_id: whose replays; None for all
+    """
+    batches = tables.offset_batches.c
+    # Not a parameter: the index of replays is known to hold all of them.
+    of_whom = batches.kind == sa.literal_column("'replay'")
+    if group_id is not None:
+        of_whom &= batches.consumer_group == group_id
+    names = names_of(conn, tables, target, of_whom, shared=True)
+    return [_written(tables, topics).where(of_whom, batches.target_table.in_(names))] if names else []
 
 
 def _last_loads(conn: Connection, tables: Tables, group_id: str) -> dict[TopicPartition, int]:

@@ -136,23 +136,25 @@ def _former_name(conn: Connection, tables: Tables, target: str) -> tuple[str, st
     """
     for new in targets_in(target):
         name = _name_of_rows(conn, tables, new)
-        gone = [each for each in targets_in(name) if is_table(each) and existing_table(conn, each) is None]
+        names = [] if name is None else targets_in(name)
+        gone = [each for each in names if is_table(each) and existing_table(conn, each) is None]
         if len(gone) == 1 and not names_of(conn, tables, new, shared=True):
             return gone[0], new
     return None
 
 
-def _name_of_rows(conn: Connection, tables: Tables, target: str) -> str:
-    """Return the name in the history for the batch of a row of a table; the table's own where none is known."""
+def _name_of_rows(conn: Connection, tables: Tables, target: str) -> str | None:
+    """Return the name in the history for the batch of a row of a table; None where there is no such row."""
     found = existing_table(conn, target)
     table = None if found is None else reflected(conn, found.table, found.schema)
     if table is None or BATCH_ID not in table.columns:
-        return target
+        return None
     number, batches = table.c[BATCH_ID], tables.offset_batches.c
     written = conn.scalar(sa.select(number).where(number.is_not(None)).limit(1))
     if not isinstance(written, int):
-        return target
-    return conn.scalar(sa.select(batches.target_table).where(batches.batch_id == written)) or target
+        return None
+    name: str | None = conn.scalar(sa.select(batches.target_table).where(batches.batch_id == written))
+    return name
 
 
 def _rename(conn: Connection, tables: Tables, old: str, new: str) -> None:

@@ -136,13 +136,11 @@ def replay(
             replace=replace,
             connections=connections,
         )
-        ledger = context.ledger
         if replace:
             context.table.check_removal()
-        if replace:
             scenario = f"{scenario}, replacing what was loaded"
         if run is None:
-            run = unfinished_owner(ledger, pipeline.group_id, scenario, pipeline.sink.name)
+            run = unfinished_owner(context.ledger, pipeline.group_id, scenario, pipeline.sink.name)
         request = Replay(
             group_id=pipeline.group_id,
             owner=run or TaskRun.of_this_process(),
@@ -154,19 +152,27 @@ def replay(
             reason=reason,
             who=who,
         )
-        batches = request.record(ledger, cluster_id=context.cluster_id)
-        if replace:
-            settle_dead_letter_batches(ledger, context.table, pipeline.group_id)
-        run_pending_cleanups(ledger, context.table)
-        clean_up(ledger, pipeline)
-        result = LoadResult()
-        for batch in batches or _plan(context, bounds, request, limits.max_records, on_data_loss):
-            if isinstance(batch, ReplayClaim):
-                result += _stage_and_commit(context, batch, on_data_loss)
-            else:
-                result += _result_of_earlier_try(batch, context.recipe.fingerprint)
-            send_dead_letters(context)
-        return result
+        return _run(context, request, bounds, limits.max_records, on_data_loss)
+
+
+def _run(
+    context: LoadContext, request: Replay, bounds: Bounds, max_records: int | None, on_data_loss: OnDataLoss
+) -> LoadResult:
+    """Take over the batches of an earlier try, or plan them, and load those that are open."""
+    ledger, pipeline = context.ledger, context.pipeline
+    batches = request.record(ledger, cluster_id=context.cluster_id)
+    if request.replace:
+        settle_dead_letter_batches(ledger, context.table, pipeline.group_id)
+    run_pending_cleanups(ledger, context.table)
+    clean_up(ledger, pipeline)
+    result = LoadResult()
+    for batch in batches or _plan(context, bounds, request, max_records, on_data_loss):
+        if isinstance(batch, ReplayClaim):
+            result += _stage_and_commit(context, batch, on_data_loss)
+        else:
+            result += _result_of_earlier_try(batch, context.recipe.fingerprint)
+        send_dead_letters(context)
+    return result
 
 
 def _prepare(pipeline: Pipeline, columns: pa.Schema, **options: Any) -> LoadContext:
