@@ -8,8 +8,9 @@ from __future__ import annotations
 import gc
 import platform
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 from operator import methodcaller
 from typing import Any
 
@@ -34,9 +35,14 @@ _BATCH = 10_000
 # After large records, fewer of them are polled at once.
 _MOST_BYTES = 32 << 20
 
+# What a header counts beside its bytes: so much Python's objects take.
+_HEADER_BYTES = 200
+
 # The client waits for as many messages as it was asked for. This bounds the wait at the end of a slice whose last
 # offsets have no record.
 _WAIT_SECONDS = 0.1
+
+_Headers = list[tuple[str, bytes | None]]
 
 _ONE_DAY_MS = 86_400_000
 
@@ -234,11 +240,11 @@ class _Polled:
         self._values: list[bytes | None] = []
         self._offsets: list[int] = []
         self._milliseconds: list[int] = []
-        self._headers: list[list[dict[str, Any]] | None] | None = [] if with_headers else None
+        self._headers: list[_Headers | None] | None = [] if with_headers else None
         self._bytes = 0
 
     def add(self, records: list[Message]) -> int:
-        """Add records, and return how many bytes their keys and values have."""
+        """Add records, and return how many bytes their keys, values and headers have."""
         keys, values = [record.key() for record in records], [record.value() for record in records]
         self._keys += keys
         self._values += values
@@ -247,9 +253,11 @@ class _Polled:
         contiguous = last - first == len(records) - 1
         self._offsets += range(first, last + 1) if contiguous else [record.offset() for record in records]
         self._milliseconds += [record.timestamp()[1] for record in records]
-        if self._headers is not None:
-            self._headers += map(_headers, records)
         size = _bytes(keys) + _bytes(values)
+        if self._headers is not None:
+            headers = list(map(_headers, records))
+            self._headers += headers
+            size += _header_bytes(headers)
         self._bytes += size
         return size
 
@@ -258,11 +266,9 @@ class _Polled:
         return len(self._keys) >= at_least or self._bytes > _MOST_BYTES
 
     def take(self) -> pa.RecordBatch:
-        """Take the first records, as a batch of at most `_MOST_BYTES` of keys and values; a single record may have
-        more.
-        """
+        """Take the first records, as a batch of at most `_MOST_BYTES`; a single record may have more."""
         count = len(self._keys) if self._bytes <= _MOST_BYTES else self._fitting()
-        keys, values = self._keys[:count], self._values[:count]
+        keys, values, headers = self._keys[:count], self._values[:count], (self._headers or [])[:count]
         columns = {
             "key": pa.array(keys, pa.binary()),
             "value": pa.array(values, pa.binary()),
@@ -271,17 +277,18 @@ class _Polled:
         }
         if self._headers is not None:
             kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-            columns["headers"] = pa.array(self._headers[:count], kind)
+            columns["headers"] = pa.array(headers, kind)
             del self._headers[:count]
         del self._keys[:count], self._values[:count], self._offsets[:count], self._milliseconds[:count]
-        self._bytes = self._bytes - _bytes(keys) - _bytes(values) if self._keys else 0
+        self._bytes = self._bytes - _bytes(keys) - _bytes(values) - _header_bytes(headers) if self._keys else 0
         return pa.RecordBatch.from_pydict(columns)
 
     def _fitting(self) -> int:
         """Return how many of the first records have at most `_MOST_BYTES`, and at least one."""
         size = 0
-        for count, (key, value) in enumerate(zip(self._keys, self._values, strict=True)):
-            size += len(key or b"") + len(value or b"")
+        parts = zip(self._keys, self._values, self._headers or repeat(None), strict=False)
+        for count, (key, value, headers) in enumerate(parts):
+            size += len(key or b"") + len(value or b"") + _header_bytes([headers])
             if size > _MOST_BYTES and count:
                 return count
         return len(self._keys)
@@ -314,10 +321,15 @@ def _bytes(contents: list[bytes | None]) -> int:
         return sum(map(len, filter(None, contents)))
 
 
-def _headers(record: Message) -> list[dict[str, Any]] | None:
+def _header_bytes(headers: Sequence[_Headers | None]) -> int:
+    return sum(
+        _HEADER_BYTES + len(key.encode()) + len(value or b"") for own in filter(None, headers) for key, value in own
+    )
+
+
+def _headers(record: Message) -> _Headers | None:
     """Return the headers of a record, or None if a key is not UTF-8."""
     try:
-        headers = _client_headers(record)
+        return _client_headers(record) or []
     except (SystemError, UnicodeDecodeError):
         return None
-    return [{"key": key, "value": value} for key, value in headers or ()]

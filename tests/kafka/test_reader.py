@@ -134,6 +134,23 @@ class TestWhatIsRead:
         found = [[len(text) for text in batch.column("value").to_pylist()] for batch in batches]
         assert found == [[3000], [10, 990], [1, 400, 400], [400, 400], [400, 0]]
 
+    def test_headers_count_for_the_bytes_of_a_batch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(read_module, "_MOST_BYTES", 1000)
+        small: list[tuple[str, bytes | None]] = [("ä", None)] * 4
+        large: list[tuple[str, bytes | None]] = [("h", b"x" * 5000)]
+        script: list[Step] = [[FakeMessage(10 + i, b"v", fields=small) for i in range(3)]]
+        script += [[FakeMessage(13, b"v", fields=large), FakeMessage(14, b"v")], messages(15, 16), messages(16, 20)]
+        consumer = FakeConsumer(script)
+
+        batches = read_all(consumer, with_headers=True)
+
+        assert [offsets([batch]) for batch in batches][:4] == [[10], [11], [12], [13]]
+        assert offsets(batches) == [*range(10, 20)]
+        # After large headers, fewer records are polled at once.
+        assert consumer.asked[:3] == [10, 1, 1]
+        found = [header for batch in batches for header in batch.column("headers").to_pylist()]
+        assert found[2:5] == [[{"key": "ä", "value": None}] * 4, [{"key": "h", "value": b"x" * 5000}], []]
+
     def test_full_polls_become_one_batch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(read_module, "_POLL", 2)
         monkeypatch.setattr(read_module, "_BATCH", 4)
