@@ -80,6 +80,8 @@ class AvroReader(ValueReader):
         for place, value in enumerate(values.to_pylist()):
             try:
                 rows.append(self._read_single(value))
+            except MemoryError:
+                raise
             except Exception as error:
                 wrong[place] = _reason(error)
         try:

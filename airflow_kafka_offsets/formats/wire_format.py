@@ -38,6 +38,10 @@ NOT_NULL = "column {!r} is declared NOT NULL, and is missing or null"
 # So many values are read one by one, which takes as long as a few passes of a quick reader.
 _FEW_VALUES = 64
 
+# So many bytes of values are read one by one until what was read becomes Arrow's: Python's objects may take 200 times
+# as much.
+_MOST_BYTES = 1 << 20
+
 # Whoever writes records can give each another prefix, also one that means the same.
 _MOST_DECODERS = 256
 
@@ -360,6 +364,13 @@ class TwoReaders(ABC):
             except UnreadableError:
                 if len(values) > _FEW_VALUES:
                     raise
+        return self._parts_each(values, indexes)
+
+    def _parts_each(self, values: pa.Array, indexes: pa.Array) -> list[Part | BadRecord]:
+        """Decode values by the deciding reader first."""
+        if len(values) > 1 and values.nbytes > _MOST_BYTES:
+            half = len(values) // 2
+            return [*self._parts_each(values[:half], indexes[:half]), *self._parts_each(values[half:], indexes[half:])]
         columns, wrong = self.read_each(values)
         good = pa.array([place not in wrong for place in range(len(values))], pa.bool_())
         alone = [self._part_alone(values, indexes, place, reason) for place, reason in wrong.items()]

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import shortened
@@ -60,18 +61,35 @@ class DecodingHere:
         return schemas_read(self._job.record_format, self._decode)
 
 
+LARGE_BYTES = 1 << 20
+"""The bytes of key and value from which a record is decoded alone, in a child process: a reader of single records may
+make 200 bytes of Python's objects of each.
+"""
+
+
 def portions(records: pa.RecordBatch, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield records in batches whose rows take little memory, or of one record: a null in a list may be a byte in a
-    record, and takes the room of all fields of an item in Arrow.
+    record, and takes the room of all fields of an item in Arrow. Large records are alone.
 
     :param columns: of the rows
     """
-    if records.num_rows < 2 or most_room(records, columns) <= MOST_ROOM:
+    if records.num_rows < 2 or not may_grow(records, columns):
         yield records
         return
     half = records.num_rows // 2
     yield from portions(records.slice(0, half), columns)
     yield from portions(records.slice(half), columns)
+
+
+def may_grow(records: pa.RecordBatch, columns: pa.Schema) -> bool:
+    """Return whether records may take much memory while they are decoded: their rows, or one that is large."""
+    return most_room(records, columns) > MOST_ROOM or (
+        records.nbytes > LARGE_BYTES and sum(_longest(records, name) for name in ("key", "value")) > LARGE_BYTES
+    )
+
+
+def _longest(records: pa.RecordBatch, name: str) -> int:
+    return pc.max(pc.binary_length(records.column(name))).as_py() or 0
 
 
 def most_room(records: pa.RecordBatch, columns: pa.Schema) -> int:

@@ -33,7 +33,7 @@ from airflow_kafka_offsets.core.plain import checked
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagingError
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded
-from airflow_kafka_offsets.spark.decoding import MOST_ROOM, Decoding, DecodingHere, most_room, time_limit
+from airflow_kafka_offsets.spark.decoding import MOST_ROOM, Decoding, DecodingHere, may_grow, time_limit
 from airflow_kafka_offsets.spark.failures import from_note, to_note
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.transforms.transform import BatchFunction
@@ -100,8 +100,8 @@ class _Guarded:
         self._seconds, self._here, self._isolation, self._columns = job.decode_timeout, here, isolation, job.columns
 
     def __call__(self, records: pa.RecordBatch) -> Decoded:
-        if records.num_rows == 1 and most_room(records, self._columns) > MOST_ROOM:
-            # It may become rows without end.
+        if records.num_rows == 1 and may_grow(records, self._columns):
+            # It may become rows or objects without end.
             return self._isolation(records)
         try:
             with time_limit(self._seconds):
@@ -176,7 +176,7 @@ class Isolation:
             self._end()
             raise _CrashError(f"{_what(self._job)} it ends the process") from None
 
-    def _answered(self, answer: Mapping[str, Any], rows: bytes, seconds: float) -> Decoded:
+    def _answered(self, answer: Mapping[str, Any], rows: memoryview, seconds: float) -> Decoded:
         """Return what a child answers; see `_ask` for errors, others mean that it is no answer."""
         if "error" in answer:
             raise from_note(answer)
@@ -223,7 +223,7 @@ class _Child:
                 "The child process that decodes records does not start; its standard error says why"
             ) from error
 
-    def ask(self, seconds: float, records: pa.RecordBatch) -> tuple[dict[str, Any], bytes]:
+    def ask(self, seconds: float, records: pa.RecordBatch) -> tuple[dict[str, Any], memoryview]:
         """Return the answer, and the rows as bytes.
 
         :param seconds: how long it may take
@@ -278,7 +278,7 @@ def _answer_batches(connection: Connection, job: StageJob, slice_: Slice) -> NoR
             # Without the end of the interpreter, for which threads of libraries may wait.
             os._exit(_ALL_ANSWERED)
         answer: dict[str, Any] = {}
-        rows = b""
+        rows: bytes | pa.Buffer = b""
         try:
             if decode is None:
                 decode = DecodingHere(job, slice_, job.batch_function())
@@ -300,24 +300,25 @@ def _answer_batches(connection: Connection, job: StageJob, slice_: Slice) -> NoR
         _send(connection, answer, rows)
 
 
-def _send(connection: Connection, header: dict[str, Any], body: bytes = b"") -> None:
+def _send(connection: Connection, header: dict[str, Any], body: bytes | pa.Buffer = b"") -> None:
     """Send a header and a body in one call: if the process ends, it has sent both or none."""
-    connection.send_bytes(json.dumps(header).encode() + b"\n" + body)
+    connection.send_bytes(b"".join([json.dumps(header).encode(), b"\n", body]))
 
 
-def _receive(connection: Connection) -> tuple[dict[str, Any], bytes]:
-    header, _, body = connection.recv_bytes().partition(b"\n")
-    return json.loads(header), body
+def _receive(connection: Connection) -> tuple[dict[str, Any], memoryview]:
+    message = connection.recv_bytes()
+    end = message.index(b"\n")
+    return json.loads(message[:end]), memoryview(message)[end + 1 :]
 
 
-def _to_bytes(batch: pa.RecordBatch) -> bytes:
+def _to_bytes(batch: pa.RecordBatch) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    return bytes(sink.getvalue())
+    return sink.getvalue()
 
 
-def _from_bytes(text: bytes) -> pa.RecordBatch:
+def _from_bytes(text: memoryview) -> pa.RecordBatch:
     with pa.ipc.open_stream(text) as reader:
         batch = reader.read_next_batch()
     # What a record has done to the memory of a child must not reach this process.

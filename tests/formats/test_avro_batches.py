@@ -7,9 +7,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_kafka_offsets.formats import wire_format
+from airflow_kafka_offsets.formats.avro_decoder import AvroReader
 from airflow_kafka_offsets.formats.avro_format import Avro
 from tests.support.avro import VERSIONS, decoded, encode, expected_row, known, own_columns, values, wire
 from tests.support.corruption import mutated
@@ -90,3 +94,27 @@ def test_invalid_utf_8_is_bad_only_in_columns() -> None:
         rows, bad = decoded(with_name, batch)
         assert rows.num_rows == 0
         assert [record.row for record in bad] == list(range(len(batch)))
+
+
+def test_few_bytes_are_read_one_by_one_until_they_are_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read of single values are objects of Python's, which take much more memory than their bytes."""
+    monkeypatch.setattr(wire_format, "_MOST_BYTES", 1000)
+    # What is never read together.
+    schema = {"type": "record", "name": "r", "fields": [{"name": "a", "type": ["int", "string"]}]}
+    sizes: list[int] = []
+    read_each = AvroReader.read_each
+
+    def note(reader: AvroReader, values: pa.Array) -> Any:
+        sizes.append(sum(map(len, values.to_pylist())))
+        return read_each(reader, values)
+
+    monkeypatch.setattr(AvroReader, "read_each", note)
+    data = [encode(schema, {"a": "x" * size}) for size in [10, 2000, *[300] * 20]]
+    data[7] += b"0"
+
+    rows, bad = decoded(Avro("a STRING", schema=json.dumps(schema)), data)
+
+    assert [record.row for record in bad] == [7]
+    assert [len(row["a"]) for row in own_columns(rows)] == [10, 2000, *[300] * 19]
+    assert max(size for size in sizes if size < 2000) <= 1000
+    assert len(sizes) > 7

@@ -26,6 +26,7 @@ def record_batch(values: Sequence[bytes | None], **columns: pa.Array) -> pa.Reco
     count = len(values)
     return pa.RecordBatch.from_pydict(
         {
+            "key": pa.nulls(count, pa.binary()),
             "value": pa.array(values, pa.binary()),
             "offset": pa.array([FIRST_OFFSET + STEP * i for i in range(count)], pa.int64()),
             "timestamp": pa.array([BEGUN + timedelta(seconds=i) for i in range(count)], pa.timestamp("us", "UTC")),
