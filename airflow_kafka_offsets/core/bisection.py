@@ -47,6 +47,8 @@ def split_at_failures(
             run = Run(check(start, stop))
         except error_type as raised:
             error = raised
+            # Its frames have this function, which has the error: only the garbage collector would free the items.
+            error.__traceback__ = None
         else:
             yield run
             continue

@@ -49,7 +49,26 @@ _OUTAGES = frozenset((
 ))  # fmt: skip
 
 # A null, a number out of range, a value of another type or too long, a CHECK, SIGNAL of a trigger, invalid JSON.
-_VALUE_ERRORS = (1048, 1263, 1264, 1265, 1292, 1300, 1366, 1367, 1406, 1411, 1416, 1644, 1690, 3140, 3156, 3819, 4025)
+_VALUE_ERRORS = (
+    1048,
+    1263,
+    1264,
+    1265,
+    1292,
+    1300,
+    1366,
+    1367,
+    1406,
+    1411,
+    1416,
+    1644,
+    1690,
+    3140,
+    3156,
+    3157,
+    3819,
+    4025,
+)
 
 # Messages that quote names of columns, tables and constraints, and no values.
 _NAMES_ONLY = (1048, 1263, 1452, 3819, 4025)

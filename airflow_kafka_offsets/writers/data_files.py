@@ -310,7 +310,7 @@ def split(
         codes = codes.dictionary_encode().indices.cast(pa.int64())
     order = pc.array_sort_indices(codes)
     ends = pc.run_end_encode(codes.take(order)).run_ends.to_pylist()
-    ordered = rows.take(order) if len(ends) > 1 else rows
     for start, end in zip([0, *ends[:-1]], ends, strict=True):
         of_partition = {name: values[order[start].as_py()].as_py() for name, values in columns.items()}
-        yield of_partition, ordered.slice(start, end - start)
+        # A copy: a few rows of a rare partition are kept for long, and a slice would keep all others with them.
+        yield of_partition, rows.take(order.slice(start, end - start)) if len(ends) > 1 else rows

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,3 +73,23 @@ def test_another_error_passes() -> None:
 
 def test_no_items_are_not_checked() -> None:
     assert list(split_at_failures(0, Check(set()), OddError)) == []
+
+
+def test_a_failure_holds_none_of_the_items() -> None:
+    def check(first: int, end: int) -> None:
+        held = Held()
+        alive.append(weakref.ref(held))
+        raise ValueError(first)
+
+    class Held:
+        """What a check holds while it runs."""
+
+    alive: list[weakref.ref[Held]] = []
+    failures = split_at_failures(4, check, ValueError)
+    gc.disable()
+    try:
+        found = [failure for failure in failures if isinstance(failure, Failure)]
+        assert len(found) == 4
+        assert [held() for held in alive if held() is not None] == []
+    finally:
+        gc.enable()

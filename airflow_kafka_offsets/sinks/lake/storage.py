@@ -11,6 +11,7 @@ pyiceberg properties.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +27,12 @@ _AWS = {
 }
 
 _AZURE = {name: f"azure_storage_{name}" for name in ("tenant_id", "sas_token", "account_key", "account_name")}
+
+# Options that name a file whose contents are sent, or the host that gets them.
+_SENDS_FILES = re.compile(
+    "(?i)(token|identity)[._-]?(token[._-]?)?file|credentials[._-](full|relative)[._-]uri|authority[._-]?host"
+    "|(msi|identity|metadata)[._-]endpoint|azure[._-]cli"
+)
 
 _GOOGLE = {"key_path": "google_service_account", "keyfile_dict": "google_service_account_key"}
 
@@ -75,6 +82,11 @@ def read_storage(conn_id: str, connections: Connections) -> dict[str, str]:
     extra, kind = dict(connection.get("extra") or {}), connection.get("conn_type")
     login, password = connection.get("login"), connection.get("password")
     if kind == "generic":
+        if harmful := sorted(filter(_SENDS_FILES.search, map(str, extra))):
+            raise ConfigurationError(
+                f"Connection {conn_id!r} has {', '.join(harmful)} in its extra, which can send a file of this machine "
+                "to any host: leave it to the environment of the worker and of Spark's executors"
+            )
         return {name: _text(value) for name, value in extra.items()}
     if kind == "aws":
         service = (extra.pop("service_config", None) or {}).get("s3", {})

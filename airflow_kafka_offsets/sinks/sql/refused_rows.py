@@ -22,7 +22,7 @@ from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.staging.rows import RowChunk, StagedRows
 
 # Data exceptions; NOT NULL; CHECK; a row too large for its index; RAISE EXCEPTION of a trigger.
-_VALUE_STATES = ("22", "23502", "23514", "54000", "P0001")
+_VALUE_STATES = ("22", "23502", "23514", "54000", "54001", "P0001")
 
 # What was sent is no COPY: no fault of a value.
 _BAD_COPY = "22P04"

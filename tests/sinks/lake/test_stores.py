@@ -90,3 +90,17 @@ def test_files_of_iceberg_in_tasks_of_spark(
     io.new_input(f"{location}/data/1.parquet")
 
     assert opened == [arguments]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("azure_federated_token_file", "azure_authority_host", "azure_msi_endpoint", "azure_use_azure_cli"),
+        *("aws_container_credentials_full_uri", "aws_container_authorization_token_file"),
+        *("aws_web_identity_token_file", "aws_metadata_endpoint", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
+    ],
+)
+def test_an_option_that_sends_files_of_the_machine_is_refused(name: str) -> None:
+    connection = {"conn_type": "generic", "extra": {"allow_http": "true", name: "x"}}
+    with pytest.raises(ConfigurationError, match=f"has {name} in its extra, which can send a file"):
+        object_store_options("storage", {"storage": connection})
