@@ -38,7 +38,7 @@ TIMESTAMP_OF_RECORD = "timestamp"
 class Header(Templated):
     """The value of a header, as a column; null where a record has no such header.
 
-    A record is bad if the value is not UTF-8 and the type is STRING, or if the name of any header is not UTF-8.
+    A record is bad if this value is not UTF-8 and the type is STRING, or if the name of any header is not UTF-8.
 
     :param name: of the header (templated)
     :param which: which header, if several have the name: `last`, `first`, or `all` as an array, which a transform has
@@ -259,10 +259,10 @@ def _of_metadata(columns: pa.Schema, headers: Mapping[str, Header]) -> Callable[
 
 def _value(header: Header, found: list[dict[str, Any]]) -> Any:
     values = [item["value"] for item in found if item["key"] == header.name]
+    if header.which != "all":
+        values = values[-1:] if header.which == "last" else values[:1]
     if header.type == "STRING":
         values = [None if value is None else value.decode() for value in values]
     if header.which == "all":
         return values
-    if not values:
-        return None
-    return values[-1 if header.which == "last" else 0]
+    return values[0] if values else None

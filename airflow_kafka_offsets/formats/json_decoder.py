@@ -67,6 +67,7 @@ class JsonDecoder:
     def __init__(self, columns: pa.Schema) -> None:
         self._columns = columns
         self._has_decimals = _has(pa.struct(list(columns)), pa.types.is_decimal)
+        self._floating = [place for place, field in enumerate(columns) if _has(field.type, pa.types.is_floating)]
         kinds = [_readable(pa.struct(list(columns)), as_text) for as_text in (pa.types.is_date, pa.types.is_temporal)]
         self._options = [_parse_options(list(kind)) for kind in (kinds[:1] if kinds[0] == kinds[1] else kinds)]
 
@@ -89,7 +90,7 @@ class JsonDecoder:
 
     def _safe(self, values: pa.Array) -> tuple[pa.Array, dict[int, str]]:
         """Return values whose decimals Arrow reads rightly, and why some cannot be had, which become empty."""
-        if not self._has_decimals or not (unsafe := _unsafe_records(values)):
+        if not self._has_decimals or not (unsafe := _records_with(_UNSAFE, values)):
             return values, {}
         reasons: dict[int, str] = {}
         safe = values.to_pylist()
@@ -137,6 +138,10 @@ class JsonDecoder:
                 raise
             rows = _read(text, len(values), slow[0])
         arrays = [_declared_column(column, field) for column, field in zip(rows.columns, self._columns, strict=True)]
+        # Arrow reads a number that is too small for DOUBLE as zero.
+        if any(_has_zero(arrays[place]) for place in self._floating):
+            for index in _records_with(_SMALL, values):
+                _plain(values[index].as_py(), self._columns)
         return pa.RecordBatch.from_arrays(arrays, schema=self._columns)
 
     def _unconverted(self, value: pa.Array) -> str:
@@ -264,12 +269,27 @@ def _as_declared(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _finite(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return numbers in a floating type, which are all finite."""
-    array = array.cast(kind)
-    if not pc.all(pc.is_finite(array), min_count=0).as_py():
+    """Return numbers in a floating type, which are all finite; none becomes zero."""
+    numbers = array.cast(kind)
+    if not pc.all(pc.is_finite(numbers), min_count=0).as_py():
         # JSON has neither NaN nor Infinity, which Arrow reads.
         raise ValueError(f"a number is NaN, or too large for {spark_type(kind)}")
-    return array
+    if numbers.type != array.type and pc.any(pc.and_(pc.equal(numbers, 0), pc.not_equal(array, 0))).as_py():
+        raise ValueError(_too_small(kind))
+    return numbers
+
+
+def _too_small(kind: pa.DataType) -> str:
+    return f"a number is too small for {spark_type(kind)}"
+
+
+def _has_zero(array: pa.Array) -> bool:
+    """Return whether a floating number in an array is zero."""
+    if pa.types.is_list(array.type):
+        return _has_zero(array.flatten())
+    if pa.types.is_struct(array.type):
+        return any(map(_has_zero, array.flatten()))
+    return pa.types.is_floating(array.type) and bool(pc.any(pc.equal(array, 0)).as_py())
 
 
 def _parsed(texts: pa.Array, parse: Callable[[pa.Array], pa.Array], what: str) -> pa.Array:
@@ -323,6 +343,9 @@ def _reason(arrow_message: str) -> str | None:
 # bytes that it begins with.
 _UNSAFE = (r"\.[0-9]{25}", *(rf"{e}-(?:1[5-9]|[2-9][0-9]|[0-9]{{3}})" for e in "eE"), r"\\u00(?:2[dDeE]|3[0-9]|[46]5)")
 
+# A number can only become zero in a DOUBLE with an exponent of three digits, or hundreds of zeros.
+_SMALL = (*(rf"{e}-[0-9]{{3,}}[\s,}}\]]" for e in "eE"), r"\.0{200}")
+
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
@@ -342,14 +365,14 @@ def _readable_decimal(kind: pa.DataType) -> pa.DataType:
     return kind if kind.precision + kind.scale <= 38 else pa.decimal256(38, kind.scale)
 
 
-def _unsafe_records(values: pa.Array) -> list[int]:
-    """Return the indexes of the records of which Arrow might read a decimal wrongly."""
+def _records_with(patterns: Sequence[str], values: pa.Array) -> list[int]:
+    """Return the indexes of the records with one of some patterns."""
     _, _, data = values.buffers()
     if data is None:
         return []
     ends = pa.array([0, data.size], pa.int32()).buffers()[1]
     together = pa.Array.from_buffers(pa.binary(), 1, [None, ends, data])
-    found = [pattern for pattern in _UNSAFE if pc.match_substring_regex(together, pattern)[0].as_py()]
+    found = [pattern for pattern in patterns if pc.match_substring_regex(together, pattern)[0].as_py()]
     if not found:
         return []
     indexes: list[int] = pc.indices_nonzero(pc.match_substring_regex(values, "|".join(found))).to_pylist()
@@ -359,7 +382,7 @@ def _unsafe_records(values: pa.Array) -> list[int]:
 def _plain(value: bytes, columns: pa.Schema) -> bytes:
     """Return a record with its decimals as texts that have the digits of their columns.
 
-    :raises _UndecodableError: it is not a JSON object, or a decimal does not fit its column; says why without the value
+    :raises _UndecodableError: it is not a JSON object, or a number does not fit its column; says why without the value
     """
     try:
         record = json.loads(
@@ -388,9 +411,20 @@ def _column(value: Any, name: str, kinds: Mapping[str, pa.DataType]) -> Any:
         return _with_digits(value, kinds[name])
     except DecimalException:
         raise _UndecodableError(f"column {name!r}: its value is not of type {spark_type(kinds[name])}") from None
+    except ValueError as error:
+        raise _UndecodableError(f"column {name!r}: {error}") from None
 
 
 def _with_digits(value: Any, kind: pa.DataType) -> Any:
+    """Return a value with its decimals as texts.
+
+    :raises DecimalException: a decimal does not fit
+    :raises ValueError: a floating number becomes zero
+    """
+    if pa.types.is_floating(kind) and isinstance(value, _Number):
+        if float(value) == 0 and value.lower().partition("e")[0].strip("-0."):
+            raise ValueError(_too_small(kind))
+        return value
     if pa.types.is_struct(kind) and isinstance(value, _Object):
         kinds = {field.name: field.type for field in kind}
         return _Object((name, _with_digits(item, kinds[name]) if name in kinds else item) for name, item in value)

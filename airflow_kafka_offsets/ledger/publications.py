@@ -32,7 +32,7 @@ from airflow_kafka_offsets.core.history import OPEN_STATES, REWIND_KINDS, UNFINI
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.transactions import database_now, now, transact
-from airflow_kafka_offsets.exceptions import OlderLedgerError
+from airflow_kafka_offsets.exceptions import OlderLedgerError, TargetError
 from airflow_kafka_offsets.ledger.batch_notes import note_outputs
 from airflow_kafka_offsets.ledger.batch_rows import Batch, as_batch, change_open, update_batch
 from airflow_kafka_offsets.ledger.claims import Claim
@@ -288,7 +288,7 @@ def remove_leftovers(ledger: Ledger, table: Table, group_id: str, retention: tim
     for batch_id in ids:
         try:
             removed = table.remove_leftovers(batch_id, before)
-        except OSError as error:
+        except (OSError, TargetError) as error:
             files = f"The files that attempts of batch {batch_id} left in {table.sink.name}"
             log.warning("%s could not be removed: %s", files, error)
             return

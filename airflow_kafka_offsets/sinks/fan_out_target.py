@@ -58,6 +58,11 @@ class FanOutTable(Table):
         for table in self.tables:
             table.check_removal()
 
+    def check_replaced(self, conn: Connection, replaced: ReplacedOffsets) -> None:
+        """Check each target."""
+        for table in self.tables:
+            table.check_replaced(conn, replaced)
+
     def writer(self, columns: pa.Schema | None, output: Output) -> ArrowWriter:
         """Return the writer of files for each branch."""
         return ArrowWriter(is_fan_out=True)

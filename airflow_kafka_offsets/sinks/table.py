@@ -284,6 +284,7 @@ class Table(ABC):
         :param before: only files that were last written before this
         :return: how many were removed
         :raises OSError: the storage does not answer
+        :raises TargetError: the target does not say which files it names
         """
         return 0
 

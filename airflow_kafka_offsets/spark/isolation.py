@@ -47,7 +47,7 @@ MEMORY_BYTES = 2 << 30
 # So many times the bytes of a large record its rows may have.
 _GROWTH = 16
 
-# What halves of a batch get of its time: a record that never returns is found in three times the limit.
+# What halves of a batch get of its time at least: a record that never returns is found in four times the limit.
 _LEAST_SHARE = 0.1
 
 _GRACE_SECONDS = 5.0
@@ -138,7 +138,9 @@ class Isolation:
         most = self._job.max_dead_letters if self._job.has_dead_letters else 0
 
         def decode(start: int, stop: int) -> Decoded:
-            decoded = self._ask(records.slice(start, stop - start), (stop - start) / records.num_rows)
+            # A record alone has the whole limit, by which it is judged.
+            share = 1.0 if stop - start == 1 else max((stop - start) / records.num_rows, _LEAST_SHARE)
+            decoded = self._ask(records.slice(start, stop - start), self._job.decode_timeout * share)
             return Decoded(decoded.rows, [record._replace(row=start + record.row) for record in decoded.bad])
 
         for run in split_at_failures(records.num_rows, decode, _CrashError):
@@ -155,15 +157,14 @@ class Isolation:
     def schemas_read(self) -> tuple[ReadSchema, ...]:
         return tuple(self._schemas.values())
 
-    def _ask(self, records: pa.RecordBatch, share: float) -> Decoded:
+    def _ask(self, records: pa.RecordBatch, seconds: float) -> Decoded:
         """Have the child decode records.
 
-        :param share: of the batch
+        :param seconds: how long it may take
         :raises _CrashError: the child ended, or raised what is not an error of this package
         """
         if self._child is None:
             self._child = _Child(self._job, self._slice)
-        seconds = self._job.decode_timeout * max(share, _LEAST_SHARE)
         try:
             decoded = self._answered(*self._child.ask(seconds, records), seconds)
             if not {record.row for record in decoded.bad} <= set(range(records.num_rows)):

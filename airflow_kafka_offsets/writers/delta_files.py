@@ -130,6 +130,8 @@ class ParquetShape(DeltaShape):
             if file_type(rows.column(name).type) != pa.string():
                 continue
             texts = rows.column(name).cast(pa.string())
+            for row in pc.indices_nonzero(pc.equal(texts, _NULL)).to_pylist():
+                reasons[row] = f"column {name!r} is the name of a directory, which readers take for null"
             for row in pc.indices_nonzero(pc.greater(pc.binary_length(texts), _SHORT_NAME)).to_pylist():
                 if has_long_name(hive_path("", {name: texts[row].as_py()})):
                     reasons[row] = f"column {name!r} is the name of a directory, which has 255 bytes at most"

@@ -179,6 +179,47 @@ def test_a_number_that_is_not_finite_is_a_bad_record(ddl_type: str, text: str) -
     assert refused_at(nested, b'{"a": {"b": [1]}}', f'{{"a": {{"b": [1, {text}]}}}}'.encode()) == 1
 
 
+NOT_ZERO = [
+    "1e-400",
+    "-1E-400",
+    "1.5e-00324",
+    "2e-324",
+    f"0.{'0' * 330}1",
+    f"-0.{'0' * 240}1e-99",
+    "1e-99999999999999999",
+]
+
+
+@pytest.mark.parametrize(
+    ("ddl_type", "text"),
+    [*((kind, text) for kind in ("DOUBLE", "FLOAT") for text in NOT_ZERO), ("FLOAT", "1e-46"), ("FLOAT", "-7e-300")],
+)
+@pytest.mark.parametrize("after", ["", " ", "\n"])
+def test_a_number_that_becomes_zero_is_a_bad_record(ddl_type: str, text: str, after: str) -> None:
+    good = b'{"b": 2, "a": 0.0, "c": "1e-400 "}'
+    rows, (bad,) = sifted(f"a {ddl_type}, b INT", good, f'{{"b": 1, "a": {text}{after}}}'.encode(), good)
+    assert [row["a"] for row in rows] == [0.0, 0.0]
+    assert bad.reason == f"column 'a': a number is too small for {ddl_type}"
+    nested = f"a STRUCT<b: ARRAY<{ddl_type}>>"
+    assert refused_at(nested, b'{"a": {"b": [1]}}', f'{{"a": {{"b": [1, {text}{after}]}}}}'.encode()) == 1
+
+
+@pytest.mark.parametrize("text", ["0", "-0.0", "0e-400", "0.000E-9999", f"0.{'0' * 400}"])
+@pytest.mark.parametrize("ddl_type", ["DOUBLE", "FLOAT"])
+def test_zero_is_good_in_any_form(ddl_type: str, text: str) -> None:
+    assert decode_field(ddl_type, text) == 0
+
+
+def test_a_number_that_becomes_zero_is_ignored_where_it_is_no_column() -> None:
+    (row,) = decode("a DOUBLE, s STRUCT<b: INT>", b'{"a": 0.0, "s": {"b": 2, "y": [1e-400]}, "x": 1e-400}')
+    assert (row["a"], row["s"]) == (0.0, {"b": 2})
+
+
+def test_the_smallest_numbers_are_good() -> None:
+    assert decode_field("DOUBLE", "5e-324") == 5e-324
+    assert decode_field("FLOAT", "1e-45") == pytest.approx(1.4e-45)
+
+
 @pytest.mark.parametrize("text", ["NaN", "-Infinity"])
 def test_what_is_no_number_is_ignored_where_it_is_no_column(text: str) -> None:
     (row,) = decode("a INT, s STRUCT<b: INT>", f'{{"x": {text}, "a": 1, "s": {{"b": 2, "y": [{text}]}}}}'.encode())

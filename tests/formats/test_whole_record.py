@@ -6,17 +6,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets import DeadLetters, ExtraColumns
 from airflow_kafka_offsets.core.instants import milliseconds
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats.extra_columns import Header, whole_record
+from airflow_kafka_offsets.formats.extra_columns import Header, Which, whole_record
 from airflow_kafka_offsets.formats.simple_formats import Json, Raw, Text
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from tests.support.clients import Kafka, producer
+from tests.support.decoding import decoded_as, record_batch
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, rows
 from tests.support.openings import KEPT, NOON, at
@@ -210,3 +212,18 @@ def test_all_headers_of_a_name_are_an_array() -> None:
         sink=SqlTable("target"),
     )
     assert str(pipeline.check().field("traces").type) == "list<item: string>"
+
+
+@pytest.mark.parametrize(("which", "bad"), [("last", [1]), ("first", [0]), ("all", [0, 1])])
+def test_a_header_that_no_column_has_makes_no_record_bad(which: Which, bad: list[int]) -> None:
+    headers = pa.array(
+        [[("h", b"\xff"), ("h", b"ok")], [("h", b"ok"), ("g", b"\xff"), ("h", b"\xff")], [("g", b"\xff")]],
+        pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    )
+
+    rows, found = decoded_as(
+        whole_record(VALUE, None, {"h": Header("h", which)}), record_batch([None] * 3, headers=headers)
+    )
+
+    assert [record.row for record in found] == bad
+    assert rows.num_rows == 3 - len(bad)

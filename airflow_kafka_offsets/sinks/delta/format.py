@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import deltalake
 import pyarrow as pa
@@ -141,7 +141,18 @@ class DeltaSnapshot(Snapshot):
             pairs = zip(least.to_pylist(), greatest.to_pylist(), strict=True)
             batches = [None if None in pair else pair for pair in pairs]
         rows = zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), partitions, batches, strict=True)
-        return [LakeFile(path, (_below(path), size, partition or {}), batch) for path, size, partition, batch in rows]
+        return [
+            LakeFile(path, (self._below(path), size, partition or {}), batch) for path, size, partition, batch in rows
+        ]
+
+    def _below(self, path: str) -> str:
+        """Return the path of a file below the location of the table."""
+        if path.startswith("/") or urlsplit(path).scheme:
+            raise TargetError(
+                f"Table {self.name!r} cannot be read: it names the file {path!r}, which is outside its location, as a "
+                "shallow clone does. Make a deep clone"
+            )
+        return unquote(path)
 
     def _within(self, actions: pa.Table, bounds: Bounds) -> pa.ChunkedArray:
         chosen = pa.repeat(pa.scalar(True), actions.num_rows)
@@ -230,7 +241,7 @@ class DeltaSnapshot(Snapshot):
     def remove_leftovers(self, batch_id: int, before: datetime) -> int:
         left = left_below(self.storage, batch_id, before)
         if left:
-            left.difference_update(_below(file.key) for file in self.files())
+            left.difference_update(file.native[0] for file in self.files())
         if left:
             # VACUUM removes what no version names that the table's retention keeps.
             left.intersection_update(self.table.vacuum(dry_run=True, full=True))
@@ -242,13 +253,6 @@ def remove_action(file: LakeFile) -> RemoveAction:
     path, size, partition = file.native
     values = {name: delta_value(value) for name, value in partition.items()}
     return RemoveAction(path, True, int(time.time() * 1000), size, values)
-
-
-def _below(path: Any) -> str:
-    """Return the path of a file below the location of the table."""
-    if "://" in path:
-        raise TargetError(f"The table names the file {path!r}, which is outside its location, as a shallow clone does")
-    return unquote(path)
 
 
 def _inner(actions: pa.Table, side: str, name: str) -> pa.ChunkedArray | None:

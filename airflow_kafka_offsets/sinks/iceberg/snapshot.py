@@ -170,7 +170,11 @@ class IcebergSnapshot(Snapshot):
         try:
             if _has_deletes_by_value(self.table):
                 raise ValueError("it has equality deletes, which pyiceberg does not support")
-            return [self._lake_file(task) for task in self.table.scan(condition(any_of)).plan_files()]
+            tasks = list(self.table.scan(condition(any_of)).plan_files())
+            for file in (file for task in tasks for file in (task.file, *task.delete_files)):
+                if file.file_format == "AVRO":
+                    raise ValueError(f"file {file.file_path} is in Avro, and only Parquet and ORC are read")
+            return list(map(self._lake_file, tasks))
         except ValueError as error:
             raise TargetError(
                 f"{self.name} cannot be read: {error}. Have the engine that writes it compact it"

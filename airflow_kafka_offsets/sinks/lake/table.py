@@ -17,12 +17,13 @@ from airflow_kafka_offsets.core.history import REWIND_KINDS
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.sinks.lake.columns import match, match_new, required_columns
+from airflow_kafka_offsets.sinks.lake.removal import ReplacedRows
 from airflow_kafka_offsets.sinks.lake.rows import LakeRows
 from airflow_kafka_offsets.sinks.lake.snapshot import Snapshot
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.sinks.row_origin import check_key_names
 from airflow_kafka_offsets.sinks.table import LastBatch, Output, Table
-from airflow_kafka_offsets.sinks.target_rows import Removed
+from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.rows import TargetColumns, schema_text
 from airflow_kafka_offsets.writers.lake_writer import LakeWriter
 
@@ -121,6 +122,14 @@ class LakeTable(Table):
     def check_removal(self) -> None:
         if (snapshot := self.snapshot()) is not None:
             snapshot.check_removal()
+
+    def check_replaced(self, conn: Connection, replaced: ReplacedOffsets) -> None:
+        if (snapshot := self.snapshot(conn)) is not None:
+            rows = ReplacedRows.read(conn, self.sink.name, replaced)
+            rows.check_columns(snapshot.columns)
+            if ids := rows.batch_ids:
+                # Files that cannot be read raise an error.
+                snapshot.files([{BATCH_ID: (ids[0], ids[-1])}])
 
     def writer(self, columns: pa.Schema | None, output: Output) -> LakeWriter:
         snapshot = self.snapshot()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import deltalake
 import pyarrow as pa
 import pytest
 
-from airflow_kafka_offsets import Limits
+from airflow_kafka_offsets import Limits, Staging
 from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseBusyError, StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.delta.format import DeltaSnapshot
 from airflow_kafka_offsets.sinks.lake import target as lake_target
@@ -219,3 +222,26 @@ def test_a_target_commits_nothing_where_the_block_raises(group: LakeGroup, uri: 
         with pytest.raises(ZeroDivisionError):
             group.replay({group.topic: {0: (1, 5)}}, replace=True)
     assert deltalake.DeltaTable(uri).version() == version
+
+
+@pytest.mark.parametrize("root", ["file:{uri}/", "{uri}/", "s3://other/"], ids=["file", "path", "s3"])
+def test_files_outside_of_the_location_are_named_and_hinder_no_load(group: LakeGroup, uri: str, root: str) -> None:
+    """The log of a shallow clone names the files of another table."""
+    group.load()
+    for path in Path(uri, "_delta_log").glob("*.json"):
+        actions = list(map(json.loads, path.read_text().splitlines()))
+        for action in actions:
+            if "add" in action:
+                action["add"]["path"] = root.format(uri=uri) + action["add"]["path"]
+        path.write_text("\n".join(map(json.dumps, actions)))
+    jobs = len(group.loader.launcher.jobs)
+    reason = re.escape(f"Table {group.sink.name!r} cannot be read: it names the file '{root.format(uri=uri)}")
+
+    with pytest.raises(TargetError, match=reason):
+        group.proved()
+    with pytest.raises(TargetError, match=reason):
+        group.replay({group.topic: {0: (2, 4)}}, replace=True)
+    assert len(group.loader.launcher.jobs) == jobs
+
+    produce(group.loader.kafka, group.topic, names(6, 1))
+    assert group.load(NEXT, staging=Staging(retention=timedelta(microseconds=1))).rows == 1

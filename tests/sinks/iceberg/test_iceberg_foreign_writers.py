@@ -10,9 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
+from pyiceberg.typedef import Record
 from pyiceberg.types import StringType
 
 from airflow_kafka_offsets import Limits
@@ -47,6 +51,34 @@ def compact_without_arrow(table: Table) -> None:
     table.delete("_batch_id >= 0 or _batch_id is null")
     pq.write_table(rows, path.removeprefix("file://"), store_schema=False)
     table.add_files([path])
+
+
+def append_avro(table: Table) -> DataFile:
+    """Append a file, as engines do with `write.format.default=avro`."""
+    path = f"{table.location()}/data/{uuid.uuid4()}.avro"
+    schema = {"type": "record", "name": "r", "fields": [{"name": "id", "type": "long", "field-id": 1}]}
+    with Path(path.removeprefix("file://")).open("wb") as stream:
+        fastavro.writer(stream, schema, [{"id": -1}])
+    file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=path,
+        file_format=FileFormat.AVRO,
+        partition=Record(),
+        record_count=1,
+        file_size_in_bytes=len(table.io.new_input(path)),
+    )
+    file.spec_id = 0
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as update:
+        update.append_data_file(file)
+    return file
+
+
+def remove(table: Table, file: DataFile) -> None:
+    with table.transaction() as transaction:
+        update = transaction.update_snapshot().overwrite()
+        update.delete_by_predicate(AlwaysTrue())
+        with update:
+            update.delete_data_file(file)
 
 
 def expire_all_but_the_current(table: Table) -> None:
@@ -87,6 +119,29 @@ def test_rows_in_compacted_files_are_replaced_and_the_others_stay(
     assert sorted(ours) == [0, 1, 2, 4]
     assert group.table.scan("_batch_id is null").count() == 1
     assert group.proved() == (4, 1, 5)
+
+
+def test_a_file_in_avro_is_named_before_a_replay_is_staged_and_hinders_nothing_afterwards(
+    group: IcebergGroup, kafka: Kafka
+) -> None:
+    group.load(limits=Limits(max_records=4))
+    file = append_avro(group.table)
+    jobs = len(group.loader.launcher.jobs)
+    reason = re.escape(f"{group.sink.name} cannot be read: file {file.file_path} is in Avro")
+
+    with pytest.raises(TargetError, match=reason):
+        group.proved()
+    with pytest.raises(TargetError, match=reason):
+        Rewinder(group.loader)("to-offset", 5, replace=group.sink)
+    with pytest.raises(TargetError, match=reason):
+        group.replay({group.orders: {0: (2, 6)}}, replace=True)
+    assert len(group.loader.launcher.jobs) == jobs
+    produce(kafka, group.orders, names(10, 1))
+    assert group.load().rows == 1
+
+    remove(group.table, file)
+    assert group.replay({group.orders: {0: (4, 8)}}, replace=True).rows == 4
+    assert group.proved()[:2] == (10, 1)
 
 
 def test_a_table_that_was_set_back_is_named_before_anything_is_written(group: IcebergGroup, kafka: Kafka) -> None:
