@@ -107,7 +107,7 @@ class LakeTable(Table):
         found = snapshot.last_series(output.group_id) if is_load else None
         if found is not None and not found[0].startswith(output.series) and self.last_batch(conn, output) is None:
             raise OlderLedgerError(
-                f"Table {self.sink.name!r} holds rows of batch {found[1]} of group {output.group_id!r}from other "
+                f"Table {self.sink.name!r} holds rows of batch {found[1]} of group {output.group_id!r} from other "
                 f"state tables; the next batch would be {output.batch_id}. The state tables were created again. "
                 f"Nothing was written: records would be loaded again. {self.way_out(conn, batches, output)}"
             )
