@@ -88,8 +88,14 @@ def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None
 def _print_plain(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from tabulate import tabulate
 
-    # Otherwise 1e5 becomes 100000.
-    sys.stdout.write(f"{tabulate(rows, headings, tablefmt='plain', disable_numparse=True)}\n")
+    sides = ["right" if _are_numbers(column) else "left" for column in zip(*rows, strict=True)]
+    # tabulate would read numbers, and write 1e5 as 100000.
+    table = tabulate(rows, headings, tablefmt="plain", disable_numparse=True, colalign=sides or None)
+    sys.stdout.write(f"{table}\n")
+
+
+def _are_numbers(column: Sequence[str]) -> bool:
+    return all(text == "-" or text.isdecimal() for text in column) and any(map(str.isdecimal, column))
 
 
 def _console() -> Console:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.instants import format_instant
+from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.transactions import database_now, stream, transact
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
@@ -28,6 +30,9 @@ DEAD_LETTERS_AT_ONCE = 20
 """How many dead letters with their contents are read from the database at once: one may have tens of megabytes."""
 
 _EXPIRED_AT_ONCE = 1_000
+
+# The rest of the statement that inserts a dead letter.
+_OF_STATEMENT = 200_000
 
 _RENAMED = {"offset": "offset_value", "timestamp": "record_timestamp"}
 
@@ -50,12 +55,28 @@ def insert_dead_letters(conn: Connection, tables: Tables, batch: Batch, dead_let
     :param dead_letters: record batches with the columns of `staging.dead_letters.SCHEMA`
     """
     of_batch = {"batch_id": batch.batch_id, "consumer_group": batch.group_id}
+    most = _most_bytes(conn)
     for chunk in dead_letters:
         rows = [
             of_batch | {_RENAMED.get(name, name): value for name, value in dead_letter.items()}
             for dead_letter in chunk.to_pylist()
         ]
-        conn.execute(tables.dead_letters.insert(), rows)
+        conn.execute(tables.dead_letters.insert(), [_fitting(row, most) for row in rows])
+
+
+def _most_bytes(conn: Connection) -> int:
+    """Return how many bytes of contents a statement can have: MySQL closes the connection for more."""
+    if not is_mysql(conn.dialect):
+        return sys.maxsize
+    # A byte may be two in the statement.
+    return int(conn.scalar(sa.text("SELECT @@max_allowed_packet")) or 0) // 2 - _OF_STATEMENT
+
+
+def _fitting(row: dict[str, Any], most: int) -> dict[str, Any]:
+    if sum(len(row[name] or "") for name in ("key", "value", "headers")) <= most:
+        return row
+    error = f"{row['error']}; its contents are not kept: max_allowed_packet of the database is too small for them"
+    return row | {"key": None, "value": None, "headers": None, "error": error, "error_class": "size"}
 
 
 def unsent_batches(conn: Connection, tables: Tables, group_id: str) -> Sequence[int]:
