@@ -13,6 +13,11 @@ from tests.support.loads import Loader, TopicFactory, names, rows
 pytestmark = pytest.mark.server
 
 
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    return log
+
+
 def test_contents_that_are_larger_are_left_out(log: Kafka, mariadb_engine: Engine, topic: TopicFactory) -> None:
     name = topic()
     produce(log, name, [*names(0, 2), b"{" + b"'" * 9_000_000, b"{bad", *names(2, 1)])
