@@ -51,7 +51,7 @@ def _decoder(record_format: Any, *, keys: bool = False) -> Reader:
         values = data.split(_BETWEEN)[:50]
         records = record_batch(values)
         if keys:
-            records = records.append_column("key", records.column("value"))
+            records = records.set_column(records.schema.get_field_index("key"), "key", records.column("value"))
             header = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
             headers = [[{"key": value[:9].decode("utf-8", "replace"), "value": value}] for value in values]
             records = records.append_column("headers", pa.array(headers, header))

@@ -16,10 +16,11 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.tables import reflected
+from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ForeignBatchError
 from airflow_kafka_offsets.ledger.batch_rows import latest_batch
 from airflow_kafka_offsets.ledger.claims import Claim
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.target_names import TargetNames, existing_table, is_table, targets_in
 
 log = logging.getLogger(__name__)
@@ -115,10 +116,12 @@ def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
         claim.transact(lambda conn: _rename(conn, tables, *renamed))
 
 
-def follow_rename(conn: Connection, tables: Tables, target: str) -> None:
+def follow_rename(ledger: Ledger, target: str) -> None:
     """Give the history the new name of a table, if a row of a target that it does not know shows the old one."""
-    if (renamed := _former_name(conn, tables, target)) is not None:
-        _rename(conn, tables, *renamed)
+    with ledger.connect() as conn:
+        renamed = _former_name(conn, ledger.tables, target)
+    if renamed is not None:
+        transact(ledger.engine, lambda conn: _rename(conn, ledger.tables, *renamed))
 
 
 def _renamed(conn: Connection, targets: TargetNames, known: str, target: str) -> tuple[str, str] | None:

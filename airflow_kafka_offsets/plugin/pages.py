@@ -116,7 +116,7 @@ def overview(readings: Readings, caller: Caller, dag_id: str | None = None) -> O
         if mine or (is_news and caller.knows_source(look.source, look.discovery)):
             cards.append(card)
     now = {look.source: look.stored.value.now for look in looks if look.stored.value is not None}
-    is_first = not readings.has_dags or any(look.is_first for look in looks)
+    is_first = not readings.has_dags or any(look.is_first and look.problem is None for look in looks)
     return Overview(sorted(rows, key=lambda row: row.order), cards, now, is_first=is_first)
 
 

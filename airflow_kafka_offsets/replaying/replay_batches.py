@@ -213,7 +213,7 @@ class Replay:
             return [_insert(conn, ledger, self, plan, generation) for plan in plans]
 
         if plans:
-            transact(ledger.engine, lambda conn: follow_rename(conn, tables, self.target))
+            follow_rename(ledger, self.target)
         return transact(ledger.engine, work)
 
 

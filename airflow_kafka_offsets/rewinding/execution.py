@@ -111,7 +111,7 @@ def execute_rewind(
     if preview.generation is None:
         create_missing(ledger)
     if target is not None:
-        transact(engine, lambda conn: follow_rename(conn, ledger.tables, target.sink.name))
+        follow_rename(ledger, target.sink.name)
         # Rows of dead letters whose replay was interrupted are in the history first.
         settle_dead_letter_batches(ledger, target, group_id)
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -463,8 +464,9 @@ class TestUnknownIds:
         records = record_batch(values)
         if part == "key":
             record_format = whole_record(Text("t"), record_format)
-            records = records.append_column("key", records.column("value"))
-            records = records.set_column(0, "value", [None] * len(values))
+            names = records.schema.names
+            records = records.set_column(names.index("key"), "key", records.column("value"))
+            records = records.set_column(names.index("value"), "value", pa.nulls(len(values), pa.binary()))
         decode = decoder_of(record_format, record_format.columns(), {"r": server.config})
         with pytest.raises(RecordError) as raised:
             decode_rows(records, decode, slice_of(values))

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import pytest
 
+from airflow_kafka_offsets.escaping import printable
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.loading.staging_area import create_directory, remove_attempt, staging_root
 from airflow_kafka_offsets.staging.manifest import MANIFEST
@@ -54,7 +55,7 @@ class TestWhatIsDeleted:
         remove_attempt(1, uri, str(root))
         assert sorted(tmp_path.rglob("*")) == before
         (message,) = caplog.messages
-        assert f"The staging directory {uri} of batch 1 is not removed" in message
+        assert f"The staging directory {printable(uri)} of batch 1 is not removed" in message
 
 
 class TestTheDirectoryOfAUser:

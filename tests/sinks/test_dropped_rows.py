@@ -70,7 +70,9 @@ def load(kafka: Kafka, topic: TopicFactory, engine: Engine, count: int) -> int:
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Those of the target."""
     of_target = (record for record in caplog.records if record.name.startswith("airflow_kafka_offsets.sinks."))
-    return [record.getMessage() for record in of_target if record.levelname == "WARNING"]
+    found = [record.getMessage() for record in of_target if record.levelname == "WARNING"]
+    # Of a driver without COPY.
+    return [message for message in found if not message.startswith("Rows are written by INSERT")]
 
 
 def test_dropped_rows_are_counted(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -128,8 +128,9 @@ class LakeTable(Table):
             rows = ReplacedRows.read(conn, self.sink.name, replaced)
             rows.check_columns(snapshot.columns)
             if ids := rows.batch_ids:
-                # Files that cannot be read raise an error.
-                snapshot.files([{BATCH_ID: (ids[0], ids[-1])}])
+                # Files that cannot be read raise an error; of one that is removed meanwhile, the commit finds another.
+                with suppress(FileNotFoundError):
+                    snapshot.files([{BATCH_ID: (ids[0], ids[-1])}])
 
     def writer(self, columns: pa.Schema | None, output: Output) -> LakeWriter:
         snapshot = self.snapshot()
