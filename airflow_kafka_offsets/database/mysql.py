@@ -50,24 +50,8 @@ _OUTAGES = frozenset((
 
 # A null, a number out of range, a value of another type or too long, a CHECK, SIGNAL of a trigger, invalid JSON.
 _VALUE_ERRORS = (
-    1048,
-    1263,
-    1264,
-    1265,
-    1292,
-    1300,
-    1366,
-    1367,
-    1406,
-    1411,
-    1416,
-    1644,
-    1690,
-    3140,
-    3156,
-    3157,
-    3819,
-    4025,
+    *(1048, 1263, 1264, 1265, 1292, 1300, 1366, 1367, 1406, 1411, 1416, 1644, 1690),
+    *(3140, 3156, 3157, 3819, 4025),
 )
 
 # Messages that quote names of columns, tables and constraints, and no values.

@@ -20,13 +20,10 @@ from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import database_now, stream, transact
 from airflow_kafka_offsets.ledger.batch_rows import current_user
-from airflow_kafka_offsets.ledger.dead_letters import DEAD_LETTERS_AT_ONCE, DROPPED, EMPTY, may_be_published
+from airflow_kafka_offsets.ledger.dead_letters import DEAD_LETTERS_AT_ONCE, DROPPED, EMPTY, TOO_LARGE, may_be_published
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.staging.rows import Record
-
-TOO_LARGE = "size"
-"""The error class of a dead letter whose contents were never kept: they are in Kafka only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 DROPPED = "dropped"
 """The error class of a dead letter whose contents were deleted on purpose."""
 
+TOO_LARGE = "size"
+"""The error class of a dead letter whose contents were never kept: they are in Kafka only."""
+
 EMPTY = {"key": None, "value": None, "headers": None, "error_class": DROPPED}
 """The columns of such a dead letter, beside its error, which says who decided it."""
 
@@ -55,8 +58,10 @@ def insert_dead_letters(conn: Connection, tables: Tables, batch: Batch, dead_let
     :param dead_letters: record batches with the columns of `staging.dead_letters.SCHEMA`
     """
     of_batch = {"batch_id": batch.batch_id, "consumer_group": batch.group_id}
-    most = _most_bytes(conn)
+    most: int | None = None
     for chunk in dead_letters:
+        # Not before there are any: most batches have none.
+        most = _most_bytes(conn) if most is None else most
         rows = [
             of_batch | {_RENAMED.get(name, name): value for name, value in dead_letter.items()}
             for dead_letter in chunk.to_pylist()
@@ -76,7 +81,7 @@ def _fitting(row: dict[str, Any], most: int) -> dict[str, Any]:
     if sum(len(row[name] or "") for name in ("key", "value", "headers")) <= most:
         return row
     error = f"{row['error']}; its contents are not kept: max_allowed_packet of the database is too small for them"
-    return row | {"key": None, "value": None, "headers": None, "error": error, "error_class": "size"}
+    return row | {"key": None, "value": None, "headers": None, "error": error, "error_class": TOO_LARGE}
 
 
 def unsent_batches(conn: Connection, tables: Tables, group_id: str) -> Sequence[int]:
