@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import takewhile
@@ -19,6 +20,10 @@ from airflow_kafka_offsets.writers.object_files import ObjectFiles
 # What DESCRIBE HISTORY shows.
 _METADATA = "userMetadata"
 _KEY = "kafka_offsets"
+
+
+# Commits that are read at the same time.
+_AT_ONCE = 16
 
 
 class Published(NamedTuple):
@@ -58,14 +63,23 @@ class Log:
 
     def commits(self) -> Iterator[dict[str, Any]]:
         """Yield the commits, the last one first, as far as the log has them."""
-        for version in range(self.version, -1, -1):
-            try:
-                with self.files.open(f"_delta_log/{version:020}.json") as file:
-                    found = _commit_info(file.read())
-            except FileNotFoundError:  # removed when the log was cleaned up
-                return
-            stamp = found.get("timestamp")
-            yield {**found, "version": version, "timestamp": stamp if isinstance(stamp, int) else 0}
+        # Of a group that never published, or long ago, all are read: one after another would take minutes from S3.
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for last in range(self.version, -1, -_AT_ONCE):
+                versions = range(last, max(last - _AT_ONCE, -1), -1)
+                for version, found in zip(versions, pool.map(self._commit, versions), strict=True):
+                    if found is None:
+                        return
+                    stamp = found.get("timestamp")
+                    yield {**found, "version": version, "timestamp": stamp if isinstance(stamp, int) else 0}
+
+    def _commit(self, version: int) -> dict[str, Any] | None:
+        """Return what a commit says; None where it was removed when the log was cleaned up."""
+        try:
+            with self.files.open(f"_delta_log/{version:020}.json") as file:
+                return _commit_info(file.read())
+        except FileNotFoundError:
+            return None
 
 
 def _commit_info(text: bytes) -> dict[str, Any]:
