@@ -52,3 +52,14 @@ def holds_credentials(uri: str) -> bool:
     # By this name pyarrow does not log in to Google's store.
     anonymous = parts.scheme in ("gs", "gcs") and parts.username == "anonymous"
     return parts.password is not None or (parts.username is not None and not anonymous)
+
+
+def host_in_plain_text(uri: str) -> str | None:
+    """Return the host of another machine to which the URI of a directory sends files without TLS; None where it does
+    not.
+    """
+    options = {name: values[-1].lower() for name, values in parse_qs(urlsplit(uri).query).items()}
+    endpoint = options.get("endpoint_override", "")
+    is_plain = options.get("scheme") == "http" or endpoint.startswith("http://") or options.get("enable_tls") == "false"
+    host = address(endpoint or urlsplit(uri).hostname or "")[0]
+    return host if is_plain and not is_this_machine(host) else None

@@ -170,28 +170,25 @@ def _explicit(conn: Connection, begin: str) -> Iterator[Connection]:
         raise
 
 
-def stream(conn: Connection, query: sa.Select[Any], at_once: int = _ROWS_AT_ONCE) -> Iterator[Any]:
-    """Return the rows of a query as they are read; several results may be open side by side.
-
-    :param at_once: how many rows are held
-    """
+def stream(conn: Connection, query: sa.Select[Any]) -> Iterator[Any]:
+    """Return the rows of a query as they are read; several results may be open side by side."""
     if is_mysql(conn.dialect):
-        yield from _spooled(conn, query, at_once)
+        yield from _spooled(conn, query)
         return
     # Other drivers have one result at a time, unless the client holds all of its rows.
-    options = {"yield_per": at_once} if conn.dialect.name in ("postgresql", "sqlite") else {}
+    options = {"yield_per": _ROWS_AT_ONCE} if conn.dialect.name in ("postgresql", "sqlite") else {}
     with conn.execute(query, execution_options=options) as result:
         yield from result
 
 
-def _spooled(conn: Connection, query: sa.Select[Any], at_once: int) -> Iterator[Any]:
+def _spooled(conn: Connection, query: sa.Select[Any]) -> Iterator[Any]:
     """Return the rows of a query of MySQL: more than are held at once are in a temporary file, which has no name.
 
     A connection has one result at a time that the client does not hold, and the next statement would discard the rest
     of it.
     """
     with tempfile.TemporaryFile() as spool:
-        with conn.execute(query, execution_options={"yield_per": at_once}) as result:
+        with conn.execute(query, execution_options={"yield_per": _ROWS_AT_ONCE}) as result:
             parts = result.partitions()
             first = next(parts, ())
             for part in parts:

@@ -118,7 +118,10 @@ class DeadLetterContext(BatchContext):
                     "value": dead_letter.value if self.corrected is None else self.corrected[dead_letter.record],
                     "offset": dead_letter.offset,
                     "timestamp": dead_letter.timestamp,
-                    "headers": [{"key": key, "value": value} for key, value in headers_of(dead_letter.headers)],
+                    "headers": [
+                        {"key": key, "value": value}
+                        for key, value in headers_of(dead_letter.headers, *dead_letter.record)
+                    ],
                 }
                 for dead_letter in some
             ]

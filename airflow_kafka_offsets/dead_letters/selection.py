@@ -20,7 +20,7 @@ from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import database_now, stream, transact
 from airflow_kafka_offsets.ledger.batch_rows import current_user
-from airflow_kafka_offsets.ledger.dead_letters import DEAD_LETTERS_AT_ONCE, DROPPED, EMPTY, TOO_LARGE, may_be_published
+from airflow_kafka_offsets.ledger.dead_letters import DROPPED, EMPTY, TOO_LARGE, may_be_published, with_contents
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.staging.rows import Record
@@ -168,11 +168,11 @@ def read_dead_letters(
     columns = tables.dead_letters.c
     key = (columns.batch_id, columns.topic, columns.partition, columns.offset_value)
     contents = (columns.key, columns.value, columns.headers, columns.record_timestamp)
-    query = sa.select(*key, *contents, columns.error_class, columns.error, columns.schema_id)
-    query = query.where(dead_letters.condition(tables)).order_by(*key).limit(limit)
+    condition = dead_letters.condition(tables)
     if replayed_by is not None:
-        query = query.where(columns.replayed_by == replayed_by)
-    for row in stream(conn, query, DEAD_LETTERS_AT_ONCE):
+        condition = sa.and_(condition, columns.replayed_by == replayed_by)
+    found = [*key, *contents, columns.error_class, columns.error, columns.schema_id]
+    for row in with_contents(conn, tables, found, condition, limit):
         yield DeadLetter(*row)
 
 

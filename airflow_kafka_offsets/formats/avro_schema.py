@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from airflow_kafka_offsets.formats.record_format import SchemaError
-from airflow_kafka_offsets.formats.schema_limits import check_size, check_text
+from airflow_kafka_offsets.formats.schema_limits import check_name, check_size, check_text
 
 _PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 
@@ -191,7 +191,7 @@ class _Parser:
     def _define(self, schema: Mapping[str, Any], namespace: str) -> Type:
         kind, name = schema["type"], schema["name"]
         namespace = name.rpartition(".")[0] if "." in name else schema.get("namespace", namespace) or ""
-        name = _full(name, namespace)
+        name = check_name(_full(name, namespace))
         if kind == "enum":
             made = Type("enum", name=name, symbols=tuple(check_text(str(symbol)) for symbol in schema["symbols"]))
         elif kind == "fixed":
@@ -212,7 +212,7 @@ class _Parser:
         aliases = tuple(map(str, schema.get("aliases", ())))
         kind = self.type(schema["type"], namespace)
         check_text(json.dumps(schema.get("default")))
-        return Field(check_text(str(schema["name"])), kind, aliases, "default" in schema, schema.get("default"))
+        return Field(check_name(str(schema["name"])), kind, aliases, "default" in schema, schema.get("default"))
 
 
 def _full(name: str, namespace: str) -> str:

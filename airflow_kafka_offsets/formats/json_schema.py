@@ -13,8 +13,9 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.formats.record_format import SchemaError
-from airflow_kafka_offsets.formats.schema_limits import Budget, check_text
+from airflow_kafka_offsets.formats.schema_limits import Budget, check_name, check_text
 from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema
 
 _SCALARS = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_(), "string": pa.string()}
@@ -63,7 +64,9 @@ def property_types(registered: RegisteredSchema) -> dict[str, Callable[[], pa.Da
     """
     place, documents = _object(registered)
     properties = place.schema["properties"]
-    return {name: partial(_type, place.inner(schema, name), documents) for name, schema in properties.items()}
+    return {
+        check_name(name): partial(_type, place.inner(schema, name), documents) for name, schema in properties.items()
+    }
 
 
 def _object(registered: RegisteredSchema) -> tuple[_Place, Mapping[str, Any]]:
@@ -86,7 +89,9 @@ def _fields(place: _Place, documents: Mapping[str, Any]) -> list[pa.Field]:
     properties = place.schema["properties"]
     if not properties:
         raise SchemaError(f"{_name(place)} is an object without properties; declare the columns")
-    return [pa.field(name, _type(place.inner(schema, name), documents)) for name, schema in properties.items()]
+    return [
+        pa.field(check_name(name), _type(place.inner(schema, name), documents)) for name, schema in properties.items()
+    ]
 
 
 def _type(place: _Place, documents: Mapping[str, Any]) -> pa.DataType:
@@ -169,8 +174,8 @@ def _at(document: Any, fragment: str, place: _Place) -> Any:
 
 
 def _name(place: _Place) -> str:
-    return f"property {place.path!r}" if place.path else "the schema"
+    return f"property {shortened(place.path)!r}" if place.path else "the schema"
 
 
 def _undecided(place: _Place, what: str) -> SchemaError:
-    return SchemaError(f"{_name(place)} {what}; declare the columns")
+    return SchemaError(f"{_name(place)} {shortened(what)}; declare the columns")

@@ -17,12 +17,17 @@ from typing import Any
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.formats.record_format import SchemaError
-from airflow_kafka_offsets.formats.schema_limits import check_text
+from airflow_kafka_offsets.formats.schema_limits import check_name, check_size, check_text
 from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema
 from airflow_kafka_offsets.formats.wire_format import MAGIC, WIRE_PREFIX, schema_id
 
 # More than any schema nests its messages.
 _DEEPEST = 32
+
+_MOST_CHARACTERS = 10_000_000
+
+# What has a name in a file, a message, an enum and a service.
+_NAMED = ("message_type", "enum_type", "service", "extension", "field", "nested_type", "oneof_decl", "value", "method")
 
 Message = Any
 """The descriptor of a message, of google.protobuf."""
@@ -44,6 +49,8 @@ class Schema:
             if not files:
                 raise SchemaError("the descriptor set has no file")
             self._pool = descriptor_pool.DescriptorPool()
+            names = sum(length for file in files for length in _lengths(file, len(check_name(file.package))))
+            check_size(names, 0, _MOST_CHARACTERS, "characters of names, each with those that it is in")
             for file in files:
                 self._pool.Add(file)
                 for text in _texts(file.enum_type, file.message_type):
@@ -102,6 +109,15 @@ def has_name(message: Message, name: str) -> bool:
 def _names(file: Any) -> list[str]:
     package = f"{file.package}." if file.package else ""
     return [f"{package}{message.name}" for message in file.message_type]
+
+
+def _lengths(scope: Any, within: int) -> Iterator[int]:
+    """Yield the lengths of the names in a file or a message, each with those that it is in: a pool holds them so."""
+    for field, parts in scope.ListFields():
+        for part in parts if field.name in _NAMED else ():
+            length = within + 1 + len(check_name(part.name))
+            yield length
+            yield from _lengths(part, length)
 
 
 def _texts(enums: Any, messages: Any) -> Iterator[str]:
@@ -202,22 +218,26 @@ _KNOWN = {
 }
 
 
-_COMPILE_SECONDS = 60
+_COMPILE_SECONDS, _COMPILE_BYTES, _MOST_OUTPUT = 60, 1 << 30, 64 << 20
 
-# In a separate process, because the compiler writes what is wrong to its standard error; one for all, because it
-# takes a while to start. A schema may end it.
+_MESSAGES = 4_096
+
+# In a separate process, because the compiler writes what is wrong to its standard error, as much as it likes; one for
+# all, because it takes a while to start. A schema may end it.
 _COMPILE = """
-import signal, sys
+import os, resource, signal, sys
 from grpc_tools import protoc
-seconds, name, well_known, *directories = sys.argv[1:]
+seconds, memory, output, name, well_known, *directories = sys.argv[1:]
+resource.setrlimit(resource.RLIMIT_AS, (int(memory),) * 2)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(output),) * 2)
 for directory in directories:
     signal.alarm(int(seconds))
+    with open(f"{directory}.messages", "wb") as messages:
+        os.dup2(messages.fileno(), 2)
     paths = [f"-I{directory}", f"-I{well_known}", f"--descriptor_set_in={directory}.compiled", "--include_imports"]
-    protoc.main(["protoc", *paths, f"--descriptor_set_out={directory}.desc", name])
-    print("", "end of messages", file=sys.stderr, sep="\\n", flush=True)
+    if protoc.main(["protoc", *paths, f"--descriptor_set_out={directory}.part", name]) == 0:
+        os.rename(f"{directory}.part", f"{directory}.desc")
 """
-
-_END = "\nend of messages\n"
 
 
 def compile_schemas(schemas: Mapping[str, RegisteredSchema]) -> dict[str, str | SchemaError]:
@@ -249,26 +269,33 @@ def compile_schemas(schemas: Mapping[str, RegisteredSchema]) -> dict[str, str | 
             else:
                 waiting.append(key)
         while waiting:
+            limits = map(str, (_COMPILE_SECONDS, _COMPILE_BYTES, _MOST_OUTPUT))
             done = subprocess.run(
                 # -P: no module of the current directory.
-                [sys.executable, "-P", "-c", _COMPILE, str(_COMPILE_SECONDS), _MAIN, well_known]
-                + [numbers[key] for key in waiting],
+                [sys.executable, "-P", "-c", _COMPILE, *limits, _MAIN, well_known, *(numbers[key] for key in waiting)],
                 capture_output=True,
                 text=True,
                 errors="replace",
                 check=False,
             )
-            *compiled, rest = done.stderr.split(_END)
-            if done.returncode > 0:
-                raise StagingError(f"The compiler of Protobuf failed: {shortened(rest)}")
-            if done.returncode < 0:
-                problems[waiting[len(compiled)]] = f"it ended the compiler, which has {_COMPILE_SECONDS} seconds"
-            for key, messages in zip(waiting, compiled, strict=False):
-                # Others are warnings, of a file without a syntax for example.
-                errors = [line for line in messages.splitlines() if ".proto:" in line] or ["it does not say why"]
-                problems[key] = " ".join(errors).replace(f"{numbers[key]}/", "").replace(f"{_MAIN}:", "line ")
-            waiting = waiting[len(compiled) + (done.returncode < 0) :]
+            began = [key for key in waiting if Path(f"{numbers[key]}.messages").exists()]
+            if not began:
+                raise StagingError(f"The compiler of Protobuf failed: {shortened(done.stderr)}")
+            problems |= {key: _messages(numbers[key]) for key in began}
+            if done.returncode:
+                limits_are = f"{_COMPILE_SECONDS} seconds and {_COMPILE_BYTES >> 20:,} MiB"
+                problems[began[-1]] = f"it ended the compiler, which has {limits_are}"
+            waiting = waiting[len(began) :]
         return {key: _result(Path(f"{numbers[key]}.desc"), problems[key]) for key in schemas}
+
+
+def _messages(directory: str) -> str:
+    """Return what the compiler says is wrong with a schema."""
+    with Path(f"{directory}.messages").open("rb") as file:
+        lines = file.read(_MESSAGES).decode(errors="replace").splitlines()
+    # Others are warnings, of a file without a syntax for example.
+    errors = [line for line in lines if ".proto:" in line] or ["it does not say why"]
+    return " ".join(errors).replace(f"{directory}/", "").replace(f"{_MAIN}:", "line ")
 
 
 def _write(directory: Path, schema: RegisteredSchema) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
 from weakref import finalize
 
 from airflow_kafka_offsets.core.templates import Templated, with_values
-from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.core.text import first_few, shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.record_format import (
     ColumnsFrom,
@@ -437,7 +437,7 @@ class TaskSchemas:
         except NotFoundError:
             raise SchemaError(f"the schema registry at {self._registry.host} has none with this id") from None
         if found.type != self._format.schema_type:
-            raise SchemaError(f"it is of the type {found.type}")
+            raise SchemaError(f"it is of the type {shortened(found.type, 40)!r}")
         plain = self._format.plain_schemas({str(number): found})[str(number)]
         if isinstance(plain, SchemaError):
             raise plain

@@ -12,6 +12,8 @@ MOST_BYTES = 4_000_000
 MOST_CHARACTERS = 10_000
 """Of a text that a schema holds once and rows each: a default, or a name in an enum."""
 
+_LONGEST_NAME = 1_000
+
 MOST_TYPES = 10_000
 """Each counts as often as it is used: a few lines can use each other two, four, eight times."""
 
@@ -39,6 +41,13 @@ class Budget:
         """Count one more; see `check_size`."""
         self.count += 1
         check_size(self.count, depth, **of)
+
+
+def check_name(name: str) -> str:
+    """Return the name of a type, a field or a property, which is copied as often as this is used; see `check_text`."""
+    if len(name) > _LONGEST_NAME:
+        raise SchemaError(f"the name {name[:40]!r}… has more than {_LONGEST_NAME:,} characters")
+    return check_text(name)
 
 
 def check_text(text: str) -> str:

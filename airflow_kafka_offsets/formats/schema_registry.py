@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from airflow_kafka_offsets.core.addresses import is_this_machine
+from airflow_kafka_offsets.core.warn import warn_once
 from airflow_kafka_offsets.exceptions import ConfigurationError, RegistryUnavailableError
 from airflow_kafka_offsets.formats.record_format import SchemaError
 from airflow_kafka_offsets.formats.schema_limits import MOST_BYTES, Budget
@@ -287,7 +288,6 @@ def check_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
         raise ConfigurationError("The URL of a schema registry must not hold credentials: use basic.auth.user.info")
     has_secret = config.get("basic.auth.user.info") or config.get("bearer.auth.token")
     if has_secret and parts.scheme == "http" and not is_this_machine(parts.hostname):
-        log.warning(
-            "The credentials for the schema registry cross the network to %s in plain text: use https", parts.hostname
-        )
+        what = "The credentials for the schema registry cross the network to"
+        warn_once(log, f"{what} {parts.hostname} in plain text: use https")
     return config

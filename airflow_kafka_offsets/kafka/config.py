@@ -15,11 +15,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_kafka_offsets.core.addresses import address, is_this_machine
+from airflow_kafka_offsets.core.warn import warn_once
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 log = logging.getLogger(__name__)
-
-_warned: set[str] = set()
 
 # librdkafka reports a failing connection again and again on stderr; its reason reaches the user once, in our error.
 client_log = logging.getLogger(f"{__name__}.librdkafka")
@@ -170,9 +169,7 @@ def weaknesses(config: Mapping[str, Any]) -> list[str]:
 def warn_of_weaknesses(config: Mapping[str, Any]) -> None:
     """Log the weaknesses of a connection, each once a process: sensors ask for it again and again."""
     for weakness in weaknesses(config):
-        if weakness not in _warned:
-            _warned.add(weakness)
-            log.warning("%s", weakness)
+        warn_once(log, weakness)
 
 
 def _why_refused(key: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.chunks import chunks
 from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.instants import format_instant
 from airflow_kafka_offsets.database.mysql import is_mysql
@@ -28,9 +29,6 @@ TOO_LARGE = "size"
 
 EMPTY = {"key": None, "value": None, "headers": None, "error_class": DROPPED}
 """The columns of such a dead letter, beside its error, which says who decided it."""
-
-DEAD_LETTERS_AT_ONCE = 20
-"""How many dead letters with their contents are read from the database at once: one may have tens of megabytes."""
 
 _EXPIRED_AT_ONCE = 1_000
 
@@ -93,12 +91,32 @@ def unsent_batches(conn: Connection, tables: Tables, group_id: str) -> Sequence[
 
 def unsent_dead_letters(conn: Connection, tables: Tables, batch_id: int) -> Iterator[sa.Row[Any]]:
     """Yield the dead letters of a batch, except those whose contents were dropped meanwhile."""
-    dead_letters = tables.dead_letters
-    query = sa.select(dead_letters).where(
-        dead_letters.c.batch_id == batch_id, dead_letters.c.error_class.is_distinct_from(DROPPED)
-    )
-    places = (dead_letters.c.topic, dead_letters.c.partition, dead_letters.c.offset_value)
-    return stream(conn, query.order_by(*places), DEAD_LETTERS_AT_ONCE)
+    dead_letters = tables.dead_letters.c
+    is_unsent = sa.and_(dead_letters.batch_id == batch_id, dead_letters.error_class.is_distinct_from(DROPPED))
+    return with_contents(conn, tables, list(dead_letters), is_unsent)
+
+
+def with_contents(
+    conn: Connection,
+    tables: Tables,
+    columns: Sequence[sa.Column[Any]],
+    condition: sa.ColumnElement[bool],
+    limit: int | None = None,
+) -> Iterator[sa.Row[Any]]:
+    """Yield dead letters in the order of their batches, partitions and offsets, and read as many at once as fit into
+    memory: one may have hundreds of megabytes.
+
+    :param columns: of a row
+    :param limit: the most of them
+    """
+    dead_letters = tables.dead_letters.c
+    place = (dead_letters.batch_id, dead_letters.topic, dead_letters.partition, dead_letters.offset_value)
+    contents = (dead_letters.key, dead_letters.value, dead_letters.headers, dead_letters.error)
+    size = sum((sa.func.coalesce(sa.func.length(column), 0) for column in contents), start=sa.literal(0))
+    places = sa.select(*place, size).where(condition).order_by(*place).limit(limit)
+    for some in chunks(stream(conn, places), lambda row: int(row[-1])):
+        are_these = sa.tuple_(*place).in_([tuple(row[:-1]) for row in some])
+        yield from conn.execute(sa.select(*columns).where(condition, are_these).order_by(*place))
 
 
 def mark_sent(ledger: Ledger, batch_id: int, topic: str) -> None:

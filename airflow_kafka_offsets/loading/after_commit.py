@@ -30,6 +30,7 @@ from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.staging.dead_letters import headers_of
+from airflow_kafka_offsets.staging.rows import Record
 
 log = logging.getLogger(__name__)
 
@@ -182,6 +183,7 @@ def _send(context: LoadContext, batch_id: int, topic: str) -> None:
         nonlocal sent
         for dead_letter in unsent_dead_letters(conn, tables, batch_id):
             sent += 1
+            record = Record(dead_letter.topic, dead_letter.partition, dead_letter.offset_value)
             notes = {
                 "group": group_id,
                 "batch": batch_id,
@@ -194,7 +196,7 @@ def _send(context: LoadContext, batch_id: int, topic: str) -> None:
             yield Outgoing(
                 dead_letter.key,
                 dead_letter.value,
-                headers_of(dead_letter.headers),
+                [header for header in headers_of(dead_letter.headers, *record) if not header[0].startswith(PREFIX)],
                 [(f"{PREFIX}{name}", str(value).encode()) for name, value in notes.items()],
             )
 

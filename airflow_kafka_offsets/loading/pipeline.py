@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -11,6 +12,7 @@ import pyarrow as pa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core import planning
+from airflow_kafka_offsets.core.addresses import host_in_plain_text
 from airflow_kafka_offsets.core.instants import Start, check_start, check_until
 from airflow_kafka_offsets.core.options import (
     Coordination,
@@ -22,6 +24,7 @@ from airflow_kafka_offsets.core.options import (
     check_rendered,
 )
 from airflow_kafka_offsets.core.text import can_be_stored
+from airflow_kafka_offsets.core.warn import warn_once
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.columns import row_columns, spark_ddl
 from airflow_kafka_offsets.formats.extra_columns import ExtraColumns, whole_record
@@ -33,6 +36,8 @@ from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES, OnBadRecord
 from airflow_kafka_offsets.sinks.fan_out import as_sink, transform_of
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.transforms.transform import BatchTransform, DataFrameTransform, Transform, as_transform
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +201,8 @@ class Pipeline:
                 "DeadLetters.topic must not be one of the loaded topics, because each dead letter would become "
                 f"another one; got topic={self.dead_letters.topic!r}"
             )
+        if host := host_in_plain_text(self.staging.dir or ""):
+            warn_once(log, f"Staging.dir: staged rows cross the network to {host} in plain text: use https")
         columns = row_columns(self.record_format)
         spark_ddl(columns)  # refuses a type that Spark does not have
         return columns

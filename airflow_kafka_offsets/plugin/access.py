@@ -98,9 +98,10 @@ class Caller:
         """Return whether the user may see something of a source: in its team, through a DAG or the connection."""
         return self.shares_team(source.conn_id) and (through_dags or self.reads_connection(source.conn_id))
 
-    def edits_group(self, source: Source, group: GroupSummary) -> bool:
-        """Return whether the user may edit a DAG that loads a group: what its state may be changed by needs that."""
-        return self.shares_team(source.conn_id) and any(self.may_dag("PUT", dag_id) for dag_id in self._readable(group))
+    def edited_dags(self, source: Source, group: GroupSummary) -> list[str]:
+        """Return the DAGs that load a group, and that the user may edit: who changes its state needs one."""
+        readable = self._readable(group) if self.shares_team(source.conn_id) else ()
+        return [dag_id for dag_id in readable if self.may_dag("PUT", dag_id)]
 
     def _readable(self, group: GroupSummary) -> set[str]:
         return self.readable_dags.intersection(group.dag_ids)

@@ -112,7 +112,12 @@ class GroupRequest:
     @property
     def edits(self) -> bool:
         """Return whether the user may edit a DAG that loads the group."""
-        return self.caller.edits_group(self.source, self.summary)
+        return bool(self.edited_dags)
+
+    @property
+    def edited_dags(self) -> list[str]:
+        """Return the DAGs that load the group, and that the user may edit."""
+        return self.caller.edited_dags(self.source, self.summary)
 
     @property
     def sees_records(self) -> bool:

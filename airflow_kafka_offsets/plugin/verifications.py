@@ -190,7 +190,7 @@ def start(request: GroupRequestDep, form: FormDep) -> Response:
     request.redeem(form, "verify")
     if not target.can_verify:
         raise HTTPException(status.HTTP_409_CONFLICT, f"{target.unknown}. Verify with KafkaVerifyOperator")
-    who, dag_id = str(request.caller.user.get_name()), min(request.summary.dag_ids, default=None)
+    who, dag_id = str(request.caller.user.get_name()), min(request.edited_dags, default=None)
     sink = of_tables(target.tables)
     _verifications(request).start(request.source, request.group_id, sink, who=who, dag_id=dag_id)
     return request.redirect("verification")

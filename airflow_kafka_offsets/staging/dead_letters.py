@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import shortened
-from airflow_kafka_offsets.exceptions import DeadLetterError
+from airflow_kafka_offsets.exceptions import DeadLetterError, LedgerError
 from airflow_kafka_offsets.formats.record_format import BadRecord
 from airflow_kafka_offsets.formats.wire_format import schema_id_of
 from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter, record_batches
@@ -150,6 +150,19 @@ def header_text(headers: Sequence[Mapping[str, Any]] | None) -> str | None:
     return json.dumps([[key, None if value is None else base64.b64encode(value).decode()] for key, value in values])
 
 
-def headers_of(text: str | None) -> list[tuple[str, bytes | None]]:
-    """Return the headers of a text that `header_text` wrote."""
-    return [(key, None if value is None else base64.b64decode(value)) for key, value in json.loads(text or "[]")]
+def headers_of(text: str | None, topic: str, partition: int, offset: int) -> list[tuple[str, bytes | None]]:
+    """Return the headers of a text that `header_text` wrote.
+
+    :param topic: with partition and offset, the record whose headers they are, for messages
+    :raises LedgerError: another program wrote the text
+    """
+    try:
+        pairs = [(key, None if value is None else base64.b64decode(value)) for key, value in json.loads(text or "[]")]
+        for key, _ in pairs:
+            key.encode()
+    except (AttributeError, RecursionError, TypeError, ValueError) as error:
+        raise LedgerError(
+            f"Dead letter at topic {topic!r} partition {partition} offset {offset}: its headers in the table "
+            f"dead_letters are not as a load writes them ({type(error).__name__}): correct them, or drop it"
+        ) from None
+    return pairs

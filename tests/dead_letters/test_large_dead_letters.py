@@ -35,13 +35,13 @@ def kafka(log: Kafka) -> Kafka:
 def test_few_are_held_at_once(inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     loader, name, dead = inline_loader, topic(), topic()
     monkeypatch.setattr(chunks, "_BYTES", 2_500)
-    fetched: list[Any] = []
+    fetched: list[int] = []
     sent: list[int] = []
     staged: list[int] = []
 
     def executed(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, *_: Any) -> None:
-        if statement.startswith("SELECT") and "headers" in statement:
-            fetched.append(context.execution_options.get("yield_per"))
+        if statement.startswith("SELECT") and "(?, ?, ?, ?)" in statement:
+            fetched.append(statement.count("(?, ?, ?, ?)"))
 
     def written(*args: Any) -> Any:
         sent.append(len(args[2]))
@@ -69,4 +69,4 @@ def test_few_are_held_at_once(inline_loader: Loader, topic: TopicFactory, monkey
 
     assert done == [Replayed(1, 7, 7, 0, 2)]
     assert sent == staged == [3, 3, 1]
-    assert fetched == [20, 20]
+    assert fetched == [3, 3, 1, 3, 3, 1]

@@ -106,7 +106,7 @@ def test_an_id_that_the_registry_does_not_know_is_the_records_fault_and_named(se
     assert [(record.row, record.reason) for record in bad] == [
         (0, f"schema 99: the schema registry at {host} has none with this id"),
         (2, f"schema 99: the schema registry at {host} has none with this id"),
-        (3, "schema 5: it is of the type PROTOBUF"),
+        (3, "schema 5: it is of the type 'PROTOBUF'"),
         (4, "schema 6: it is malformed: KeyError 'name'"),
     ]
     assert server.requests.count("/schemas/ids/99") == 1

@@ -163,7 +163,7 @@ def test_columns_come_from_the_latest_schema_and_ids_are_checked(server: FakeReg
     reasons = [record.reason for record in bad]
     assert reasons[:2] == [
         f"schema 9: the schema registry at {host} has none with this id",
-        "schema 5: it is of the type AVRO",
+        "schema 5: it is of the type 'AVRO'",
     ]
     assert reasons[2].startswith("schema 2: ")
     assert reasons[3] == reasons[4] != reasons[5]

@@ -121,7 +121,7 @@ def test_record_with_an_unknown_schema_id_is_bad_and_named(server: FakeRegistry)
     assert rows.to_pylist() == [{"id": 3}]
     assert [(record.row, record.reason) for record in bad] == [
         (0, f"schema 99: the schema registry at {host} has none with this id"),
-        (2, "schema 5: it is of the type AVRO"),
+        (2, "schema 5: it is of the type 'AVRO'"),
         (3, bad[2].reason),
         (4, "schema 1: it has no message with the index 3"),
     ]

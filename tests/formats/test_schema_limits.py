@@ -113,7 +113,15 @@ def proto_chain(depth: int) -> str:
     return f'syntax = "proto3"; {" ".join(parts)} message M{depth} {{ int32 x = 1; }}'
 
 
+def proto_names(depth: int, count: int) -> str:
+    """Messages in messages with long names, the innermost with fields."""
+    fields = " ".join(f"int32 f{i} = {i};" for i in range(1, count))
+    nested = "".join(f"message {'n' * 900} {{" for _ in range(depth))
+    return f'syntax = "proto3"; {nested} {fields} {"}" * depth}'
+
+
 MANY, DEEP = "more than 10,000 types", "nested deeper than 60"
+LONG_NAME = "the name '.*'… has more than 1,000 characters"
 LONG = "x" * 10_001
 
 BOMBS: list[tuple[str, Any, str]] = [
@@ -134,6 +142,9 @@ BOMBS: list[tuple[str, Any, str]] = [
     ("AVRO", record("r", field("x", "string", default=LONG)), "more than 10,000 characters"),
     ("AVRO", record("r", field("x", {"type": "enum", "name": "e", "symbols": [LONG]})), "more than 10,000 characters"),
     ("AVRO", record("r"), "the record 'r' has no fields"),
+    ("AVRO", {**AVRO, "namespace": "n" * 1_000}, LONG_NAME),
+    ("AVRO", record("r", field("x" * 1_001, "int")), LONG_NAME),
+    ("JSON", {"type": "object", "properties": {"x" * 1_001: {"type": "integer"}}}, LONG_NAME),
     ("JSON", json_laughs(20), MANY),
     ("JSON", {"type": "object", "properties": {"a": {"type": {}}}}, "property 'a' has a type that is not a name"),
     ("JSON", json_laughs(2_000), DEEP),
@@ -143,8 +154,11 @@ BOMBS: list[tuple[str, Any, str]] = [
     ("PROTOBUF", proto_laughs(15), MANY),
     ("PROTOBUF", proto_chain(62), DEEP),
     ("PROTOBUF", proto_chain(2_000), DEEP),
-    ("PROTOBUF", f'syntax = "proto3"; message M {{ E e = 1; }} enum E {{ {LONG} = 0; }}', "10,000 characters"),
+    ("PROTOBUF", f'syntax = "proto3"; message M {{ E e = 1; }} enum E {{ {LONG} = 0; }}', LONG_NAME),
     ("PROTOBUF", f'message M {{ optional string e = 1 [default = "{LONG}"]; }}', "10,000 characters"),
+    ("PROTOBUF", f'syntax = "proto3"; package {"n" * 1_001}; message M {{ int32 x = 1; }}', "name is too long"),
+    ("PROTOBUF", f'syntax = "proto3"; message M {{ int32 {"x" * 1_001} = 1; }}', LONG_NAME),
+    ("PROTOBUF", proto_names(30, 500), "more than 10,000,000 characters of names"),
     ("PROTOBUF", "message M { " * 10_000, "Reached maximum recursion limit|recursion"),
 ]  # fmt: skip
 
@@ -515,20 +529,30 @@ class TestCompiler:
 
     def test_a_schema_that_ends_the_compiler_is_alone_in_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         dying = protobuf_schema._COMPILE.replace(
-            "    protoc.main",
+            "    if protoc.main",
             "    text = open(directory + '/' + name).read()\n"
             "    'crash' in text and signal.raise_signal(signal.SIGKILL)\n"
             "    'hang' in text and signal.pause()\n"
-            "    protoc.main",
+            "    'greedy' in text and bytearray(2 << 30)\n"
+            "    if protoc.main",
         )
         monkeypatch.setattr(protobuf_schema, "_COMPILE", dying)
         monkeypatch.setattr(protobuf_schema, "_COMPILE_SECONDS", 3)
         texts = {"1": PROTO, "2": f"{PROTO} // crash", "3": f"{PROTO} // hang", "4": PROTO, "5": "message {"}
+        texts["6"] = f"{PROTO} // greedy"
         found = compile_schemas({key: RegisteredSchema("PROTOBUF", text) for key, text in texts.items()})
         assert found["1"] == found["4"]
         assert isinstance(found["1"], str)
-        assert [str(found[key]) for key in "23"] == ["it ended the compiler, which has 3 seconds"] * 2
+        assert {str(found[key]) for key in "236"} == {"it ended the compiler, which has 3 seconds and 1,024 MiB"}
         assert "line 1:9: Expected message name" in str(found["5"])
+
+    def test_only_the_beginning_of_what_the_compiler_says_is_read(self) -> None:
+        tracemalloc.start()
+        found = compile_schemas({"1": RegisteredSchema("PROTOBUF", PROTO + "a;" * 100_000)})
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        tracemalloc.stop()
+        assert "Expected top-level statement" in str(found["1"])
+        assert len(str(found["1"])) < 1_000
 
     def test_a_compiler_that_does_not_start_makes_no_record_bad(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(protobuf_schema, "_COMPILE", "raise ImportError('libstdc++')")

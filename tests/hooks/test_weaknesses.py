@@ -10,10 +10,14 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import create_engine
 
+from airflow_kafka_offsets.core.addresses import host_in_plain_text
+from airflow_kafka_offsets.core.warn import warn_once
 from airflow_kafka_offsets.hooks.connections import _warn_once, database_weakness
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.config import weaknesses
+from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
+from airflow_kafka_offsets.sinks.lake.storage import object_store_options
 from airflow_kafka_offsets.spark.properties import read_defaults
 
 CLUSTER = "spark://master:7077"
@@ -57,9 +61,9 @@ class TestKafka:
         ],
     )
     def test_unencrypted_kafka_is_logged_once(
-        self, config: dict[str, str], problem: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+        self, config: dict[str, str], problem: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr("airflow_kafka_offsets.kafka.config._warned", set())
+        warn_once.cache_clear()
         for _ in range(2):
             Cluster(config)
         (record,) = caplog.records
@@ -105,6 +109,58 @@ class TestDatabase:
             pass
         assert [record.getMessage() for record in caplog.records] == ["Connection 'warehouse': in plain text"]
         engine.dispose()
+
+
+class TestStorage:
+    @pytest.mark.parametrize(
+        ("connection", "problem"),
+        [
+            (
+                {"conn_type": "aws", "extra": {"endpoint_url": "http://minio:9000"}},
+                "Connection 'lake': rows and credentials cross the network to minio in plain text: use https",
+            ),
+            (
+                {"conn_type": "generic", "extra": {"s3.endpoint": "HTTP://minio:9000"}},
+                "Connection 'lake': rows and credentials cross the network to minio in plain text: use https",
+            ),
+            (
+                {"conn_type": "generic", "extra": {"allow_invalid_certificates": True}},
+                "Connection 'lake': TLS certificates of the object store are not verified",
+            ),
+        ],
+    )
+    def test_an_unencrypted_store_is_logged_once(
+        self, connection: dict[str, object], problem: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        warn_once.cache_clear()
+        for _ in range(2):
+            object_store_options("lake", {"lake": connection})
+        assert caplog.messages == [problem]
+
+    def test_an_unencrypted_catalog_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        warn_once.cache_clear()
+        connection = {"conn_type": "generic", "schema": "http", "host": "catalog", "extra": {"type": "rest"}}
+        engine = create_engine("sqlite://")
+        IcebergTable("shop.orders", catalog_conn_id="lake").connect(engine, {"lake": connection})
+        assert caplog.messages == [
+            "The catalog of iceberg://default/shop.orders: rows and credentials cross the network to catalog in plain "
+            "text: use https"
+        ]
+
+    @pytest.mark.parametrize(
+        ("uri", "host"),
+        [
+            ("s3://lake/staging?scheme=http&endpoint_override=minio:9000", "minio"),
+            ("s3://lake/staging?endpoint_override=http://minio:9000", "minio"),
+            ("abfs://lake@account.dfs.core.windows.net/staging?enable_tls=false", "account.dfs.core.windows.net"),
+            ("s3://lake/staging?scheme=http&endpoint_override=127.0.0.1:9000", None),
+            ("s3://lake/staging?scheme=https&endpoint_override=minio:9000", None),
+            ("s3://lake/staging", None),
+            ("/staging", None),
+        ],
+    )
+    def test_unencrypted_staging_is_known_by_its_uri(self, uri: str, host: str | None) -> None:
+        assert host_in_plain_text(uri) == host
 
 
 class TestSpark:

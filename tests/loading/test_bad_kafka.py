@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets import Reading
 from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.core.warn import warn_once
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
     ConfigurationError,
@@ -90,9 +91,9 @@ def test_names_of_kerberos_and_of_openssl_are_no_code(kafka: KafkaBroker) -> Non
 
 @pytest.mark.parametrize("value", [False, "False", "f", "0", 0], ids=repr)
 def test_certificates_that_are_not_verified_are_warned_about(
-    kafka: KafkaBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, value: object
+    kafka: KafkaBroker, caplog: pytest.LogCaptureFixture, value: object
 ) -> None:
-    monkeypatch.setattr("airflow_kafka_offsets.kafka.config._warned", set())
+    warn_once.cache_clear()
     Cluster({"bootstrap.servers": kafka.bootstrap_servers, "enable.ssl.certificate.verification": value})
 
     assert [

@@ -12,8 +12,9 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, drop_dead_letters
-from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.exceptions import ConfigurationError, LedgerError
 from airflow_kafka_offsets.kafka.producer import producer_config
 from airflow_kafka_offsets.loading import after_commit
 from airflow_kafka_offsets.replaying.replay import replay
@@ -78,6 +79,36 @@ def test_dead_letter_messages_have_the_record_and_its_error(inline_loader: Loade
     assert first["notes"] == where | {"offset": "0"}
     assert second["notes"] == where | {"offset": "1", "message": second["notes"]["message"]}
     assert rows(loader.engine, SENT) == [(1, dead, True)]
+
+
+def test_a_record_does_not_say_of_itself_what_is_wrong_with_it(inline_loader: Loader, orders: str, dead: str) -> None:
+    writer = producer(inline_loader.kafka)
+    forged = [(f"{after_commit.PREFIX}{name}", b"forged") for name in ("group", "offset", "more")]
+    writer.produce(orders, BAD, partition=0, headers=[*forged, ("h", b"x")])
+    assert writer.flush(30) == 0
+
+    inline_loader(orders, on_bad_record=DeadLetters(topic=dead))
+
+    (record,) = read_all(inline_loader.kafka, Slice(0, dead, 0, 0, 1), with_headers=True)
+    assert b"forged" not in [header["value"] for header in record["headers"]]
+    assert record["headers"][0] == {"key": "h", "value": b"x"}
+
+
+@pytest.mark.parametrize("headers", ["{", "[1]", '[["a", 1]]', "[[1, null]]", '[["\\ud800", null]]', "[" * 100_000])
+def test_headers_that_another_program_wrote_are_named(
+    inline_loader: Loader, orders: str, dead: str, headers: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader = inline_loader
+    produce(loader.kafka, orders, [BAD])
+    loader(orders, **LEFT_OUT)
+    with loader.engine.begin() as conn:
+        conn.execute(sa.text("UPDATE dead_letters SET headers = :headers"), {"headers": headers})
+
+    with pytest.raises(LedgerError, match=f"topic '{orders}' partition 0 offset 0: its headers in the table dead_let"):
+        replay_dead_letters(DeadLetterFilter("loader"), loader.pipeline([orders]), engine=loader.engine)
+    loader(orders, on_bad_record=DeadLetters(topic=dead))
+
+    assert rows(loader.engine, "SELECT consumer_group FROM dead_letters") == [("loader",)]
 
 
 def test_a_batch_without_dead_letters_asks_for_no_topic(inline_loader: Loader, orders: str) -> None:

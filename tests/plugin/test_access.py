@@ -146,9 +146,9 @@ def test_editor_of_a_dag_may_edit_its_groups(web: Web, orders: str, monkeypatch:
     assert look.stored.value is not None
     (group,) = look.stored.value.groups or ()
 
-    edits = {role: Caller(web.user(role)).edits_group(source, group) for role in ROLES}
+    edits = {role: Caller(web.user(role)).edited_dags(source, group) for role in ROLES}
 
-    assert edits == {"viewer": False, "editor": True, "operator": True}
+    assert edits == {"viewer": [], "editor": ["shop"], "operator": ["shop"]}
 
 
 def test_a_dag_needs_its_own_right(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ from airflow_kafka_offsets.sinks.iceberg.private import STORAGE, keep_to_given, 
 from airflow_kafka_offsets.sinks.iceberg.shapes import create_table, parsed_term
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from airflow_kafka_offsets.sinks.lake.sink import dataset_name
-from airflow_kafka_offsets.sinks.lake.storage import pyiceberg_properties
+from airflow_kafka_offsets.sinks.lake.storage import pyiceberg_properties, warn_of_plain_http
 from airflow_kafka_offsets.sinks.lake.table import LakeTable
 from airflow_kafka_offsets.sinks.sink import Connections
 from airflow_kafka_offsets.sinks.table import Dataset
@@ -206,6 +206,8 @@ class ConnectedIcebergTable(LakeTable):
             properties |= sink.catalog
         if sink.catalog_conn_id is not None:
             properties |= catalog_properties(sink.catalog_conn_id, connections)
+        if sink.commits_externally:
+            warn_of_plain_http(f"The catalog of {sink.name}", properties)
         if sink.storage_conn_id is not None:
             properties |= pyiceberg_properties(sink.storage_conn_id, connections)
         if named := [name for name, value in properties.items() if names_code(name, value)]:

@@ -11,12 +11,18 @@ pyiceberg properties.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
+from airflow_kafka_offsets.core.addresses import is_this_machine
+from airflow_kafka_offsets.core.warn import warn_once
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.sink import Connections
+
+log = logging.getLogger(__name__)
 
 _AWS = {
     "region_name": "aws_region",
@@ -28,11 +34,31 @@ _AWS = {
 
 _AZURE = {name: f"azure_storage_{name}" for name in ("tenant_id", "sas_token", "account_key", "account_name")}
 
-# Options that name a file whose contents are sent, or the host that gets them.
-_SENDS_FILES = re.compile(
-    "(?i)(token|identity)[._-]?(token[._-]?)?file|credentials[._-](full|relative)[._-]uri|authority[._-]?host"
-    "|(msi|identity|metadata)[._-]endpoint|azure[._-]cli"
-)
+# What a generic connection may set, without the prefix of a store: nothing that reads a file of the machine and sends
+# it (tokens of workloads), that names who gets such a token, or that stands between this machine and a store.
+_OF_STORE = """
+access_key access_key_id account_host account_key account_name anon anonymous blob_storage_authority
+blob_storage_scheme bucket bucket_name bearer_token cache_timeout checksum_algorithm client_id client_secret
+conditional_put connect_timeout connection_string consistency container_name copy_if_not_exists credential
+default_bucket_location default_region dfs_storage_authority dfs_storage_scheme disable_bulk_delete disable_tagging
+encryption_key endpoint endpoint_url force_virtual_addressing host kerberos_ticket oauth2_token
+oauth2_token_expires_at object_id port profile_name project_id region request_payer request_timeout requester_pays
+resolve_region role_arn role_session_name sas_key sas_token secret_access_key server_side_encryption service_account
+service_account_key service_host session_token skip_signature sse_bucket_key_enabled sse_customer_key_base64
+sse_kms_key_id storage_class tenant_id token unsigned_payload use_fabric_endpoint user version_aware
+virtual_hosted_style_request s3_allow_unsafe_rename s3_locking_provider
+"""
+_OF_CLIENT = """
+allow_http allow_invalid_certificates connect_timeout default_content_type default_headers http1_only http2_only
+max_retries pool_idle_timeout pool_max_idle_per_host randomize_addresses read_timeout retry_timeout timeout user_agent
+delta_dynamo_table_name
+"""
+_PREFIX = re.compile("(aws|azure(_storage)?|google|gcs|s3|adls|hdfs|hf|client)_")
+
+_MAY_BE_SET = frozenset([*_OF_STORE.split(), *_OF_CLIENT.split()])
+
+# A library writes it into the name of the server to which it sends a token.
+_REGION = re.compile("[A-Za-z0-9-]{0,64}")
 
 _GOOGLE = {"key_path": "google_service_account", "keyfile_dict": "google_service_account_key"}
 
@@ -72,7 +98,28 @@ def pyiceberg_properties(conn_id: str, connections: Connections) -> dict[str, st
 
 
 def read_storage(conn_id: str, connections: Connections) -> dict[str, str]:
-    """Return the options that a connection stands for; see `object_store_options`."""
+    """Return the options that a connection stands for, and log a warning where they are not safe; see
+    `object_store_options`.
+    """
+    options = _options(conn_id, connections)
+    for name, value in options.items():
+        if name.endswith("region") and not _REGION.fullmatch(value):
+            raise ConfigurationError(f"Connection {conn_id!r}: {name} is no name of a region; got {value!r}")
+        if name == "allow_invalid_certificates" and value == "true":
+            warn_once(log, f"Connection {conn_id!r}: TLS certificates of the object store are not verified")
+    warn_of_plain_http(f"Connection {conn_id!r}", options)
+    return options
+
+
+def warn_of_plain_http(whose: str, options: Mapping[str, Any]) -> None:
+    """Log a warning where an option is the address of another machine without TLS."""
+    for value in map(str, options.values()):
+        if value.lower().startswith("http://") and not is_this_machine(host := urlsplit(value).hostname):
+            what = f"rows and credentials cross the network to {host} in plain text: use https"
+            warn_once(log, f"{whose}: {what}")
+
+
+def _options(conn_id: str, connections: Connections) -> dict[str, str]:
     if conn_id not in connections:
         raise ConfigurationError(
             f"Connection {conn_id!r} of an object store is unknown: pass its contents in connections=, which has "
@@ -82,10 +129,11 @@ def read_storage(conn_id: str, connections: Connections) -> dict[str, str]:
     extra, kind = dict(connection.get("extra") or {}), connection.get("conn_type")
     login, password = connection.get("login"), connection.get("password")
     if kind == "generic":
-        if harmful := sorted(filter(_SENDS_FILES.search, map(str, extra))):
+        if harmful := sorted(name for name in map(str, extra) if not _may_be_set(name)):
             raise ConfigurationError(
-                f"Connection {conn_id!r} has {', '.join(harmful)} in its extra, which can send a file of this machine "
-                "to any host: leave it to the environment of the worker and of Spark's executors"
+                f"Connection {conn_id!r} has {', '.join(harmful)} in its extra, which is no option of object_store or "
+                "pyiceberg that a connection may set: leave tokens of the machine, proxies and certificates to the "
+                "environment of the worker and of Spark's executors"
             )
         return {name: _text(value) for name, value in extra.items()}
     if kind == "aws":
@@ -109,6 +157,11 @@ def read_storage(conn_id: str, connections: Connections) -> dict[str, str]:
         f"Connection {conn_id!r} is of type {kind!r}; the connection of an object store has type 'aws', 'wasb', "
         "'adls', 'google_cloud_platform', or 'generic' with the options of the library object_store in its extra"
     )
+
+
+def _may_be_set(option: str) -> bool:
+    name = re.sub("[.-]", "_", option.lower())
+    return not _MAY_BE_SET.isdisjoint((name, _PREFIX.sub("", name, count=1)))
 
 
 def _renamed(conn_id: str, extra: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str]:

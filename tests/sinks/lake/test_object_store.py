@@ -147,7 +147,10 @@ def test_a_generic_connection_has_the_options_themselves() -> None:
             {"conn_type": "aws", "login": "k", "password": "s", "extra": {"endpoint_url": "http://e"}},
             {"s3.access-key-id": "k", "s3.secret-access-key": "s", "s3.endpoint": "http://e"},
         ),
-        ({"conn_type": "generic", "extra": {"aws_region": "r", "s3.x": 1}}, {"s3.region": "r", "s3.x": "1"}),
+        (
+            {"conn_type": "generic", "extra": {"aws_region": "r", "s3.connect-timeout": 1}},
+            {"s3.region": "r", "s3.connect-timeout": "1"},
+        ),
         ({"conn_type": "wasb", "login": "a", "password": "k"}, {"adls.account-name": "a", "adls.account-key": "k"}),
     ],
 )

@@ -96,11 +96,25 @@ def test_files_of_iceberg_in_tasks_of_spark(
     "name",
     [
         *("azure_federated_token_file", "azure_authority_host", "azure_msi_endpoint", "azure_use_azure_cli"),
-        *("aws_container_credentials_full_uri", "aws_container_authorization_token_file"),
+        *("aws_container_credentials_full_uri", "aws_container_authorization_token_file", "aws_sts_endpoint"),
         *("aws_web_identity_token_file", "aws_metadata_endpoint", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
+        *("azure_fabric_token_service_url", "google_application_credentials", "proxy_url", "s3.signer.uri"),
+        *("s3.retry-strategy-impl", "py-io-impl", "of-tomorrow"),
     ],
 )
-def test_an_option_that_sends_files_of_the_machine_is_refused(name: str) -> None:
+def test_options_that_are_not_known_to_be_harmless_are_refused(name: str) -> None:
     connection = {"conn_type": "generic", "extra": {"allow_http": "true", name: "x"}}
-    with pytest.raises(ConfigurationError, match=f"has {name} in its extra, which can send a file"):
+    with pytest.raises(ConfigurationError, match=f"has {name} in its extra, which is no option"):
+        object_store_options("storage", {"storage": connection})
+
+
+@pytest.mark.parametrize(
+    "connection",
+    [
+        {"conn_type": "aws", "extra": {"region_name": "x@attacker.example/"}},
+        {"conn_type": "generic", "extra": {"s3.region": "x.attacker.example#"}},
+    ],
+)
+def test_a_region_is_no_server_for_tokens(connection: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="region is no name of a region"):
         object_store_options("storage", {"storage": connection})
