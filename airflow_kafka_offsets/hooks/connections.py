@@ -56,10 +56,24 @@ _MYSQL_IGNORED = ("client", "charset", "cursor", "local_infile")
 
 _MYSQL_OF_SSL = {"ca": "ssl_ca", "cert": "ssl_cert", "key": "ssl_key"}
 
+# Of libpq: nothing that reads or writes another file than certificates and keys, or loads a library.
+_POSTGRES = """
+application_name channel_binding client_encoding connect_timeout fallback_application_name gssdelegation gssencmode
+hostaddr keepalives keepalives_count keepalives_idle keepalives_interval krbsrvname load_balance_hosts options
+require_auth requirepeer ssl_max_protocol_version ssl_min_protocol_version sslcert sslcertmode sslcompression sslcrl
+sslcrldir sslkey sslmode sslnegotiation sslpassword sslrootcert sslsni target_session_attrs tcp_user_timeout
+"""
+
+# Keys of the provider: how its hook logs in, which cursor it has.
+_POSTGRES_IGNORED = """
+iam redshift redshift-serverless cursor cluster-identifier workgroup-name aws_conn_id azure_conn_id region_name
+sqlalchemy_scheme sqlalchemy_query enable_log_db_messages
+"""
+
 
 def database_engine(conn_id: str) -> sa.Engine:
-    """Return the engine of the connection's own hook, which logs in as its provider does; for MySQL and MariaDB one of
-    PyMySQL.
+    """Return the engine of the connection's own hook, which logs in as its provider does; for Postgres one of its URL,
+    and for MySQL and MariaDB one of PyMySQL, with the extra's parameters of the driver.
 
     :raises AirflowNotFoundException: there is no such connection
     :raises ConfigurationError: its hook has no SQLAlchemy engine, or its extra cannot be used
@@ -75,8 +89,12 @@ def database_engine(conn_id: str) -> sa.Engine:
                 f"Connection {conn_id!r} is of type {connection.conn_type!r}, which is not a SQL database: the target "
                 "and the positions must be in one"
             )
-        # Error messages must not show the values of rows.
-        engine = hook.get_sqlalchemy_engine(engine_kwargs={"hide_parameters": True})
+        if connection.conn_type == "postgres":
+            # The hook's own engine has its URL alone, without sslmode and the like.
+            engine = _postgres_engine(hook.sqlalchemy_url, connection.extra_dejson, conn_id)
+        else:
+            # Error messages must not show the values of rows.
+            engine = hook.get_sqlalchemy_engine(engine_kwargs={"hide_parameters": True})
     unify_sessions(engine)
     _warn_once(engine, conn_id)
     return engine
@@ -87,6 +105,35 @@ def _connection(conn_id: str) -> Any:
     from airflow.sdk import BaseHook
 
     return BaseHook.get_connection(conn_id)
+
+
+def _postgres_engine(url: sa.URL, extra: Mapping[str, Any], name: str) -> sa.Engine:
+    """Return an engine of libpq.
+
+    :param url: of the provider's hook, with the login
+    :param extra: parameters of libpq; it is data: only known ones are passed on
+    :param name: of the connection, for messages
+    :raises ConfigurationError: the extra has one that is not known, or a key that is not in a file
+    """
+    # Several hosts are in the URL's query.
+    arguments = {key: value for key, value in url.query.items() if key not in ("host", "port")}
+    arguments |= {key: value for key, value in extra.items() if key not in _POSTGRES_IGNORED.split()}
+    if unknown := sorted(arguments.keys() - set(_POSTGRES.split())):
+        raise ConfigurationError(
+            f"The extra of connection {name!r} has {first_few(map(repr, unknown))}, which a connection may not set; it "
+            f"may have {', '.join(_POSTGRES.split())}"
+        )
+    if ":" in str(arguments.get("sslkey", "")):
+        raise ConfigurationError(
+            f"sslkey in the extra of connection {name!r} must be the path of a file, without a colon: libpq would take "
+            "what is before it for a library, and load that"
+        )
+    if arguments.get("sslrootcert"):
+        # libpq would accept a server without TLS.
+        arguments.setdefault("sslmode", "verify-full")
+    hosts = {key: value for key, value in url.query.items() if key not in arguments}
+    # Error messages must not show the values of rows.
+    return sa.create_engine(url.set(query=hosts), hide_parameters=True, connect_args=arguments)
 
 
 def _mysql_engine(url: sa.URL, extra: Mapping[str, Any], name: str) -> sa.Engine:
@@ -132,18 +179,25 @@ def _warn_once(engine: sa.Engine, name: str) -> None:
 
 
 def database_weakness(driver_connection: Any) -> str | None:
-    """Return why a connection of psycopg or PyMySQL is not safe, as a sentence; None where it is, and for other
-    drivers.
+    """Return why a connection of psycopg, psycopg2 or PyMySQL is not safe, as a sentence; None where it is, and for
+    other drivers.
     """
-    if (pgconn := getattr(driver_connection, "pgconn", None)) is not None:
-        is_encrypted, host = pgconn.ssl_in_use, driver_connection.info.host
+    if (info := getattr(driver_connection, "info", None)) is not None:
+        is_encrypted, host = getattr(driver_connection, "pgconn", info).ssl_in_use, info.host
+        given = info.dsn_parameters if hasattr(info, "dsn_parameters") else info.get_parameters()
+        is_verified = given.get("sslmode") == "verify-full"
         remedy = "'sslmode': 'verify-full' and 'sslrootcert'"
     else:
         is_encrypted, host = getattr(driver_connection, "_secure", True), getattr(driver_connection, "host", "")
-        remedy = "'ssl_ca'"
-    if is_encrypted or is_this_machine(host):
+        tls = getattr(driver_connection, "ctx", None)
+        is_verified, remedy = tls is None or tls.check_hostname, "'ssl_ca'"
+    if (is_encrypted and is_verified) or is_this_machine(host):
         return None
-    return f"the rows and the positions cross the network to {host} in plain text; add {remedy} to its extra"
+    if is_encrypted:
+        what = f"the certificate of the database at {host} is not verified, or not its name"
+    else:
+        what = f"the rows and the positions cross the network to {host} in plain text"
+    return f"{what}; add {remedy} to its extra"
 
 
 def open_database(conn_id: str) -> AbstractContextManager[sa.Engine]:

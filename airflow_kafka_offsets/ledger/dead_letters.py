@@ -102,7 +102,7 @@ def with_contents(
     columns: Sequence[sa.Column[Any]],
     condition: sa.ColumnElement[bool],
     limit: int | None = None,
-) -> Iterator[sa.Row[Any]]:
+) -> Iterator[Any]:
     """Yield dead letters in the order of their batches, partitions and offsets, and read as many at once as fit into
     memory: one may have hundreds of megabytes.
 

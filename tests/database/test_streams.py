@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.database import transactions
 from airflow_kafka_offsets.database.transactions import stream, transaction
 
 pytestmark = pytest.mark.server
@@ -16,6 +17,11 @@ pytestmark = pytest.mark.server
 COUNT = 20_000
 NUMBERS = sa.table("numbers", sa.column("n", sa.BigInteger), sa.column("padding", sa.Text))
 QUERY = sa.select(NUMBERS.c.n, NUMBERS.c.padding).order_by(NUMBERS.c.n)
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "_ROWS_AT_ONCE", 500)
 
 
 @pytest.fixture(params=["postgres_engine", "mariadb_engine"])
@@ -33,7 +39,7 @@ def test_rows_are_not_held(numbers: Engine) -> None:
         conn.execute(QUERY.limit(1)).all()
         tracemalloc.start()
         try:
-            assert sum(row.n for row in stream(conn, QUERY, 500)) == COUNT * (COUNT - 1) // 2
+            assert sum(row.n for row in stream(conn, QUERY)) == COUNT * (COUNT - 1) // 2
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -43,9 +49,9 @@ def test_rows_are_not_held(numbers: Engine) -> None:
 
 def test_results_are_open_side_by_side_and_one_may_be_left(numbers: Engine) -> None:
     with transaction(numbers) as conn:
-        left = stream(conn, QUERY, 500)
+        left = stream(conn, QUERY)
         assert [row.n for row in islice(left, 3)] == [0, 1, 2]
-        pairs = zip(stream(conn, QUERY, 500), stream(conn, QUERY.where(NUMBERS.c.n < 700), 500), strict=False)
+        pairs = zip(stream(conn, QUERY), stream(conn, QUERY.where(NUMBERS.c.n < 700)), strict=False)
         assert all(one == other for one, other in pairs)
         assert conn.scalar(sa.select(sa.func.count()).select_from(NUMBERS)) == COUNT
         assert [row.n for row in islice(left, 3)] == [3, 4, 5]
@@ -54,4 +60,4 @@ def test_results_are_open_side_by_side_and_one_may_be_left(numbers: Engine) -> N
 def test_an_empty_result_has_no_rows(numbers: Engine) -> None:
     with transaction(numbers) as conn:
         assert list(stream(conn, QUERY.where(NUMBERS.c.n < 0))) == []
-        assert len(list(stream(conn, QUERY.where(NUMBERS.c.n < 500), 500))) == 500
+        assert len(list(stream(conn, QUERY.where(NUMBERS.c.n < 500)))) == 500
