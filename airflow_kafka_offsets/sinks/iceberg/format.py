@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import sqlalchemy as sa
-from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog, SqlCatalogBaseTable
 from pyiceberg.exceptions import NoSuchTableError, ServerError, ServiceUnavailableError, TooManyRequestsError
 from pyiceberg.table import Table
@@ -34,7 +34,7 @@ from airflow_kafka_offsets.exceptions import (
     TargetError,
 )
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, parse_ddl
-from airflow_kafka_offsets.sinks.iceberg.private import STORAGE, keep_to_given, names_code
+from airflow_kafka_offsets.sinks.iceberg.private import STORAGE, keep_to_given, load_known_catalog, names_code
 from airflow_kafka_offsets.sinks.iceberg.shapes import create_table, parsed_term
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from airflow_kafka_offsets.sinks.lake.sink import dataset_name
@@ -102,7 +102,6 @@ def open_catalog(name: str, *pairs: tuple[str, str]) -> Catalog:
         raise ConfigurationError(f"pyiceberg cannot open catalog {name!r}: {_text(error, properties)}") from None
     except Exception as error:
         raise _failure(error)(f"Catalog {name!r} cannot be opened: {_text(error, properties)}") from None
-    keep_to_given(catalog)
     if isinstance(catalog, SqlCatalog):
         # A task asks its catalog a few times in an hour.
         pooled = catalog.engine
@@ -115,11 +114,11 @@ def _load_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     # pyiceberg creates the tables of a SQL catalog. Another process may create each of them at the same moment.
     for _ in SqlCatalogBaseTable.metadata.tables:
         try:
-            return load_catalog(name, **properties)
+            return load_known_catalog(name, properties)
         except sa.exc.DBAPIError as error:
             if is_outage(error):
                 raise
-    return load_catalog(name, **properties)
+    return load_known_catalog(name, properties)
 
 
 def _check_url(uri: str) -> None:

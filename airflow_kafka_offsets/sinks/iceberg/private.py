@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import Catalog, CatalogType, infer_catalog_type, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
@@ -26,6 +27,7 @@ from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.update import TableRequirement
 from pyiceberg.typedef import EMPTY_DICT, Properties
 from pyiceberg.types import ListType, MapType
+from pyiceberg.utils.config import Config
 
 from airflow_kafka_offsets.sinks.lake.newest import positions
 
@@ -40,24 +42,61 @@ def names_code(name: str, value: object) -> bool:
     return name.lower().endswith("impl") and value not in _KNOWN_CODE
 
 
-def keep_to_given(catalog: Catalog) -> None:
-    """Let neither the server of a catalog nor the properties of a table name code to import; nor the latter where and
-    as whom files are read, but for a REST catalog, which may lend credentials for a table.
+# What the server of a REST catalog may say of itself, and of a table: credentials that it lends, and where to use them.
+# Where the worker's own identity is a token, as at Google and Azure, no server says to which host it is sent.
+_OF_SERVER = frozenset(
+    """
+    prefix warehouse uri namespace-separator view-endpoints-supported token
+    s3.endpoint s3.region s3.resolve-region s3.force-virtual-addressing s3.anonymous s3.access-key-id
+    s3.secret-access-key s3.session-token s3.signer s3.signer.uri s3.signer.endpoint s3.server-side-encryption
+    s3.sse-kms-key-id client.region client.access-key-id client.secret-access-key client.session-token
+    gcs.oauth2.token gcs.oauth2.token-expires-at gcs.project-id gcs.requester-pays
+    adls.account-name adls.account-key adls.sas-token adls.token
+    """.split()  # noqa: SIM905
+)
+
+
+def _of_server(properties: Properties) -> Properties:
+    return {
+        name: value
+        for name, value in properties.items()
+        if isinstance(value, str) and (name in _OF_SERVER or name.startswith("adls.sas-token."))
+    }
+
+
+class _RestCatalog(RestCatalog):
+    """A REST catalog whose server says no more of its client than `_OF_SERVER`, such as how and with which code it logs
+    in.
+    """
+
+    def _fetch_config(self) -> None:
+        given = self.properties
+        super()._fetch_config()
+        self.properties = given | _of_server(self.properties)
+
+
+def load_known_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
+    """Return a catalog as `load_catalog` does. Neither its server nor the properties of a table name code to import,
+    nor where and as whom files are read; the server of a REST catalog may lend credentials.
 
     pyiceberg makes the client of a table's files of all these properties.
     """
-    catalog.properties = _without_code(catalog.properties)
-    load_file_io, lends = catalog._load_file_io, isinstance(catalog, RestCatalog)
+    found: Any = {**(Config().get_catalog_config(name) or {}), **properties}
+    kind = found.get("type") or infer_catalog_type(name, found)
+    lends = kind is not None and CatalogType(kind.lower()) is CatalogType.REST
+    catalog = _RestCatalog(name, **found) if lends else load_catalog(name, **properties)
+    keep_to_given(catalog, lends=lends)
+    return catalog
+
+
+def keep_to_given(catalog: Catalog, *, lends: bool = False) -> None:
+    """Let the properties of a table not say how its files are read; see `load_known_catalog`."""
+    load_file_io = catalog._load_file_io
 
     def load_known(properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
-        of_table = {name: value for name, value in properties.items() if lends or not name.startswith(STORAGE)}
-        return load_file_io(_without_code(of_table), location)
+        return load_file_io(_of_server(properties) if lends else EMPTY_DICT, location)
 
     catalog._load_file_io = load_known  # type: ignore[method-assign]
-
-
-def _without_code(properties: Properties) -> Properties:
-    return {name: value for name, value in properties.items() if not names_code(name, value)}
 
 
 def commit_once(table: Table, transaction: Transaction, requirements: Sequence[TableRequirement]) -> None:

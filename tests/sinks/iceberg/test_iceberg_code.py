@@ -16,6 +16,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import IcebergTable
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
+from airflow_kafka_offsets.sinks.iceberg.format import ConnectedIcebergTable
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from tests.support import fixtures
 from tests.support.iceberg import iceberg_sink, open_table
@@ -36,10 +37,11 @@ def program(tmp_path: Path) -> tuple[dict[str, str], Path]:
 )
 @pytest.mark.parametrize("where", ["catalog", "storage"])
 def test_a_connection_names_no_code(engine: Engine, name: str, where: str) -> None:
-    connection = {"conn_type": "generic", "extra": {"type": "sql", "uri": "sqlite://", name: "subprocess.Popen"}}
+    of_catalog = {"type": "sql", "uri": "sqlite://"} if where == "catalog" else {}
+    connection = {"conn_type": "generic", "extra": {**of_catalog, name: "subprocess.Popen"}}
     given: dict[str, Any] = {f"{where}_conn_id": "c"}
     sink = IcebergTable("shop.orders", **given)
-    with pytest.raises(ConfigurationError, match=f"has {name} among the properties"):
+    with pytest.raises(ConfigurationError, match=f"has {name} (among the properties|in its extra)"):
         sink.connect(engine, {"c": connection})
 
 
@@ -107,6 +109,29 @@ def hostile_catalog(answers: dict[str, Any]) -> Iterator[str]:
         server.shutdown()
 
 
+def hostile_login(tmp_path: Path) -> tuple[dict[str, Any], Path]:
+    """Properties with which pyiceberg would start a program when it logs in, and the file that it would make."""
+    made = tmp_path / "made"
+    login = {"type": "custom", "impl": "subprocess.Popen", "custom": {"args": ["/bin/touch", str(made)]}}
+    return {"auth": login, "rest.sigv4-enabled": "true", "oauth2-server-uri": "http://stranger"}, made
+
+
+@pytest.mark.parametrize("part", ["defaults", "overrides"])
+def test_the_server_of_a_rest_catalog_does_not_say_who_logs_in(tmp_path: Path, engine: Engine, part: str) -> None:
+    properties, made = hostile_login(tmp_path)
+    answer = {"defaults": {}, "overrides": {}, part: properties | {"s3.region": "lent", "s3.access-key-id": 7}}
+    for place in ("gcs.service.host", "adls.account-host", "s3.proxy-uri", "s3.profile-name", "hdfs.kerberos_ticket"):
+        answer[part][place] = "stranger"
+    with hostile_catalog({"/v1/config": answer}) as uri:
+        given = {"type": "rest", "uri": uri, "gcs.service.host": "given"}
+        table = IcebergTable("shop.orders", given).connect(engine)
+        assert isinstance(table, ConnectedIcebergTable)
+        found = table._catalog().properties
+
+    assert found == {"uri": uri, "type": "rest", "gcs.service.host": "given", "s3.region": "lent"}
+    assert not made.exists()
+
+
 def test_a_rest_catalog_starts_no_program(tmp_path: Path, engine: Engine) -> None:
     properties, made = program(tmp_path)
     plain = iceberg_sink("sql", tmp_path)
@@ -115,7 +140,7 @@ def test_a_rest_catalog_starts_no_program(tmp_path: Path, engine: Engine) -> Non
     loaded = {
         "metadata-location": metadata.metadata_location,
         "metadata": json.loads(metadata.metadata.model_dump_json()),
-        "config": {**properties, "s3.region": "lent"},
+        "config": {**properties, "s3.region": "lent", "gcs.service.host": "stranger"},
     }
     answers = {"/v1/config": {"defaults": properties, "overrides": {}}, "/v1/namespaces/shop/tables/orders": loaded}
     with hostile_catalog(answers) as uri:
@@ -125,7 +150,7 @@ def test_a_rest_catalog_starts_no_program(tmp_path: Path, engine: Engine) -> Non
 
     assert found is not None
     assert not made.exists()
-    assert "py-io-impl" not in options
+    assert not {"py-io-impl", "gcs.service.host"} & options.keys()
     assert options["s3.region"] == "lent"
 
 

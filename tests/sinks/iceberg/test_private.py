@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.io import pyarrow as pyiceberg_arrow
 from pyiceberg.io.pyarrow import ArrowProjectionVisitor
 from pyiceberg.table import Table, Transaction
@@ -19,6 +20,8 @@ from airflow_kafka_offsets.sinks.iceberg.private import iceberg_schema
 @pytest.mark.parametrize(
     ("function", "parameters"),
     [
+        (RestCatalog._fetch_config, ["self"]),
+        (Catalog._load_file_io, ["self", "properties", "location"]),
         (Table._do_commit, ["self", "updates", "requirements"]),
         (Catalog._convert_schema_if_needed, ["schema", "format_version"]),
         (
