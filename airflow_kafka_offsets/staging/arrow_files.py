@@ -1,7 +1,8 @@
 """Arrow files in a staging directory, of rows, dead letters, and records that tasks read instead of those in Kafka.
 
 They are written with a digest of their bytes. The digests of files with rows and dead letters are checked before they
-are read: Arrow's reader trusts the lengths and offsets in a file, so a damaged file must never be opened.
+are read, which may have been written by whoever wrote the file: Arrow's reader trusts the lengths and offsets in it,
+so each batch is validated, too.
 """
 
 from __future__ import annotations
@@ -88,15 +89,28 @@ def record_batches(
         with _proved(staging, path, file) as stream, pa.ipc.open_file(stream) as reader:
             if not set(columns) <= set(reader.schema.names):
                 raise StagedFileError(f"Staged file {path} is of another kind")
-            for index in range(reader.num_record_batches):
-                batch = reader.get_batch(index)
+            for batch in _valid_batches(reader, path):
                 rows += batch.num_rows
                 yield batch
     except (OSError, pa.ArrowException) as error:
-        reason = f"{type(error).__name__}: {shortened(str(error))}"
-        raise StagedFileError(f"Staged file {path} cannot be read: {reason}") from error
+        raise _unreadable(path, error) from error
     if rows != file.rows:
         raise StagedFileError(f"Staged file {path} holds {rows:,} rows, and its task reported {file.rows:,}")
+
+
+def _valid_batches(reader: pa.ipc.RecordBatchFileReader, path: str) -> Iterator[pa.RecordBatch]:
+    for index in range(reader.num_record_batches):
+        try:
+            batch = reader.get_batch(index)
+            # What offsets beyond a buffer lead to is the memory of this process.
+            batch.validate(full=True)
+        except (SystemError, pa.ArrowException) as error:
+            raise _unreadable(path, error) from error
+        yield batch
+
+
+def _unreadable(path: str, error: Exception) -> StagedFileError:
+    return StagedFileError(f"Staged file {path} cannot be read: {type(error).__name__}: {shortened(str(error))}")
 
 
 @contextmanager
@@ -147,13 +161,15 @@ def write_records(staging: StagingDirectory, index: int, records: Iterable[pa.Re
 
 
 def read_records(staging: StagingDirectory, slice_: Slice) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a slice."""
-    with (
-        staging.filesystem.open_input_file(staging.file(_name(slice_.index))) as stream,
-        pa.ipc.open_file(stream) as reader,
-    ):
-        for index in range(reader.num_record_batches):
-            yield reader.get_batch(index)
+    """Yield the records of a slice.
+
+    :raises StagedFileError: the file was altered
+    """
+    path = staging.file(_name(slice_.index))
+    with staging.filesystem.open_input_file(path) as stream, pa.ipc.open_file(stream) as reader:
+        if reader.schema != SCHEMA:
+            raise StagedFileError(f"Staged file {path} is of another kind")
+        yield from _valid_batches(reader, path)
 
 
 def _name(index: int) -> str:

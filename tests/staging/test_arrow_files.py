@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
+from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import StagedFileError
-from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter, record_batches
+from airflow_kafka_offsets.staging.arrow_files import SCHEMA, ArrowFileWriter, read_records, record_batches
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from tests.support.damage import DAMAGES, Damage
@@ -75,3 +77,32 @@ def test_recorded_file_that_is_not_arrow_is_refused(staging: StagingDirectory, t
 def test_another_number_of_rows_is_refused(staging: StagingDirectory) -> None:
     with pytest.raises(StagedFileError, match="holds 18 rows, and its task reported 19"):
         list(record_batches(staging, replace(written(staging), rows=19)))
+
+
+@pytest.mark.parametrize("bounds", [(-1_000_000, 3_000_000), (0, 2_000_000_000), (10, 0), (0, 11)])
+@pytest.mark.parametrize("kind", [pa.binary(), pa.string()])
+def test_an_offset_does_not_lead_out_of_its_file(
+    staging: StagingDirectory, tmp_path: Path, bounds: tuple[int, int], kind: pa.DataType
+) -> None:
+    """Arrow would read what else this process has in memory, or end it."""
+    text = pa.array([None, b"0123456789", None], pa.binary())
+    records = [text if field.name == "value" else pa.nulls(3, field.type) for field in SCHEMA]
+    batches = {
+        "part-1.arrow": pa.record_batch({"text": text.cast(kind)}),
+        "records-0.arrow": pa.RecordBatch.from_arrays(records, schema=SCHEMA),
+    }
+    for name, batch in batches.items():
+        with pa.ipc.new_file(tmp_path / name, batch.schema) as writer:
+            writer.write_batch(batch)
+        content = (tmp_path / name).read_bytes()
+        place = content.rindex(struct.pack("<4i", 0, 0, 10, 10))
+        content = content[:place] + struct.pack("<4i", 0, *bounds, 10) + content[place + 16 :]
+        (tmp_path / name).write_bytes(content)
+
+    forged = (tmp_path / "part-1.arrow").read_bytes()
+    file = StagedFile("part-1.arrow", 3, len(forged), hashlib.sha256(forged).hexdigest())
+
+    with pytest.raises(StagedFileError, match=r"part-1\.arrow cannot be read: ArrowInvalid"):
+        list(record_batches(staging, file))
+    with pytest.raises(StagedFileError, match=r"records-0\.arrow cannot be read: ArrowInvalid"):
+        list(read_records(staging, Slice(0, "orders", 0, 0, 3)))
