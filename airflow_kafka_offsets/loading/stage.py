@@ -21,6 +21,7 @@ from airflow_kafka_offsets.core.parameters import from_attributes
 from airflow_kafka_offsets.core.slices import assign
 from airflow_kafka_offsets.core.text import first_few, shortened
 from airflow_kafka_offsets.exceptions import (
+    ForeignBatchError,
     KafkaOffsetsError,
     StagedFileError,
     StagingError,
@@ -104,8 +105,18 @@ def stage(context: BatchContext, claim: Claim, batch: Batch) -> StagedBatch:
 
 
 def begin_attempt(context: BatchContext, claim: Claim, batch: Batch) -> Attempt:
-    """Record that a batch is staged in a new directory, and remove that of an earlier attempt."""
+    """Record that a batch is staged in a new directory, and remove that of an earlier attempt.
+
+    :raises ForeignBatchError: its row in the state tables names a topic that the task does not load
+    """
     pipeline, output = context.pipeline, context.publication(batch, claim.kind).output
+    others = sorted({range_.topic for range_ in batch.ranges} - set(pipeline.topics))
+    if others and not context.records_are_staged:
+        raise ForeignBatchError(
+            f"Batch {batch.batch_id} of group {batch.group_id!r} is of {first_few(map(repr, others))}, of which this "
+            "task loads nothing. Nothing was read. Another program changed the state tables, or the task had other "
+            "topics when the batch was planned: run it with these, or abandon the batch"
+        )
     with context.ledger.connect() as conn:
         # It saves a Spark application whose result could not be committed.
         context.checks.refuse_unknown_rows(conn, output)

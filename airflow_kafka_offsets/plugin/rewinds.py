@@ -386,8 +386,20 @@ def _check_other_group(ledger: Ledger, request: GroupRequest, group_id: str) -> 
 
 def _kafka_conn_ids(request: GroupRequest) -> list[str]:
     """Return the connections of Kafka that the group may be loaded through, and that the user may use."""
-    known = request.readings.sources(0.0)[request.source].kafka_conn_ids
-    return sorted(conn_id for conn_id in known if request.caller.shares_team(conn_id))
+    caller, known = request.caller, request.readings.sources(0.0)[request.source].kafka_conn_ids
+    named = [
+        (task.kafka_conn_id, dag_id in caller.readable_dags)
+        for dag_id, tasks in request.readings.dags(0.0).items()
+        for task in tasks
+        if task.source == request.source
+    ]
+    # Other DAGs may have the same state tables.
+    of_others = {conn_id for conn_id, _ in named} - {conn_id for conn_id, is_readable in named if is_readable}
+    return sorted(
+        conn_id
+        for conn_id in known
+        if caller.shares_team(conn_id) and (conn_id not in of_others or caller.reads_connection(conn_id))
+    )
 
 
 def _kafka_conn_id(request: GroupRequest, form: RewindForm) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 import httpx2
 import pytest
 import sqlalchemy as sa
@@ -10,12 +13,13 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.plugin import rewinds
+from airflow_kafka_offsets.plugin.sources import RegisteredTask, Source
 from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS
 from tests.support.clients import Kafka, produce
 from tests.support.command_line import leave_open
 from tests.support.loads import BESIDE_OTHERS, Loader, names, positions, rows
 from tests.support.verifying import LEFT_OUT
-from tests.support.web import Web, of_group, ticket_of
+from tests.support.web import Web, of_group, readings, ticket_of
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("of_shop")]
 
@@ -243,6 +247,29 @@ def test_a_connection_of_kafka_that_was_deleted_is_named(
 
     assert page.status_code == 409
     assert "There is no connection &#39;kafka_default&#39;" in page.text
+
+
+def test_a_connection_that_only_other_dags_name_is_not_offered(
+    users: Any, orders: str, kafka: Kafka, postgres_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Source("warehouse")
+    tasks = {
+        "shop": [RegisteredTask("load_orders", "loader", source, "kafka_default")],
+        "payroll": [RegisteredTask("load_payroll", "payroll", source, "kafka_payroll")],
+    }
+    web = Web(readings({"warehouse": postgres_engine}, kafka, lambda: tasks), users)
+    web.readings.dags(time.monotonic() + 60)
+    monkeypatch.setattr(web.auth_manager, "get_authorized_dag_ids", lambda **_: {"shop"})
+    # Unlike an editor, an operator may read connections.
+    form, of_reader = (web.get("/rewind", user, **GROUP) for user in ("editor", "operator"))
+
+    refused = web.post(
+        "/rewind/preview", "editor", GROUP, ticket=ticket_of(form), scenario="to-latest", kafka_conn_id="kafka_payroll"
+    )
+
+    assert "kafka_payroll" not in form.text
+    assert "kafka_payroll" in of_reader.text
+    assert "The group is not loaded through connection &#39;kafka_payroll&#39;" in refused.text
 
 
 def test_a_form_with_a_character_that_no_database_takes_is_refused(web: Web, orders: str) -> None:

@@ -13,10 +13,13 @@ from airflow_kafka_offsets import Limits, Staging
 from airflow_kafka_offsets.exceptions import (
     BatchClosedError,
     DoubleLoadError,
+    ForeignBatchError,
     StagingError,
 )
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
-from tests.support.loads import rows
+from tests.support.clients import produce
+from tests.support.loads import TopicFactory, names, rows
+from tests.support.mariadb import do
 from tests.support.replays import ELSEWHERE, RUN, Interrupted, Replayer, die, offsets, proved, states
 from tests.support.rewinds import TARGET
 
@@ -37,6 +40,21 @@ class TestTries:
         assert len(replayer.loader.launcher.jobs) == jobs
         assert "already replayed by batch 2" in caplog.text
         assert offsets(replayer.loader, "elsewhere") == {0: [0, 1, 2, 3, 4]}
+
+    def test_a_row_that_names_another_topic_is_not_loaded(
+        self, replayer: Replayer, orders: str, topic: TopicFactory
+    ) -> None:
+        """Who may write the state tables may not read topics through a task."""
+        loader, other = replayer.loader, topic(partitions=2)
+        produce(loader.kafka, other, names(0, 5))
+        with pytest.raises(StagingError):
+            replayer(orders, {orders: {0: (0, 5)}}, run=RUN, launcher=Interrupted(die))
+        do(loader.engine, f"UPDATE offset_ranges SET topic = '{other}', topic_id = NULL, end_epoch = NULL")
+
+        with pytest.raises(ForeignBatchError, match=rf"Batch 2 of group 'loader' is of '{other}', of which this task"):
+            replayer(orders, {orders: {0: (0, 5)}}, run=replace(RUN, try_number=2))
+
+        assert offsets(loader, "elsewhere") == {}
 
     def test_other_bounds_give_up_what_is_open(self, replayer: Replayer, orders: str) -> None:
         with pytest.raises(StagingError):
