@@ -111,11 +111,11 @@ class _Function:
     def __call__(self, rows: pa.RecordBatch) -> Transformed:
         import pyarrow as pa
 
-        from airflow_kafka_offsets.transforms.columns import cast, check_origin, known_columns, places
+        from airflow_kafka_offsets.transforms.columns import cast, check_origin, known_columns, places, with_nulls
         from airflow_kafka_offsets.transforms.user_errors import user_error
 
         try:
-            result = self._function(rows)
+            result = self._function(with_nulls(rows))
         except Exception as error:
             raise user_error(f"{self._what}, of {places(rows)},", error) from None
         what = f"{self._what}, of {places(rows)},"

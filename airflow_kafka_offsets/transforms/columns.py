@@ -26,6 +26,33 @@ _WIDER = {
 }
 
 
+def with_nulls(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows in which the fields of a struct that is null are null, too. Arrow leaves open what they are, and
+    datafusion takes them for values, as `rows["after"].field("id")` does.
+    """
+    arrays = [_with_nulls(column) if _has_struct(column.type) else column for column in rows.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
+
+
+def _has_struct(kind: pa.DataType) -> bool:
+    return pa.types.is_struct(kind) or any(_has_struct(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _with_nulls(array: pa.Array) -> pa.Array:
+    kind = array.type
+    if not _has_struct(kind):
+        return array
+    if pa.types.is_struct(kind):
+        fields = [_with_nulls(field) for field in array.flatten()]
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=array.is_null())
+    if pa.types.is_map(kind):
+        values = [array.keys, _with_nulls(array.items)]
+        items: pa.Array = pa.StructArray.from_arrays(values, fields=[kind.key_field, kind.item_field])
+    else:
+        items = _with_nulls(array.values)
+    return pa.Array.from_buffers(kind, len(array), array.buffers()[:2], offset=array.offset, children=[items])
+
+
 def known_columns(columns: pa.Schema, what: str) -> pa.Schema:
     """Return the columns of a transform's result with types that Spark has.
 

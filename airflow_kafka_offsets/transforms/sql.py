@@ -153,14 +153,20 @@ class _Function:
 
         :raises _FailedError: datafusion fails; has its message
         """
-        from airflow_kafka_offsets.transforms.columns import cast
+        from airflow_kafka_offsets.transforms.columns import cast, with_nulls
 
         try:
-            self._session.register_record_batches(RECORDS, [[rows]])
+            # It also panics at a slice of structs.
+            self._session.register_record_batches(RECORDS, [[with_nulls(rows)]])
             return [cast(part, self._columns) for part in self._session.sql(self._query).collect()]
         except (MemoryError, ImportError):
             raise
         except Exception as error:
+            raise _FailedError(str(error)) from None
+        except BaseException as error:
+            # Of Rust, and no Exception.
+            if type(error).__name__ != "PanicException":
+                raise
             raise _FailedError(str(error)) from None
         finally:
             self._session.deregister_table(RECORDS)

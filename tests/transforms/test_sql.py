@@ -211,3 +211,61 @@ def test_without_datafusion_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
         ConfigurationError, match=r"extra 'airflow-kafka-offsets\[sql\]' on the worker, and datafusion where"
     ):
         Sql("SELECT id FROM records").prepared(COLUMNS)
+
+
+POINT = pa.struct([("x", pa.int64()), ("deep", pa.struct([("y", pa.string())]))])
+
+
+def points() -> pa.Array:
+    """Structs whose fields have values where they are null themselves."""
+    deep = pa.StructArray.from_arrays([pa.array(["a", "b", "c"])], ["y"], mask=pa.array([False, True, False]))
+    fields = [pa.array([1, 2, 3]), deep]
+    return pa.StructArray.from_arrays(fields, fields=list(POINT), mask=pa.array([True, False, False]))
+
+
+def hidden(kind: str) -> pa.Array:
+    found = points()
+    if kind == "struct":
+        return found
+    offsets = pa.array([0, 2, 2, 3], pa.int32())
+    if kind == "list":
+        return pa.ListArray.from_arrays(offsets, found)
+    return pa.MapArray.from_arrays(offsets, pa.array(["k", "l", "k"]), found)
+
+
+@pytest.mark.parametrize("sliced", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "place"), [("struct", "column"), ("list", "column[1]"), ("list", "column[2]"), ("map", "column['k']")]
+)
+def test_a_field_of_a_null_struct_is_null(kind: str, place: str, sliced: bool) -> None:
+    """Readers of Protobuf leave zeros and empty texts there."""
+    array = hidden(kind)
+    plain = batch(*[{"id": row} for row in range(3)])
+    rows = plain.append_column("column", array)
+    if sliced:
+        twice = [pa.concat_arrays([column, column]) for column in rows.columns]
+        rows = pa.RecordBatch.from_arrays(twice, schema=rows.schema).slice(2, 3)
+    sql = Sql(f"SELECT {place}['x'] AS x, {place}['deep']['y'] AS y FROM records").prepared(rows.schema)
+
+    found, bad = sql.function(rows.schema)(rows)
+
+    assert bad == []
+    expected = []
+    for value in rows.column("column").to_pylist():
+        if kind == "list":
+            number = int(place[-2]) - 1
+            value = value[number] if number < len(value) else None
+        elif kind == "map":
+            value = dict(value).get("k")
+        expected.append((value and value["x"], value and value["deep"] and value["deep"]["y"]))
+    assert [(row["x"], row["y"]) for row in found.to_pylist()] == expected
+
+
+def test_a_record_that_fails_beside_structs_is_alone_bad() -> None:
+    rows = batch(*[{"id": row, "place": {"town": f"t{row}"} if row % 2 else None} for row in range(8)])
+    sql = Sql("SELECT id, place['town'] AS town, 100 / (id - 3) AS part FROM records").prepared(COLUMNS)
+
+    found, bad = sql.function(COLUMNS)(rows)
+
+    assert [record.row for record in bad] == [3]
+    assert [row["town"] for row in found.to_pylist()] == [None, "t1", None, None, "t5", None, "t7"]

@@ -8,6 +8,7 @@ from airflow_kafka_offsets import DeadLetters, Staging
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import DeadLetterError, TargetError, TransformError
+from airflow_kafka_offsets.formats.protobuf_format import Protobuf
 from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.transforms.sql import Sql
 from tests.support.clients import produce
@@ -37,6 +38,29 @@ def test_the_target_is_created_from_what_the_text_selects(loader: Loader, topic:
     ]
     assert positions(loader.engine) == {(name, 0): 3, (name, 1): 4}
     assert rows(loader.engine, "SELECT transform FROM offset_batches") == [(SQL.query,)]
+
+
+def test_fields_of_an_unset_message_are_null(loader: Loader, topic: TopicFactory) -> None:
+    """Zero is what Google's library answers for them; a delete would have the key 0."""
+    schema = """
+        syntax = "proto3";
+        message Event { Row before = 1; Row after = 2; }
+        message Row { int64 id = 1; string name = 2; bool ok = 3; }
+    """
+    name, row = topic(), b"\x08\x07\x12\x01n\x18\x01"
+    produce(loader.kafka, name, [b"\x0a\x07" + row, b"\x12\x07" + row, b"\x12\x00"])
+    columns = ", ".join(f"{part}['{field}']" for part in ("before", "after") for field in ("id", "name", "ok"))
+    names = iter("abcdef")
+    select = ", ".join(f"{column} AS {next(names)}" for column in columns.split(", "))
+
+    loader(name, value_format=Protobuf(proto=schema, message="Event"), transform=Sql(f"SELECT {select} FROM records"))
+
+    unset = (None, None, None)
+    assert rows(loader.engine, "SELECT a, b, c, d, e, f FROM target ORDER BY _kafka_offset") == [
+        (7, "n", 1, *unset),
+        (*unset, 7, "n", 1),
+        (*unset, 0, "", 0),
+    ]
 
 
 def test_records_that_it_raises_for_are_dead_letters_like_those_that_are_not_decoded(
