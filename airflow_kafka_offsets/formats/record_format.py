@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
+from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.escaping import printable
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -100,7 +103,10 @@ class RecordFormat(Protocol):
 
 
 class SchemaError(ValueError):
-    """A schema is missing, invalid or unusable; the message says why."""
+    """A schema is missing, invalid or unusable; the message says why, and may quote the schema."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(printable(shortened(reason, 1_000)))
 
 
 class RefusedSchemasError(Exception):

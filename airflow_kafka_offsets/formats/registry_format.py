@@ -40,6 +40,9 @@ _VERSIONS = 50
 # In a slice: whoever writes records can give each another id.
 _MOST_REFUSED = 100
 
+# Of the schemas that the records of a slice name, and that the worker does not know: they go into the history.
+_MOST_READ_BYTES = 64 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class RegistryFormat(Templated, ABC):
@@ -391,6 +394,7 @@ class TaskSchemas:
     def __init__(self, record_format: RegistryFormat, config: Mapping[str, Any] | None) -> None:
         self._format, self._config = record_format, config
         self._refused: dict[int, str] = {}
+        self._bytes = 0
         self.read: dict[int, Any] = {}
 
     def __call__(self, prefix: bytes) -> Any:
@@ -441,6 +445,13 @@ class TaskSchemas:
         plain = self._format.plain_schemas({str(number): found})[str(number)]
         if isinstance(plain, SchemaError):
             raise plain
+        self._bytes += len(found.text) + sum(len(reference.text) for reference in found.references)
+        if self._bytes > _MOST_READ_BYTES:
+            raise RefusedSchemasError(
+                f"schema {number}: the schemas that the records of the slice name have more than "
+                f"{_MOST_READ_BYTES >> 20} MiB together. Abandon the batch, and load in small batches, with "
+                "Limits(max_records=100)"
+            )
         return plain
 
     @cached_property

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, RegistryUnavailableError, StagingError
-from airflow_kafka_offsets.formats import avro_schema, protobuf_schema, schema_registry
+from airflow_kafka_offsets.formats import avro_schema, protobuf_schema, registry_format, schema_registry
 from airflow_kafka_offsets.formats.avro_decoder import AvroDecoder
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.extra_columns import whole_record
@@ -357,6 +357,24 @@ def answering(headers: dict[str, str], *parts: bytes) -> SchemaRegistry:
     return registry
 
 
+def test_an_answer_that_is_refused_is_not_kept() -> None:
+    content = json.dumps({"id": 1, "schema": "x" * 10_000_000, "references": []}).encode()
+    registry = answering({}, content)
+    tracemalloc.start()
+    for version in range(3):
+        with pytest.raises(SchemaError, match="more than 4,000,000 bytes"):
+            registry.version("orders", version)
+    assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    tracemalloc.stop()
+
+
+def test_what_a_schema_error_quotes_is_short_and_visible() -> None:
+    with pytest.raises(SchemaError) as raised:
+        avro_schema.parse(json.dumps("\x1b[2J\u202e" + "x" * 100_000))
+    assert str(raised.value).startswith("the type '\\x1b[2J\\u202exxx")
+    assert len(str(raised.value)) < 1_100
+
+
 @pytest.mark.parametrize(
     ("encoding", "content", "reason"),
     [
@@ -490,6 +508,28 @@ class TestUnknownIds:
         for words in ("schema 1100: 100 other schema ids", "restored from a backup", "a producer writes ids"):
             assert words in raised.value.reason
         assert len(server.requests) == 100
+
+    def test_schemas_that_records_name_have_a_limit_together(
+        self, server: FakeRegistry, kind: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each is kept, and stored with the batch."""
+        monkeypatch.setattr(registry_format, "_MOST_READ_BYTES", 5_000)
+        schemas = {
+            "AVRO": lambda n: AVRO | {"doc": f"{n}{'x' * 900}"},
+            "PROTOBUF": lambda n: f"{PROTO} // {n}{'x' * 900}",
+            "JSON": lambda n: JSON | {"title": f"{n}{'x' * 900}"},
+        }
+        numbers = [server.register(f"s{number}", schemas[kind](number), kind=kind) for number in range(10)]
+        values: list[bytes | None] = [wire(number, VALUES[kind]) for number in numbers]
+        decode = decoder_of(DECLARED[kind], DECLARED[kind].columns(), {"r": server.config})
+
+        with pytest.raises(
+            RecordError, match=r"the schemas that the records of the slice name have more than"
+        ) as raised:
+            decode_rows(record_batch(values), decode, slice_of(values))
+
+        assert FIRST_OFFSET < raised.value.offset < FIRST_OFFSET + 10 * STEP
+        assert not raised.value.retriable
 
     def test_what_is_no_id_costs_no_request_and_ends_no_load(self, server: FakeRegistry, kind: str) -> None:
         values: list[bytes | None] = [b"\1" + number.to_bytes(4, "big") for number in range(3_000)]
