@@ -26,6 +26,7 @@ from airflow_kafka_offsets.core.bisection import Run, split_at_failures
 from airflow_kafka_offsets.core.text import first_few, shortened
 from airflow_kafka_offsets.exceptions import NewFieldError, NewSchemaError, StagingError
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, OnNewField, RefusedSchemasError, SchemaError
+from airflow_kafka_offsets.formats.room import room_of_result
 
 log = logging.getLogger(__name__)
 
@@ -321,6 +322,7 @@ class TwoReaders(ABC):
         :raises UnreadableError: one of them does not fit the column
         """
 
+    @room_of_result(UnreadableError)
     def rows(self, found: Mapping[str, pa.Array], count: int) -> list[pa.Array]:
         """Return the declared columns; see `column`."""
         rows = []
@@ -348,6 +350,7 @@ class TwoReaders(ABC):
     def parts(self, values: pa.Array, indexes: pa.Array) -> Iterator[Part | BadRecord]:
         """Decode values in as few parts as the bad ones among them allow; see `SchemaDecoder`."""
 
+        @room_of_result(UnreadableError)
         def decode(first: int, end: int) -> list[Part | BadRecord]:
             return self._parts(values[first:end], indexes[first:end])
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, RegistryUnavailableError, StagingError
 from airflow_kafka_offsets.formats import avro_schema, protobuf_schema, schema_registry
 from airflow_kafka_offsets.formats.avro_decoder import AvroDecoder
@@ -223,6 +224,35 @@ def test_large_fixed_values_are_read_one_by_one_as_a_null_takes_their_room_in_ar
     tracemalloc.stop()
     reader = AvroDecoder(avro_schema.parse(json.dumps(kind)), found.columns(), None)
     assert not reader.is_vectorized
+
+
+def test_a_default_counts_with_those_of_the_fields_that_its_items_leave_out() -> None:
+    inner = record("i", field("x", "string", default="x" * 9_000))
+    texts = [json.dumps(record("r", field("id", "int")))]
+    texts += [
+        json.dumps(
+            record(
+                "r",
+                field("id", "int"),
+                field("items", {"type": "array", "items": inner}, default=[{}] * count),
+            )
+        )
+        for count in (1, 2_000)
+    ]
+    known = dict(zip("123", ([text] for text in texts), strict=True))
+    value = wire(1, encode(json.loads(texts[0]), {"id": 1}))
+    few, many = (with_values(Avro(registry_conn_id="r"), schemas=known, latest=latest) for latest in "23")
+
+    rows, bad = few.decoder(few.columns())(record_batch([value]))
+    assert (rows.column("items").to_pylist(), bad) == ([[{"x": "x" * 9_000}]], [])
+
+    tracemalloc.start()
+    rows, bad = many.decoder(many.columns())(record_batch([value]))
+    assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    tracemalloc.stop()
+    assert [reason.partition(", or ")[2] for _, reason, _ in bad] == [
+        "has more than 10,000 characters with those of fields that it leaves out"
+    ]
 
 
 def connected(server: FakeRegistry, record_format: RecordFormat, values: list[bytes | None]) -> Decoded:
