@@ -46,6 +46,9 @@ _MOST_BYTES = 1 << 20
 # Whoever writes records can give each another prefix, also one that means the same.
 _MOST_DECODERS = 256
 
+# Of the schemas of these decoders: parsed, they are many times as large.
+_MOST_CHARACTERS = 8_000_000
+
 
 class MismatchError(SchemaError):
     """No value of a type can become the column."""
@@ -122,6 +125,7 @@ class PrefixedDecoder:
         self.schemas_read = schemas_read if schemas_read is not None else {}
         self._has_ids, self._on_new_field = has_ids, on_new_field
         self._decoders: dict[bytes, SchemaDecoder | str] = {}
+        self._characters = 0
 
     def __call__(self, records: pa.RecordBatch) -> Decoded:
         """Decode records; see `Decoder`."""
@@ -175,8 +179,9 @@ class PrefixedDecoder:
         :raises RefusedSchemasError: too many others cannot be
         """
         if prefix not in self._decoders:
-            if len(self._decoders) == _MOST_DECODERS:
+            if len(self._decoders) == _MOST_DECODERS or self._characters > _MOST_CHARACTERS:
                 self._decoders.clear()
+                self._characters = 0
             try:
                 decoder = self._decoder_of(prefix)
             except SchemaError as error:
@@ -188,6 +193,8 @@ class PrefixedDecoder:
                     schema = f"Schema {schema_id(prefix)}" if self._has_ids else "The schema"
                     raise new_field_error(schema, decoder.unread, self._on_new_field)
                 self._decoders[prefix] = decoder
+                if self._has_ids:
+                    self._characters += len(str(self.schemas_read.get(schema_id(prefix))))
         return self._decoders[prefix]
 
     def _tombstones(self, indexes: pa.Array) -> Iterator[Part | BadRecord]:
