@@ -34,7 +34,8 @@ class BadRecord(NamedTuple):
     :param reason: what is wrong with it, for the message of a RecordError or a dead letter; it is logged, and must hold
         no values
     :param part: what is bad: `value`, `key` or `header`; `size` if the record is too large; `crash` if it ends the
-        process; `transform` if the transform raises for it; `target` if the target refuses its row
+        process or takes too much memory; `transform` if the transform raises for it; `target` if the target refuses its
+        row
     """
 
     row: int

@@ -25,6 +25,7 @@ from airflow_kafka_offsets.formats.record_format import (
     RefusedSchemasError,
     SchemaError,
 )
+from airflow_kafka_offsets.formats.schema_limits import MOST_BYTES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +37,9 @@ log = logging.getLogger(__name__)
 
 # Of each subject; tasks ask for older ones where a record has one.
 _VERSIONS = 50
+
+# Of the versions of all subjects, of which each has its newest one in any case: parsed, they are many times as large.
+_MOST_CHARACTERS = 5 * MOST_BYTES
 
 # In a slice: whoever writes records can give each another id.
 _MOST_REFUSED = 100
@@ -235,7 +239,9 @@ class RegistryFormat(Templated, ABC):
                     versions = registry.versions(subject)[-_VERSIONS:]
                 except NotFoundError:
                     versions = []
-                for version in versions:
+                left = _MOST_CHARACTERS // len(subjects)
+                found: dict[str, RegisteredSchema] = {}
+                for version in reversed(versions):
                     try:
                         number, schema = registry.version(subject, version)
                     except SchemaError as error:
@@ -243,8 +249,12 @@ class RegistryFormat(Templated, ABC):
                         self._leave_out(f"Version {version} of subject {subject!r}", error, is_needed)
                         continue
                     if schema.type == self.schema_type:
-                        registered[str(number)] = schema
-                        latest[subject] = str(number)
+                        left -= sum(map(len, (schema.text, *(reference.text for reference in schema.references))))
+                        if found and left < 0:
+                            break
+                        found[str(number)] = schema
+                        latest.setdefault(subject, str(number))
+                registered |= reversed(found.items())
         needed = latest.values() if self.takes_latest else ()
         with_schemas = with_values(self, schemas=self.usable_schemas(registered, needed))
         return with_schemas._with_latest(subjects, latest, registry.host) if self.takes_latest else with_schemas
