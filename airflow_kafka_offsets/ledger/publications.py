@@ -32,7 +32,7 @@ from airflow_kafka_offsets.core.history import OPEN_STATES, REWIND_KINDS, UNFINI
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.transactions import database_now, now, transact
-from airflow_kafka_offsets.exceptions import OlderLedgerError, TargetError
+from airflow_kafka_offsets.exceptions import KafkaOffsetsError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.ledger.batch_notes import note_outputs
 from airflow_kafka_offsets.ledger.batch_rows import Batch, as_batch, change_open, update_batch
 from airflow_kafka_offsets.ledger.claims import Claim
@@ -144,6 +144,7 @@ class Publication:
             with self.open(conn) as target:
                 removed = target.remove(replaced)
                 if self.is_external:
+                    target.check_removed()
                     raise _CountedError(removed)
                 note_outputs(conn, self.ledger.tables, self.output.batch_id, target)
         except _CountedError as counted:
@@ -224,12 +225,13 @@ def may_have_replaced(tables: Tables) -> sa.ColumnElement[bool]:
     return sa.and_(batches.state.in_(OPEN_STATES), batches.publish_started_at.is_not(None), replaces)
 
 
-def run_pending_cleanups(ledger: Ledger, table: Table) -> None:
+def run_pending_cleanups(ledger: Ledger, table: Table, group_id: str) -> None:
     """Remove rows of abandoned batches, and those that rewinds replaced, of all groups, from a target that commits
     externally.
 
     Safe to repeat, also in two processes at once. An interrupted call leaves the rest to the next one.
 
+    :param group_id: the group that needs it; a clean-up of another one that fails is logged, and left to later calls
     :raises TargetError: the target cannot do it now
     """
     tables = ledger.tables
@@ -251,16 +253,19 @@ def run_pending_cleanups(ledger: Ledger, table: Table) -> None:
             update_batch(conn, tables, batch.batch_id, publish_started_at=None, **taken_back)
             return sum(part.rows for part in removed)
 
-        count_removed = transact(ledger.engine, work)
         what = "replaced by rewind" if batch.kind in REWIND_KINDS else "of abandoned batch"
-        log.info(
-            "Removed %s rows %s %d of group %r from %s",
-            f"{count_removed:,}",
-            what,
-            batch.batch_id,
-            batch.group_id,
-            table.sink.name,
-        )
+        what = f"rows {what} {batch.batch_id} of group {batch.group_id!r}"
+        try:
+            count_removed = transact(ledger.engine, work)
+        except (KafkaOffsetsError, OSError) as error:
+            failure = f"The {what} could not be removed from {table.sink.name}"
+            if batch.group_id != group_id:
+                log.warning("%s, which the next load of the group does again: %s", failure, error)
+                continue
+            if isinstance(error, TargetError):
+                raise TargetError(f"{failure}, which the next load does again: {error}") from None
+            raise
+        log.info("Removed %s %s from %s", f"{count_removed:,}", what, table.sink.name)
 
 
 def remove_leftovers(ledger: Ledger, table: Table, group_id: str, retention: timedelta) -> None:

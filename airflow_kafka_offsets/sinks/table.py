@@ -87,6 +87,14 @@ class Target(Protocol):
             would be duplicated
         """
 
+    def check_removed(self) -> None:
+        """Check that the rows that `remove` found can be removed. A rewind of a target that commits externally calls
+        this before the positions move, and removes the rows afterwards.
+
+        :raises TargetError: they cannot
+        """
+        return
+
     def write(self, rows: StagedRows) -> int:
         """Write rows.
 

@@ -182,7 +182,7 @@ class IcebergSnapshot(Snapshot):
 
     def _lake_file(self, task: FileScanTask) -> LakeFile:
         # The deletes of other engines change the rows of a file.
-        key = task.file.file_path, *sorted(each.file_path for each in task.delete_files)
+        key = " with ".join([task.file.file_path, *sorted(each.file_path for each in task.delete_files)])
         return LakeFile(key, task, None if self._batch_id is None else _bounds(task.file, self._batch_id))
 
     def may_hold(self, file: LakeFile, keys: KeyIndex) -> bool:
@@ -192,7 +192,7 @@ class IcebergSnapshot(Snapshot):
 
     _pruning: KeyPruning | None = None
 
-    def read(self, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _read(self, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         schema = self.table.schema().select(*columns)
         types = optional_columns(arrow_columns(schema))
         for rows in read_file(self.table, schema, file.native):

@@ -10,6 +10,7 @@ import logging
 import random
 import time
 import uuid
+from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -30,6 +31,7 @@ from airflow_kafka_offsets.sinks.lake.removal import (
     ReplacedRows,
     Search,
     as_removed,
+    missing_file,
     of_output,
     rewrite,
     without,
@@ -120,6 +122,12 @@ class LakeTarget(Target):
             self._search = Search(rows)
             self._plan(self.snapshot)
         return as_removed(self.result.removed)
+
+    def check_removed(self) -> None:
+        """Read the rows that stay of the files with removed rows."""
+        for kept in self._removal.mixed:
+            snapshot = self._existing()
+            deque(snapshot.read(kept.file, snapshot.columns.names), maxlen=0)
 
     def write(self, rows: StagedRows) -> int:
         self._is_written = True
@@ -235,10 +243,10 @@ class LakeTarget(Target):
         """Make one attempt to commit; return whether the batch is published."""
         try:
             return snapshot.commit(self._change(snapshot, number))
-        except FileNotFoundError:
+        except FileNotFoundError as error:
             # Nothing was sent yet. Others removed files of the version that the commit goes on from.
             if snapshot.refresh().version == snapshot.version:
-                raise
+                raise missing_file(self.name, error) from None
             return False
         except UnknownOutcomeError as error:
             reason = shortened(str(error))
