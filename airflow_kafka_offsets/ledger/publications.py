@@ -28,6 +28,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.attempts import attempt_name
 from airflow_kafka_offsets.core.history import OPEN_STATES, REWIND_KINDS, UNFINISHED_STATES
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.text import count
@@ -81,14 +82,16 @@ class Publication:
         """Return the publication of a batch.
 
         :param kind: the kind of the batch: loads of a group are one series, and every other batch has its own
-        :param attempt: the name of the attempt that staged it
+        :param attempt: the name of the attempt that staged it; without one, it gets a new name
         :param conn: of the transaction, where it is called within one
         """
-        series = ""
-        if table.sink.commits_externally:
-            series = f"{installation_id(ledger, conn)}.{batch.group_id}"
+        sink, series = table.sink, ""
+        installation = installation_id(ledger, conn) if sink.commits_externally or sink.writes_files else ""
+        if sink.commits_externally:
+            series = f"{installation}.{batch.group_id}"
             if kind != "load":
                 series = f"{series}.{batch.batch_id}"
+        attempt = attempt or attempt_name(installation, batch.batch_id)
         return cls(ledger, table, Output(batch.batch_id, batch.group_id, batch.ranges, series, attempt))
 
     def begin(self, claim: Claim, batch: Batch, reads: Reads, *, replace: bool = False) -> None:
@@ -292,7 +295,7 @@ def remove_leftovers(ledger: Ledger, table: Table, group_id: str, retention: tim
         ids = conn.scalars(into_target.limit(_WITH_FILES_AT_ONCE)).all()
     for batch_id in ids:
         try:
-            removed = table.remove_leftovers(batch_id, before)
+            removed = table.remove_leftovers(batch_id, before, installation_id(ledger))
         except (OSError, TargetError) as error:
             files = f"The files that attempts of batch {batch_id} left in {table.sink.name}"
             log.warning("%s could not be removed: %s", files, error)

@@ -243,8 +243,8 @@ class DeltaSnapshot(Snapshot):
         fields: list[Field] = list(delta_schema(nullable).fields)
         self.table.alter.add_columns(fields, commit_properties=CommitProperties(max_commit_retries=0))
 
-    def remove_leftovers(self, batch_id: int, before: datetime) -> int:
-        left = left_below(self.storage, batch_id, before)
+    def remove_leftovers(self, batch_id: int, before: datetime, installation: str) -> int:
+        left = left_below(self.storage, batch_id, installation, before)
         if left:
             left.difference_update(file.native[0] for file in self.files())
         if left:

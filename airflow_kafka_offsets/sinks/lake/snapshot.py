@@ -238,7 +238,7 @@ class Snapshot(RowSource):
         """
 
     @abstractmethod
-    def remove_leftovers(self, batch_id: int, before: datetime) -> int:
+    def remove_leftovers(self, batch_id: int, before: datetime, installation: str) -> int:
         """Remove the files of attempts to stage a batch that no version names; see `Table.remove_leftovers`."""
 
 

@@ -103,7 +103,8 @@ class ParquetTable(Table):
     def retire(self, output: Output) -> list[Removed]:
         paths = [path for path, number in self.published().items() if number == output.batch_id]
         rows = sum(self.opened(path).metadata.num_rows for path in paths)
-        for path in (*left_below(self.files, output.batch_id, directory=_STAGING), *paths):
+        staged = left_below(self.files, output.batch_id, output.series.partition(".")[0], directory=_STAGING)
+        for path in (*staged, *paths):
             self.files.remove(path)
         return [Removed(output.batch_id, output.ranges[0].topic_partition, rows)] if rows else []
 
@@ -113,8 +114,8 @@ class ParquetTable(Table):
     def check_replaced(self, conn: Connection, replaced: ReplacedOffsets) -> None:
         ReplacedFiles.find(self, conn, replaced)
 
-    def remove_leftovers(self, batch_id: int, before: datetime) -> int:
-        return remove_left(self.files, left_below(self.files, batch_id, before, _STAGING))
+    def remove_leftovers(self, batch_id: int, before: datetime, installation: str) -> int:
+        return remove_left(self.files, left_below(self.files, batch_id, installation, before, _STAGING))
 
     def datasets(self) -> list[Dataset]:
         published = self.published()
