@@ -165,7 +165,7 @@ class DeltaSnapshot(Snapshot):
                 chosen = pc.and_not(chosen, pc.fill_null(pc.or_(is_below, is_above), False))
         return chosen
 
-    def read(self, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _read(self, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         path, _, partition = file.native
         schema = pa.schema([self.columns.field(name).with_nullable(True) for name in columns])
         yield from read_parquet(self.storage, path, schema, partition)
@@ -208,7 +208,10 @@ class DeltaSnapshot(Snapshot):
         return self.storage.size(path)
 
     def commit(self, change: Change) -> bool:
-        new = [] if change.columns is None else lacking(self.columns, file_columns(change.columns))
+        new, version = (
+            [] if change.columns is None else lacking(self.columns, file_columns(change.columns)),
+            self.version,
+        )
         try:
             if new:
                 self._add_columns(new)
@@ -224,7 +227,9 @@ class DeltaSnapshot(Snapshot):
                     custom_metadata=commit_metadata(change),
                 ),
             )
-        except CommitFailedError:
+        except CommitFailedError as error:
+            if self.refresh().version == version:  # no other writer is the reason
+                raise TargetError(f"Table {self.name!r} cannot be written to: {error}. Nothing was written") from error
             return False
         except (DeltaProtocolError, SchemaMismatchError, ValueError, TypeError, NotImplementedError) as error:
             raise TargetError(f"Table {self.name!r} cannot be written to: {error}. Nothing was written") from error
@@ -238,8 +243,8 @@ class DeltaSnapshot(Snapshot):
         fields: list[Field] = list(delta_schema(nullable).fields)
         self.table.alter.add_columns(fields, commit_properties=CommitProperties(max_commit_retries=0))
 
-    def remove_leftovers(self, batch_id: int, before: datetime) -> int:
-        left = left_below(self.storage, batch_id, before)
+    def remove_leftovers(self, batch_id: int, before: datetime, installation: str) -> int:
+        left = left_below(self.storage, batch_id, installation, before)
         if left:
             left.difference_update(file.native[0] for file in self.files())
         if left:

@@ -110,6 +110,10 @@ def commit_once(table: Table, transaction: Transaction, requirements: Sequence[T
     table._do_commit(transaction._updates, (*own, *others))
 
 
+# As in `lake.snapshot.open_parquet`.
+_PARQUET = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"), pre_buffer=True)
+
+
 class _Projection(ArrowProjectionVisitor):
     """Rows of a file in the columns of a table. The superclass makes empty ones of lists and maps of structs that are
     null.
@@ -140,7 +144,7 @@ def read_file(table: Table, schema: Schema, file: FileScanTask) -> Iterator[pa.R
     deleted = pa.chunked_array([chunk for each in deletes for chunk in each.chunks], pa.int64())
     with table.io.new_input(data.file_path).open() as stream:
         is_parquet = data.file_format == FileFormat.PARQUET
-        fragment = (ds.ParquetFileFormat(pre_buffer=True) if is_parquet else ds.OrcFileFormat()).make_fragment(stream)
+        fragment = (_PARQUET if is_parquet else ds.OrcFileFormat()).make_fragment(stream)
         stored = pyarrow_to_schema(fragment.physical_schema, table.name_mapping(), downcast_ns_timestamp_to_us=True)
         partition = _get_column_projection_values(
             data, schema, table.schema(), table.specs().get(data.spec_id), stored.field_ids

@@ -20,8 +20,8 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.instants import TimeSpan
 from airflow_kafka_offsets.core.offsets import Span, TopicPartition
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, RECORD, TIMESTAMP, TOPIC
-from airflow_kafka_offsets.core.text import count
-from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.core.text import count, shortened
+from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.lake.newest import NewestRows, portions, positions
 from airflow_kafka_offsets.sinks.lake.snapshot import Bounds, LakeFile, RowSource, Snapshot
 from airflow_kafka_offsets.sinks.table import Output
@@ -252,8 +252,7 @@ class Search:
         If other writers remove files of the version meanwhile, the current version is searched; then a commit based on
         `snapshot` fails.
 
-        :raises FileNotFoundError: files of the current version are missing
-        :raises TargetError: nothing may be removed from the table
+        :raises TargetError: nothing may be removed from the table, or a file of the current version is missing
         """
         removal = self._find_again(snapshot)
         if removal.files:
@@ -268,10 +267,10 @@ class Search:
         while True:
             try:
                 return self._find(snapshot)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
                 current = snapshot.refresh()
                 if current.version == snapshot.version:
-                    raise
+                    raise missing_file(snapshot.name, error) from None
                 snapshot = current
 
     def _find(self, snapshot: RowSource) -> Removal:
@@ -317,6 +316,14 @@ class Search:
                 removed.append(replaced)
                 outdated.append(newer)
         return _Found(seen, pa.concat_arrays(removed), counts, pc.unique(pa.concat_arrays(outdated)))
+
+
+def missing_file(name: str, error: FileNotFoundError) -> TargetError:
+    """Return the error for a table whose current version names a file that is not there."""
+    return TargetError(
+        f"Table {name!r} names a file that is missing: {shortened(str(error))}. Restore the file, or have the table's "
+        "engine remove it from the table"
+    )
 
 
 def rewrite(snapshot: Snapshot, shape: FileFormat, directory: str, kept: Sequence[KeptRows]) -> Iterator[StagedFile]:

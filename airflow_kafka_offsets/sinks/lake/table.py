@@ -170,9 +170,9 @@ class LakeTable(Table):
     def rows(self, conn: Connection) -> LakeRows:
         return LakeRows(conn, self.sink.name, self.snapshot(conn), self.sink.replaces_rows)
 
-    def remove_leftovers(self, batch_id: int, before: datetime) -> int:
+    def remove_leftovers(self, batch_id: int, before: datetime, installation: str) -> int:
         snapshot = self.snapshot()
-        return 0 if snapshot is None else snapshot.remove_leftovers(batch_id, before)
+        return 0 if snapshot is None else snapshot.remove_leftovers(batch_id, before, installation)
 
     def _target(self, snapshot: Snapshot | None, output: Output) -> LakeTarget:
         return LakeTarget(self.sink.name, snapshot, output, self.sink.upsert_key)

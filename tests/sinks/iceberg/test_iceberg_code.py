@@ -87,7 +87,7 @@ def test_a_table_that_names_code_for_its_paths_is_refused(tmp_path: Path, engine
     native.metadata.properties["write.py-location-provider.impl"] = "builtins.exec"
 
     with pytest.raises(TargetError, match=r"has the property 'write\.py-location-provider\.impl', which names code"):
-        IcebergSnapshot("orders", native, lambda: native, is_external=True)
+        IcebergSnapshot("orders", native, lambda: native, is_external=True, may_be_local=True)
 
 
 @contextmanager
