@@ -61,6 +61,8 @@ class RegistryFormat(Templated, ABC):
         those that the target has as columns
     :param on_new_field: what to do with fields without a column; the worker fills it in
     :ivar schemas: schemas by id, in a form that JSON can hold; the worker fills them in
+    :ivar stored: those of the history, which are used only if the registry does not know an id: who may write the
+        state tables, or staged files, may have written them
     :ivar latest: the id of the reader's schema, if it is the latest of the subject; the worker fills it in
     """
 
@@ -81,6 +83,7 @@ class RegistryFormat(Templated, ABC):
     columns_from: ColumnsFrom = field(default="schema", kw_only=True)
     on_new_field: OnNewField = field(default="ignore", repr=False, kw_only=True)
     schemas: dict[str, Any] = field(default_factory=dict, repr=False, init=False)
+    stored: dict[str, Any] = field(default_factory=dict, repr=False, init=False)
     latest: str | None = field(default=None, repr=False, init=False)
 
     @property
@@ -449,6 +452,8 @@ class TaskSchemas:
         try:
             found = self._registry.by_id(number)
         except NotFoundError:
+            if str(number) in self._format.stored:
+                return self._format.stored[str(number)]
             raise SchemaError(f"the schema registry at {self._registry.host} has none with this id") from None
         if found.type != self._format.schema_type:
             raise SchemaError(f"it is of the type {shortened(found.type, 40)!r}")

@@ -559,7 +559,7 @@ class TestUnknownIds:
     ) -> None:
         """Each is kept, and stored with the batch."""
         monkeypatch.setattr(registry_format, "_MOST_READ_BYTES", 5_000)
-        schemas = {
+        schemas: dict[str, Callable[[int], Any]] = {
             "AVRO": lambda n: AVRO | {"doc": f"{n}{'x' * 900}"},
             "PROTOBUF": lambda n: f"{PROTO} // {n}{'x' * 900}",
             "JSON": lambda n: JSON | {"title": f"{n}{'x' * 900}"},
