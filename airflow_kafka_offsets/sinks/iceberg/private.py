@@ -83,7 +83,7 @@ def load_known_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     """
     found: Any = {**(Config().get_catalog_config(name) or {}), **properties}
     kind = found.get("type") or infer_catalog_type(name, found)
-    lends = kind is not None and CatalogType(kind.lower()) is CatalogType.REST
+    lends = kind is CatalogType.REST or str(kind).lower() == CatalogType.REST.value
     catalog = _RestCatalog(name, **found) if lends else load_catalog(name, **properties)
     keep_to_given(catalog, lends=lends)
     return catalog
