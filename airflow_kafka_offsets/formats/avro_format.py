@@ -129,13 +129,13 @@ class Avro(RegistryFormat):
     def decoders(self, columns: pa.Schema) -> Callable[[bytes, Any], AvroDecoder]:
         from airflow_kafka_offsets.formats.avro_decoder import AvroDecoder
 
-        reader = self._reader()
+        reader, of_registry = self._reader(), self.registry_conn_id is not None
         single_object = _single_object_prefix(self.schema or "") if self.single_object else None
 
         def decoder_of(prefix: bytes, texts: Sequence[str]) -> AvroDecoder:
             if single_object is not None and prefix != single_object:
                 raise SchemaError("it does not begin as the single-object encoding of the schema does")
-            return AvroDecoder(_parsed(texts), columns, reader)
+            return AvroDecoder(_parsed(texts), columns, reader, of_registry=of_registry)
 
         return decoder_of
 

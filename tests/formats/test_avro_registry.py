@@ -144,6 +144,22 @@ def test_references_are_resolved(server: FakeRegistry) -> None:
         (["orders", "payments"], "The latest schemas of orders-value, payments-value differ: declare the columns"),
     ],
 )
+def test_bytes_alone_have_no_length_if_clients_of_a_registry_write_them(server: FakeRegistry) -> None:
+    server.register("orders-value", '"bytes"')
+    sent = [b"\x04hi", b"\0", b"\x02{", b"hello", b"", b"\x0aworld"]
+
+    rows, bad = decode(server, prepared(server), *(wire(1, value) for value in sent))
+
+    assert (rows.column("value").to_pylist(), bad) == (sent, [])
+    # In a union, and without a registry, they have one.
+    server.register("orders-value", '["null", "bytes"]')
+    rows, bad = decode(server, prepared(server), wire(2, b"\2\x04hi"), wire(2, b"\0"))
+    assert (rows.column("value").to_pylist(), bad) == ([b"hi", None], [])
+    alone = Avro(schema='"bytes"')
+    rows, bad = alone.decoder(alone.columns())(record_batch([b"\x04hi", b"\x04h"]))
+    assert (rows.column("value").to_pylist(), [record.row for record in bad]) == ([b"hi"], [1])
+
+
 def test_columns_that_no_subject_decides_have_to_be_declared(
     server: FakeRegistry, topics: list[str], match: str
 ) -> None:
