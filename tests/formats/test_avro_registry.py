@@ -137,13 +137,6 @@ def test_references_are_resolved(server: FakeRegistry) -> None:
     assert rows.to_pylist() == [{"net": {"cents": 1}, "gross": {"cents": 2}}, {"net": {"cents": 3}, "gross": None}]
 
 
-@pytest.mark.parametrize(
-    ("topics", "match"),
-    [
-        (["unknown"], "has no Avro schema of subject 'unknown-value'"),
-        (["orders", "payments"], "The latest schemas of orders-value, payments-value differ: declare the columns"),
-    ],
-)
 def test_bytes_alone_have_no_length_if_clients_of_a_registry_write_them(server: FakeRegistry) -> None:
     server.register("orders-value", '"bytes"')
     sent = [b"\x04hi", b"\0", b"\x02{", b"hello", b"", b"\x0aworld"]
@@ -160,6 +153,13 @@ def test_bytes_alone_have_no_length_if_clients_of_a_registry_write_them(server: 
     assert (rows.column("value").to_pylist(), [record.row for record in bad]) == ([b"hi"], [1])
 
 
+@pytest.mark.parametrize(
+    ("topics", "match"),
+    [
+        (["unknown"], "has no Avro schema of subject 'unknown-value'"),
+        (["orders", "payments"], "The latest schemas of orders-value, payments-value differ: declare the columns"),
+    ],
+)
 def test_columns_that_no_subject_decides_have_to_be_declared(
     server: FakeRegistry, topics: list[str], match: str
 ) -> None:
