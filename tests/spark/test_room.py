@@ -24,7 +24,7 @@ from airflow_kafka_offsets.formats.protobuf_format import Protobuf
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema
 from airflow_kafka_offsets.formats.record_format import Decoded, RecordFormat
 from airflow_kafka_offsets.formats.simple_formats import Json
-from airflow_kafka_offsets.spark import decoding
+from airflow_kafka_offsets.spark import decoding, isolation
 from airflow_kafka_offsets.spark.decoding import CRASH, MOST_ROOM, DecodingHere, decode_portions, decode_rows, most_room
 from airflow_kafka_offsets.spark.isolation import MEMORY_BYTES, decoding_of
 from airflow_kafka_offsets.spark.job import StageJob
@@ -284,6 +284,17 @@ def test_record_of_many_long_names_is_bad_before_they_are_in_memory(tmp_path: Pa
     ((bad,),) = [part.bad for part in found if part.bad]
     assert (bad.reason, bad.part) == ("it becomes rows of more than 128 MiB", CRASH)
     assert pa.default_memory_pool().max_memory() - before < 100 << 20
+
+
+def test_rows_around_a_record_that_ends_the_child_are_not_joined_if_they_are_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation, "room_of", lambda records: 1_000 if records.num_rows == 1 else 1)
+    staged = job(tmp_path)
+    with decoding_of(staged, staged.slices[0], None, is_isolated=True) as decode:
+        found = [part for _, part in decode_portions(record_batch([b"a", b"exit", b"b"]), staged.columns, decode)]
+    assert [part.rows.num_rows for part in found] == [1, 0, 1]
+    assert [bad.part for part in found for bad in part.bad] == [CRASH]
 
 
 @pytest.mark.parametrize("has_dead_letters", [True, False])
