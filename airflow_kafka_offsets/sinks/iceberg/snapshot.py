@@ -32,7 +32,7 @@ from pyiceberg.types import NestedField
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.iceberg.left_files import remove_leftovers
-from airflow_kafka_offsets.sinks.iceberg.private import commit_once, names_code, read_file
+from airflow_kafka_offsets.sinks.iceberg.private import commit_once, find_by_predicate, names_code, read_file
 from airflow_kafka_offsets.sinks.iceberg.publication import (
     PREFIX,
     Publication,
@@ -279,8 +279,7 @@ class IcebergSnapshot(Snapshot):
         update = transaction.update_snapshot(summary(change.output))
         if change.removes:
             with update.overwrite() as overwrite:
-                # By this pyiceberg finds the manifests that name the files.
-                overwrite.delete_by_predicate(condition(change.within))
+                find_by_predicate(overwrite, condition(change.within))
                 for file in change.removes:
                     overwrite.delete_data_file(file.native.file)
                 for entry in change.adds:
