@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -160,7 +160,7 @@ class IcebergSnapshot(Snapshot):
                 "table of version 2"
             )
 
-    def check_history(self, group_id: str, last_rewind: datetime | None) -> None:
+    def check_history(self, group_id: str, last_rewind: datetime | None, abandoned: Collection[int] = ()) -> None:
         refuse_rollback(self.table, group_id)
 
     def last_number(self, series: str) -> int:
