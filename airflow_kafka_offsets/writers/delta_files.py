@@ -121,8 +121,9 @@ class ParquetShape(DeltaShape):
         return replace(super().layout, unfit=self._unfit)
 
     def path(self, attempt: str, partition: Mapping[str, Any]) -> str:
-        """Return the path of a new file."""
-        return hive_path(attempt, {name: delta_value(value) for name, value in partition.items()})
+        """Return the path of a new file. DuckDB and others skip no directory: it must not be called `*.parquet`."""
+        path = hive_path(attempt, {name: delta_value(value) for name, value in partition.items()})
+        return path.removesuffix(".parquet") + ".staged"
 
     def _unfit(self, rows: pa.RecordBatch) -> dict[int, str]:
         reasons: dict[int, str] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -103,8 +103,8 @@ class DeltaSnapshot(Snapshot):
     def _log(self) -> Log:
         return Log(self.version, self.storage)
 
-    def check_history(self, group_id: str, last_rewind: datetime | None) -> None:
-        refuse_restored(self.name, self._log, group_id, last_rewind)
+    def check_history(self, group_id: str, last_rewind: datetime | None, abandoned: Collection[int] = ()) -> None:
+        refuse_restored(self.name, self._log, group_id, last_rewind, abandoned)
 
     def check_removal(self) -> None:
         if self.configuration.get("delta.appendOnly", "false").lower() == "true":

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyiceberg.catalog import Catalog, CatalogType, infer_catalog_type, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.expressions import BooleanExpression
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
     ArrowAccessor,
@@ -25,6 +26,7 @@ from pyiceberg.manifest import FileFormat
 from pyiceberg.schema import Schema, prune_columns, visit_with_partner
 from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.update import TableRequirement
+from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT, Properties
 from pyiceberg.types import ListType, MapType
 from pyiceberg.utils.config import Config
@@ -108,6 +110,16 @@ def commit_once(table: Table, transaction: Transaction, requirements: Sequence[T
     own = transaction._requirements
     others = [each for each in requirements if type(each) not in set(map(type, own))]
     table._do_commit(transaction._updates, (*own, *others))
+
+
+def find_by_predicate(update: _OverwriteFiles, predicate: BooleanExpression) -> None:
+    """Have an update find the manifests of the files that it deletes by a predicate alone.
+
+    The public `delete_by_predicate` leaves it to also look for the partitions of these files, and there is no such
+    expression for NaN.
+    """
+    update.delete_by_predicate(predicate)
+    update._build_delete_files_partition_predicate = lambda: None  # type: ignore[method-assign]
 
 
 # As in `lake.snapshot.open_parquet`.

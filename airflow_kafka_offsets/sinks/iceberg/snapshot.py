@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -32,7 +32,7 @@ from pyiceberg.types import NestedField
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.iceberg.left_files import remove_leftovers
-from airflow_kafka_offsets.sinks.iceberg.private import commit_once, names_code, read_file
+from airflow_kafka_offsets.sinks.iceberg.private import commit_once, find_by_predicate, names_code, read_file
 from airflow_kafka_offsets.sinks.iceberg.publication import (
     PREFIX,
     Publication,
@@ -160,7 +160,7 @@ class IcebergSnapshot(Snapshot):
                 "table of version 2"
             )
 
-    def check_history(self, group_id: str, last_rewind: datetime | None) -> None:
+    def check_history(self, group_id: str, last_rewind: datetime | None, abandoned: Collection[int] = ()) -> None:
         refuse_rollback(self.table, group_id)
 
     def last_number(self, series: str) -> int:
@@ -279,8 +279,7 @@ class IcebergSnapshot(Snapshot):
         update = transaction.update_snapshot(summary(change.output))
         if change.removes:
             with update.overwrite() as overwrite:
-                # By this pyiceberg finds the manifests that name the files.
-                overwrite.delete_by_predicate(condition(change.within))
+                find_by_predicate(overwrite, condition(change.within))
                 for file in change.removes:
                     overwrite.delete_data_file(file.native.file)
                 for entry in change.adds:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -187,10 +187,11 @@ class Snapshot(RowSource):
         """
 
     @abstractmethod
-    def check_history(self, group_id: str, last_rewind: datetime | None) -> None:
+    def check_history(self, group_id: str, last_rewind: datetime | None, abandoned: Collection[int] = ()) -> None:
         """Check that the table was not rolled back to before the last publication of a group.
 
         :param last_rewind: when the group was rewound last; earlier rollbacks are known
+        :param abandoned: batches of the group whose rows may be gone
         :raises TargetError: rows of the group may be gone
         """
 

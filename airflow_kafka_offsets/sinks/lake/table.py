@@ -101,7 +101,8 @@ class LakeTable(Table):
         of_group = batches.c.consumer_group == output.group_id
         query = sa.select(sa.func.max(batches.c.committed_at))
         last_rewind = conn.scalar(query.where(of_group, batches.c.kind.in_(REWIND_KINDS)))
-        snapshot.check_history(output.group_id, last_rewind)
+        abandoned = sa.select(batches.c.batch_id).where(of_group, batches.c.state == "abandoned")
+        snapshot.check_history(output.group_id, last_rewind, set(conn.scalars(abandoned)))
         # A replay has its own series.
         is_load = output.series.partition(".")[2] == output.group_id
         found = snapshot.last_series(output.group_id) if is_load else None

@@ -20,7 +20,7 @@ class ParquetFiles(DirectorySink):
     BigQuery and Redshift, DuckDB.
 
     The files of a batch are `<column>=<value>/…/<batch>-<number>.parquet`, with a directory for each partition column.
-    Spark's tasks write them below `_staging`, which readers skip, as all names that begin with an underscore. The
+    Spark's tasks write `*.staged` files below `_staging`, which readers skip that skip names with an underscore. The
     commit copies each file to its final name (a server-side copy in object stores), and then the positions move, in
     their database.
 
