@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from pyarrow.dataset import dataset
@@ -86,10 +87,17 @@ def test_a_batch_that_is_published_in_part_gets_its_other_files(
     assert group.proved() == (6, 0)
 
 
+def test_readers_of_all_directories_see_no_staged_file(group: LakeGroup, uri: str) -> None:
+    group.load()
+
+    assert list(Path(uri, "_staging").rglob("*.*"))
+    assert duckdb.sql(f"SELECT count(*) FROM read_parquet('{uri}/**/*.parquet')").fetchall() == [(6,)]
+
+
 def test_published_files_of_an_attempt_whose_staged_files_are_lost_are_replaced(group: LakeGroup, uri: str) -> None:
     with dying(ParquetTarget, "after"):
         group.load(RUN)
-    for path in Path(uri, "_staging").rglob("*.parquet"):
+    for path in Path(uri, "_staging").rglob("*.staged"):
         path.unlink()
     Path(uri, "name=name-1", "1-1.parquet").rename(Path(uri, "name=name-1", "1-7.parquet"))
 
