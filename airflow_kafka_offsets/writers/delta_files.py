@@ -46,13 +46,13 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 _SPECIAL = {*map(chr, range(32)), *"\"#%'*/:=?\\\x7f{[]^"}
 
 
-def hive_path(directory: str, partition: Mapping[str, str | None]) -> str:
+def hive_path(directory: str, partition: Mapping[str, str | None], ending: str = "parquet") -> str:
     """Return the path of a new file.
 
     :param partition: the text of each partition column
     """
     parts = [f"{_escaped(name)}={_NULL if text is None else _escaped(text)}" for name, text in partition.items()]
-    return "/".join([directory, *parts, f"part-{uuid.uuid4().hex}.parquet"])
+    return "/".join([directory, *parts, f"part-{uuid.uuid4().hex}.{ending}"])
 
 
 def _escaped(text: str) -> str:
@@ -121,9 +121,9 @@ class ParquetShape(DeltaShape):
         return replace(super().layout, unfit=self._unfit)
 
     def path(self, attempt: str, partition: Mapping[str, Any]) -> str:
-        """Return the path of a new file. DuckDB and others skip no directory: it must not be called `*.parquet`."""
-        path = hive_path(attempt, {name: delta_value(value) for name, value in partition.items()})
-        return path.removesuffix(".parquet") + ".staged"
+        """Return the path of a new file."""
+        # Not that of a published file: DuckDB and polars also read directories whose names begin with an underscore.
+        return hive_path(attempt, {name: delta_value(value) for name, value in partition.items()}, "staged")
 
     def _unfit(self, rows: pa.RecordBatch) -> dict[int, str]:
         reasons: dict[int, str] = {}

@@ -20,9 +20,9 @@ class ParquetFiles(DirectorySink):
     BigQuery and Redshift, DuckDB.
 
     The files of a batch are `<column>=<value>/…/<batch>-<number>.parquet`, with a directory for each partition column.
-    Spark's tasks write `*.staged` files below `_staging`, which readers skip that skip names with an underscore. The
-    commit copies each file to its final name (a server-side copy in object stores), and then the positions move, in
-    their database.
+    Spark's tasks write them below `_staging`, with names that do not end with `.parquet`: readers skip the directory or
+    these names. The commit copies each file to its final name (a server-side copy in object stores), and then the
+    positions move, in their database.
 
     * A file appears once, complete, and its name never changes. A loader that remembers names loads each file once.
     * A reader that lists the files while a batch is being published may see only some of its files.

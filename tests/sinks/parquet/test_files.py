@@ -87,8 +87,10 @@ def test_a_batch_that_is_published_in_part_gets_its_other_files(
     assert group.proved() == (6, 0)
 
 
-def test_a_reader_that_skips_no_directory_finds_no_row_twice(group: LakeGroup, uri: str) -> None:
+def test_readers_of_all_directories_see_no_staged_file(group: LakeGroup, uri: str) -> None:
     group.load()
+
+    assert list(Path(uri, "_staging").rglob("*.*"))
     assert duckdb.sql(f"SELECT count(*) FROM read_parquet('{uri}/**/*.parquet')").fetchall() == [(6,)]
 
 
