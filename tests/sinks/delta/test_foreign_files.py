@@ -101,6 +101,30 @@ def test_instants_that_spark_wrote_are_kept_whatever_their_year(group: LakeGroup
     assert group.proved() == (6, 0)
 
 
+def as_legacy(instant: datetime, key: str, value: str = "") -> Callable[[pa.Table], pa.Table]:
+    """Return a change that gives rows an instant, in a file of a Spark that writes the calendar of before 1582."""
+    return lambda found: until(instant)(found).replace_schema_metadata({key: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("org.apache.spark.legacyDateTime", ""),
+        ("org.apache.spark.legacyINT96", ""),
+        ("org.apache.spark.version", "2.4.8"),
+    ],
+)
+def test_old_dates_by_another_calendar_are_not_written_again_as_others(group: LakeGroup, key: str, value: str) -> None:
+    group.load(**COLUMNS)
+    compact(group, as_legacy(LONG_AGO, key, value))
+    with pytest.raises(TargetError, match=r"File 'part-1.parquet' .* holds old dates or timestamps by the Julian"):
+        Rewinder(group.loader)("to-offset", 4, replace=group.sink)
+    assert group.position() == 6
+
+    compact(group, as_legacy(datetime(1950, 1, 1, tzinfo=UTC), key, value))
+    assert Rewinder(group.loader)("to-offset", 4, replace=group.sink).rows_removed == 2
+
+
 @pytest.mark.parametrize("fault", ["as_text", "damaged"])
 def test_a_rewind_that_cannot_remove_rows_moves_no_position(group: LakeGroup, uri: str, fault: str) -> None:
     group.load(**COLUMNS)
