@@ -33,7 +33,14 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import StagedFileError, TargetError
-from airflow_kafka_offsets.sinks.delta.columns import arrow_columns, delta_schema, measured, skipping_columns, unusable
+from airflow_kafka_offsets.sinks.delta.columns import (
+    arrow_columns,
+    delta_schema,
+    measured,
+    skipping_columns,
+    text_lengths,
+    unusable,
+)
 from airflow_kafka_offsets.sinks.delta.history import (
     Log,
     commit_metadata,
@@ -186,6 +193,7 @@ class DeltaSnapshot(Snapshot):
             tuple(measured(self.configuration, columns)),
             self.sink.file_bytes,
             digest,
+            text_lengths(self.table.schema()),
         )
 
     def entry(self, file: StagedFile, shape: FileFormat) -> tuple[AddAction, LakeFile]:

@@ -125,6 +125,23 @@ def test_old_dates_by_another_calendar_are_not_written_again_as_others(group: La
     assert Rewinder(group.loader)("to-offset", 4, replace=group.sink).rows_removed == 2
 
 
+@pytest.mark.parametrize("kind", ["varchar(6)", "char(6)"])
+def test_texts_that_spark_could_not_update_are_bad(group: LakeGroup, uri: str, kind: str) -> None:
+    """Spark refuses each later UPDATE of a file with a longer text."""
+    columns = [deltalake.Field(each, deltalake.schema.PrimitiveType("long")) for each in ("id", "_batch_id")]
+    text = deltalake.Field("name", "string", metadata={"__CHAR_VARCHAR_TYPE_STRING": kind})  # type: ignore[arg-type]
+    deltalake.DeltaTable.create(uri, deltalake.Schema([*columns, text]))
+    long = ('{"id": 7, "name": "näme-7"}', '{"id": 8, "name": "name-88"}')
+    produce(group.loader.kafka, group.topic, [text.encode() for text in long])
+
+    done = group.load(value_format=Json("id BIGINT, name STRING"))
+
+    assert (done.rows, done.dead_letters) == (7, 1)
+    assert rows(group.loader.engine, "SELECT offset_value, error FROM dead_letters") == [
+        (7, "column 'name' has texts of 6 characters at most")
+    ]
+
+
 @pytest.mark.parametrize("fault", ["as_text", "damaged"])
 def test_a_rewind_that_cannot_remove_rows_moves_no_position(group: LakeGroup, uri: str, fault: str) -> None:
     group.load(**COLUMNS)
