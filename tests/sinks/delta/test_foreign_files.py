@@ -163,6 +163,17 @@ def test_a_rewind_that_cannot_remove_rows_moves_no_position(group: LakeGroup, ur
     assert group.load(NEXT, **COLUMNS).rows == 2
 
 
+def test_a_rewind_that_cannot_write_the_rows_that_stay_moves_no_position(group: LakeGroup) -> None:
+    """Spark's timestamps end in the year 294247."""
+    group.load(**COLUMNS)
+    late = pa.array([(1 << 63) - 1] * 6, pa.int64()).cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC"))
+    compact(group, lambda found: found.set_column(found.schema.get_field_index("until"), "until", late))
+
+    with pytest.raises(TargetError, match=r"that stay cannot be written again \(\w+\): they are in 'part-1.parquet'"):
+        Rewinder(group.loader)("to-offset", 4, replace=group.sink)
+    assert (state(group), group.position()) == ([(1, "load", "committed")], 6)
+
+
 def test_rows_that_cannot_be_removed_hold_up_no_other_group(
     group: LakeGroup, uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
