@@ -122,6 +122,21 @@ class ObjectFiles:
             yield FoundFile(file["path"], file["size"], file["last_modified"].timestamp())
 
 
+class Nowhere:
+    """Files that are written for a trial, and kept nowhere."""
+
+    @contextmanager
+    def create(self, path: str) -> Iterator[BinaryIO]:
+        """Open a file for writing."""
+        yield cast("BinaryIO", _Sink(self))
+
+    def write(self, content: Any) -> None:
+        """Forget what is written."""
+
+    def remove(self, path: str) -> None:
+        """Do nothing."""
+
+
 class _Sink(io.RawIOBase):
     """A writer in the form in which Arrow wants files. Whoever opened the writer closes it."""
 

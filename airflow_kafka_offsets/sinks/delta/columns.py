@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -32,6 +33,8 @@ _OF_COLUMNS = {
     "delta.generationExpression": "has generated columns",
     "delta.invariants": "has columns with invariants",
 }
+
+_SPARK_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 
 _ORIGIN = (BATCH_ID, *RECORD, TIMESTAMP)
 
@@ -74,6 +77,15 @@ def unusable(table: deltalake.DeltaTable) -> list[str]:
     keys = {key for column in json.loads(table.schema().to_json())["fields"] for key in _metadata(column)}
     reasons += [f"it {reason}" for key, reason in _OF_COLUMNS.items() if key in keys]
     return list(dict.fromkeys(reasons))
+
+
+def text_lengths(schema: deltalake.Schema) -> dict[str, int]:
+    """Return how many characters a text may have, of the columns that Spark declares as VARCHAR or CHAR."""
+    kinds = {
+        column["name"]: str(column["metadata"].get(_SPARK_TYPE)) for column in json.loads(schema.to_json())["fields"]
+    }
+    found = {name: re.fullmatch(r"(?:var)?char\((\d+)\)", kind) for name, kind in kinds.items()}
+    return {name: int(kind[1]) for name, kind in found.items() if kind is not None}
 
 
 def measured(configuration: Mapping[str, str], columns: pa.Schema) -> list[str]:

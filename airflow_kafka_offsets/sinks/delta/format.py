@@ -33,7 +33,14 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import StagedFileError, TargetError
-from airflow_kafka_offsets.sinks.delta.columns import arrow_columns, delta_schema, measured, skipping_columns, unusable
+from airflow_kafka_offsets.sinks.delta.columns import (
+    arrow_columns,
+    delta_schema,
+    measured,
+    skipping_columns,
+    text_lengths,
+    unusable,
+)
 from airflow_kafka_offsets.sinks.delta.history import (
     Log,
     commit_metadata,
@@ -47,7 +54,7 @@ from airflow_kafka_offsets.sinks.lake.columns import (
     created_columns,
     lacking,
 )
-from airflow_kafka_offsets.sinks.lake.left_files import left_below, remove_left
+from airflow_kafka_offsets.sinks.lake.left_files import is_below, left_below, remove_left
 from airflow_kafka_offsets.sinks.lake.sink import DirectorySink, dataset_name, fields_of
 from airflow_kafka_offsets.sinks.lake.snapshot import (
     Bounds,
@@ -186,6 +193,7 @@ class DeltaSnapshot(Snapshot):
             tuple(measured(self.configuration, columns)),
             self.sink.file_bytes,
             digest,
+            text_lengths(self.table.schema()),
         )
 
     def entry(self, file: StagedFile, shape: FileFormat) -> tuple[AddAction, LakeFile]:
@@ -202,7 +210,7 @@ class DeltaSnapshot(Snapshot):
         return AddAction(**add), LakeFile(file.name, (file.name, file.bytes, add["partition_values"]))
 
     def is_own(self, path: str, attempt: str) -> bool:
-        return path.startswith(f"{attempt}/") and ".." not in path.split("/")
+        return is_below(path, attempt)
 
     def size(self, path: str) -> int | None:
         return self.storage.size(path)

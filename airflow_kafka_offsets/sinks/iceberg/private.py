@@ -32,6 +32,7 @@ from pyiceberg.types import ListType, MapType
 from pyiceberg.utils.config import Config
 
 from airflow_kafka_offsets.sinks.lake.newest import positions
+from airflow_kafka_offsets.sinks.lake.snapshot import refuse_julian
 
 _KNOWN_CODE = ("pyiceberg.io.pyarrow.PyArrowFileIO", "pyiceberg.io.fsspec.FsspecFileIO")
 
@@ -167,6 +168,7 @@ def read_file(table: Table, schema: Schema, file: FileScanTask) -> Iterator[pa.R
         projection = _Projection(stored, True, projected_missing_fields=partition, allow_timestamp_tz_mismatch=True)
         names = [field.name for field in stored.fields]
         for rows in ds.Scanner.from_fragment(fragment, schema=fragment.physical_schema, columns=names).to_batches():
+            refuse_julian(rows)
             staying = rows.filter(pc.invert(pc.is_in(positions(seen, rows.num_rows), value_set=deleted)))
             seen += rows.num_rows
             if staying.num_rows:

@@ -20,6 +20,12 @@ Entry = TypeVar("Entry")
 _LOOKS_AT_ONCE = 32
 
 
+def is_below(path: str, directory: str) -> bool:
+    """Return whether a path is that of a file in a directory, or in one in it."""
+    segments = path.removeprefix(f"{directory}/").split("/")
+    return path.startswith(f"{directory}/") and {"", ".", ".."}.isdisjoint(segments)
+
+
 def prove_files(
     table: str,
     files: Sequence[StagedFile],

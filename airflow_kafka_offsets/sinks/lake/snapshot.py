@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_kafka_offsets.core.offsets import Slice
@@ -249,6 +250,31 @@ def open_parquet(file: pa.NativeFile) -> pq.ParquetFile:
     return pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
 
 
+_LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+
+
+def refuse_julian(rows: pa.RecordBatch) -> None:
+    """Raise if Spark wrote dates or instants of a file by the calendar of before 1582.
+
+    https://spark.apache.org/docs/latest/sql-data-sources-parquet.html (datetimeRebaseModeInWrite)
+
+    :param rows: with the metadata of the file
+    :raises ValueError: a value is so old that the calendar, or its zone, matters
+    """
+    known = rows.schema.metadata or {}
+    if not known.get(b"org.apache.spark.version", b"").startswith(b"2.") and known.keys().isdisjoint(_LEGACY):
+        return
+    for column in rows.columns:
+        kind = column.type
+        if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+            first = date(1582, 10, 15) if pa.types.is_date(kind) else datetime(1900, 1, 1)
+            is_old = pc.any(pc.less(column, pa.scalar(first, kind))).as_py()
+        else:
+            is_old = kind.num_fields and any(word in str(kind) for word in ("date", "timestamp"))
+        if is_old:
+            raise ValueError("it holds old dates or timestamps by the Julian calendar, by Spark's rebase mode LEGACY")
+
+
 def read_parquet(
     files: ObjectFiles, path: str, columns: pa.Schema, partition: Mapping[str, Any]
 ) -> Iterator[pa.RecordBatch]:
@@ -261,4 +287,5 @@ def read_parquet(
         held = [name for name in columns.names if name in parquet.schema_arrow.names and name not in partition]
         # Without a column there are still rows.
         for rows in parquet.iter_batches(columns=held or parquet.schema_arrow.names[:1]):
+            refuse_julian(rows)
             yield with_columns(rows.select(held), columns, partition)

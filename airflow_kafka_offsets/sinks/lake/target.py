@@ -41,6 +41,7 @@ from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.rows import StagedRows
 from airflow_kafka_offsets.writers.lake_writer import FileFormat
+from airflow_kafka_offsets.writers.object_files import Nowhere
 
 log = logging.getLogger(__name__)
 
@@ -122,10 +123,10 @@ class LakeTarget(Target):
         return as_removed(self.result.removed)
 
     def check_removed(self) -> None:
-        """Read the rows that stay of the files with removed rows."""
-        for kept in self._removal.mixed:
+        """Read the rows that stay of the files with removed rows, and write them for a trial."""
+        if mixed := self._removal.mixed:
             snapshot = self._existing()
-            deque(snapshot.read(kept.file, snapshot.columns.names), maxlen=0)
+            deque(rewrite(snapshot, snapshot.shape(), self.output.attempt, mixed, Nowhere()), maxlen=0)
 
     def write(self, rows: StagedRows) -> int:
         self._is_written = True

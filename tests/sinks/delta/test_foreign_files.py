@@ -101,6 +101,47 @@ def test_instants_that_spark_wrote_are_kept_whatever_their_year(group: LakeGroup
     assert group.proved() == (6, 0)
 
 
+def as_legacy(instant: datetime, key: str, value: str = "") -> Callable[[pa.Table], pa.Table]:
+    """Return a change that gives rows an instant, in a file of a Spark that writes the calendar of before 1582."""
+    return lambda found: until(instant)(found).replace_schema_metadata({key: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("org.apache.spark.legacyDateTime", ""),
+        ("org.apache.spark.legacyINT96", ""),
+        ("org.apache.spark.version", "2.4.8"),
+    ],
+)
+def test_old_dates_by_another_calendar_are_not_written_again_as_others(group: LakeGroup, key: str, value: str) -> None:
+    group.load(**COLUMNS)
+    compact(group, as_legacy(LONG_AGO, key, value))
+    with pytest.raises(TargetError, match=r"File 'part-1.parquet' .* holds old dates or timestamps by the Julian"):
+        Rewinder(group.loader)("to-offset", 4, replace=group.sink)
+    assert group.position() == 6
+
+    compact(group, as_legacy(datetime(1950, 1, 1, tzinfo=UTC), key, value))
+    assert Rewinder(group.loader)("to-offset", 4, replace=group.sink).rows_removed == 2
+
+
+@pytest.mark.parametrize("kind", ["varchar(6)", "char(6)"])
+def test_texts_that_spark_could_not_update_are_bad(group: LakeGroup, uri: str, kind: str) -> None:
+    """Spark refuses each later UPDATE of a file with a longer text."""
+    columns = [deltalake.Field(each, deltalake.schema.PrimitiveType("long")) for each in ("id", "_batch_id")]
+    text = deltalake.Field("name", "string", metadata={"__CHAR_VARCHAR_TYPE_STRING": kind})  # type: ignore[arg-type]
+    deltalake.DeltaTable.create(uri, deltalake.Schema([*columns, text]))
+    long = ('{"id": 7, "name": "näme-7"}', '{"id": 8, "name": "name-88"}')
+    produce(group.loader.kafka, group.topic, [text.encode() for text in long])
+
+    done = group.load(value_format=Json("id BIGINT, name STRING"))
+
+    assert (done.rows, done.dead_letters) == (7, 1)
+    assert rows(group.loader.engine, "SELECT offset_value, error FROM dead_letters") == [
+        (7, "column 'name' has texts of 6 characters at most")
+    ]
+
+
 @pytest.mark.parametrize("fault", ["as_text", "damaged"])
 def test_a_rewind_that_cannot_remove_rows_moves_no_position(group: LakeGroup, uri: str, fault: str) -> None:
     group.load(**COLUMNS)
@@ -120,6 +161,17 @@ def test_a_rewind_that_cannot_remove_rows_moves_no_position(group: LakeGroup, ur
     assert (state(group), group.position()) == ([(1, "load", "committed")], 6)
     produce(group.loader.kafka, group.topic, names(6, 2))
     assert group.load(NEXT, **COLUMNS).rows == 2
+
+
+def test_a_rewind_that_cannot_write_the_rows_that_stay_moves_no_position(group: LakeGroup) -> None:
+    """Spark's timestamps end in the year 294247."""
+    group.load(**COLUMNS)
+    late = pa.array([(1 << 63) - 1] * 6, pa.int64()).cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC"))
+    compact(group, lambda found: found.set_column(found.schema.get_field_index("until"), "until", late))
+
+    with pytest.raises(TargetError, match=r"that stay cannot be written again \(\w+\): they are in 'part-1.parquet'"):
+        Rewinder(group.loader)("to-offset", 4, replace=group.sink)
+    assert (state(group), group.position()) == ([(1, "load", "committed")], 6)
 
 
 def test_rows_that_cannot_be_removed_hold_up_no_other_group(
