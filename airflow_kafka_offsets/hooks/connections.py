@@ -21,6 +21,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets.core.addresses import is_this_machine
 from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.database.libpq import check_libpq
 from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.kafka.config import check_config
@@ -55,14 +56,6 @@ _MYSQL_OTHERS = ("unix_socket", "connect_timeout", "read_timeout", "write_timeou
 _MYSQL_IGNORED = ("client", "charset", "cursor", "local_infile")
 
 _MYSQL_OF_SSL = {"ca": "ssl_ca", "cert": "ssl_cert", "key": "ssl_key"}
-
-# Of libpq: nothing that reads or writes another file than certificates and keys, or loads a library.
-_POSTGRES = """
-application_name channel_binding client_encoding connect_timeout fallback_application_name gssdelegation gssencmode
-hostaddr keepalives keepalives_count keepalives_idle keepalives_interval krbsrvname load_balance_hosts options
-require_auth requirepeer ssl_max_protocol_version ssl_min_protocol_version sslcert sslcertmode sslcompression sslcrl
-sslcrldir sslkey sslmode sslnegotiation sslpassword sslrootcert sslsni target_session_attrs tcp_user_timeout
-"""
 
 # Keys of the provider: how its hook logs in, which cursor it has.
 _POSTGRES_IGNORED = """
@@ -118,16 +111,7 @@ def _postgres_engine(url: sa.URL, extra: Mapping[str, Any], name: str) -> sa.Eng
     # Several hosts are in the URL's query.
     arguments = {key: value for key, value in url.query.items() if key not in ("host", "port")}
     arguments |= {key: value for key, value in extra.items() if key not in _POSTGRES_IGNORED.split()}
-    if unknown := sorted(arguments.keys() - set(_POSTGRES.split())):
-        raise ConfigurationError(
-            f"The extra of connection {name!r} has {first_few(map(repr, unknown))}, which a connection may not set; it "
-            f"may have {', '.join(_POSTGRES.split())}"
-        )
-    if ":" in str(arguments.get("sslkey", "")):
-        raise ConfigurationError(
-            f"sslkey in the extra of connection {name!r} must be the path of a file, without a colon: libpq would take "
-            "what is before it for a library, and load that"
-        )
+    check_libpq(arguments, f"The extra of connection {name!r}")
     if arguments.get("sslrootcert"):
         # libpq would accept a server without TLS.
         arguments.setdefault("sslmode", "verify-full")

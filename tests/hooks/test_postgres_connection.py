@@ -115,7 +115,7 @@ class TestTls:
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        ({"sslkey": "/tmp/library.so:key"}, "sslkey in the extra of connection 'warehouse' must be the path of a file"),
+        ({"sslkey": "/tmp/library.so:key"}, "sslkey: The extra of connection 'warehouse' must have the path of a file"),
         *(
             ({name: "/x"}, f"The extra of connection 'warehouse' has '{name}', which a connection may not set")
             for name in ("sslkeylogfile", "passfile", "service", "servicefile", "oauth_issuer", "dbname", "of_tomorrow")

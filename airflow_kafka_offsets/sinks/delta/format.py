@@ -54,7 +54,7 @@ from airflow_kafka_offsets.sinks.lake.columns import (
     created_columns,
     lacking,
 )
-from airflow_kafka_offsets.sinks.lake.left_files import is_below, left_below, remove_left
+from airflow_kafka_offsets.sinks.lake.left_files import has_plain_path, left_below, remove_left
 from airflow_kafka_offsets.sinks.lake.sink import DirectorySink, dataset_name, fields_of
 from airflow_kafka_offsets.sinks.lake.snapshot import (
     Bounds,
@@ -210,7 +210,7 @@ class DeltaSnapshot(Snapshot):
         return AddAction(**add), LakeFile(file.name, (file.name, file.bytes, add["partition_values"]))
 
     def is_own(self, path: str, attempt: str) -> bool:
-        return is_below(path, attempt)
+        return has_plain_path(path, attempt)
 
     def size(self, path: str) -> int | None:
         return self.storage.size(path)

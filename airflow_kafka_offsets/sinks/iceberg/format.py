@@ -24,6 +24,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.database.errors import database_message, is_outage
+from airflow_kafka_offsets.database.libpq import check_libpq
 from airflow_kafka_offsets.database.mappers import configure_alone
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import (
@@ -123,16 +124,20 @@ def _load_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
 
 
 def _check_url(uri: str) -> None:
-    """Refuse the URL of a SQL catalog in MySQL whose server could ask for files of this machine.
+    """Refuse the URL of a SQL catalog by which a driver would load code, or send files of this machine.
 
     :raises ConfigurationError: it has another driver, or an option that allows it
     """
     try:
         url = sa.make_url(uri)
-        is_mysql = url.get_backend_name() in ("mysql", "mariadb")
+        kind = url.get_backend_name()
     except sa.exc.ArgumentError:  # of another kind of catalog
         return
-    if is_mysql and ("+pymysql" not in url.drivername or {"local_infile", "read_default_file"} & url.query.keys()):
+    if kind == "postgresql":
+        check_libpq(url.query, "The URL of the catalog")
+    if kind in ("mysql", "mariadb") and (
+        "+pymysql" not in url.drivername or {"local_infile", "read_default_file"} & url.query.keys()
+    ):
         raise ConfigurationError(
             "A MySQL server can ask its clients for files: the URL of a catalog in MySQL or MariaDB must be "
             "mysql+pymysql://…, without local_infile and read_default_file"

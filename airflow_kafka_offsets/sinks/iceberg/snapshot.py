@@ -42,6 +42,7 @@ from airflow_kafka_offsets.sinks.iceberg.publication import (
     summary,
 )
 from airflow_kafka_offsets.sinks.iceberg.shapes import add_columns, arrow_columns, shape_of
+from airflow_kafka_offsets.sinks.lake.left_files import has_plain_path
 from airflow_kafka_offsets.sinks.lake.newest import KeyIndex, is_ordered
 from airflow_kafka_offsets.sinks.lake.snapshot import (
     Bounds,
@@ -243,8 +244,7 @@ class IcebergSnapshot(Snapshot):
 
     def is_own(self, path: str, attempt: str) -> bool:
         root = self.table.properties.get("write.data.path", f"{self.table.location().rstrip('/')}/data").rstrip("/")
-        below = path.removeprefix(f"{root}/").split("/")
-        return path.startswith(f"{root}/") and attempt in below and ".." not in below
+        return has_plain_path(path, root) and attempt in path.removeprefix(f"{root}/").split("/")
 
     def size(self, path: str) -> int | None:
         found = self.table.io.new_input(path)

@@ -20,8 +20,8 @@ Entry = TypeVar("Entry")
 _LOOKS_AT_ONCE = 32
 
 
-def is_below(path: str, directory: str) -> bool:
-    """Return whether a path is that of a file in a directory, or in one in it."""
+def has_plain_path(path: str, directory: str) -> bool:
+    """Return whether a path leads to a file below a directory, without `..` and the like."""
     segments = path.removeprefix(f"{directory}/").split("/")
     return path.startswith(f"{directory}/") and {"", ".", ".."}.isdisjoint(segments)
 

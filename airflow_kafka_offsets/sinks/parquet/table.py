@@ -21,7 +21,13 @@ from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.lake.columns import check_parameters, created_columns, match_new
-from airflow_kafka_offsets.sinks.lake.left_files import is_below, left_below, prove_files, read_entries, remove_left
+from airflow_kafka_offsets.sinks.lake.left_files import (
+    has_plain_path,
+    left_below,
+    prove_files,
+    read_entries,
+    remove_left,
+)
 from airflow_kafka_offsets.sinks.lake.removal import ReplacedRows, Search, as_removed
 from airflow_kafka_offsets.sinks.lake.rows import LakeRows
 from airflow_kafka_offsets.sinks.lake.sink import dataset_name, fields_of
@@ -235,7 +241,7 @@ class ParquetRows(RowSource):
 
 
 def _is_own(path: str, attempt: str) -> bool:
-    return is_below(path, f"{_STAGING}/{attempt}")
+    return has_plain_path(path, f"{_STAGING}/{attempt}")
 
 
 def _partition(path: str) -> dict[str, str | None]:

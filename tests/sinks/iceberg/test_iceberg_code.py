@@ -157,6 +157,14 @@ def test_a_rest_catalog_starts_no_program(tmp_path: Path, engine: Engine) -> Non
     assert options["s3.region"] == "lent"
 
 
+@pytest.mark.parametrize("given", ["sslkey=/library.so:key", "service=x", "passfile=/x", "sslkeylogfile=/x"])
+@pytest.mark.parametrize("driver", ["postgresql", "postgresql+psycopg", "postgresql+psycopg2"])
+def test_a_catalog_in_postgres_loads_no_library(engine: Engine, driver: str, given: str) -> None:
+    sink = IcebergTable("shop.orders", {"type": "sql", "uri": f"{driver}://u@127.0.0.1:1/d?{given}"})
+    with pytest.raises(ConfigurationError, match=r"[Tt]he URL of the catalog (has|must have)"):
+        sink.connect(engine).snapshot()
+
+
 @pytest.mark.parametrize(
     "uri",
     [
