@@ -63,6 +63,13 @@ class LastBatch(NamedTuple):
     kinds: Collection[str] = OUTPUT_KINDS
 
 
+REWIND_AFTER = (
+    "If a replay or a rewind wrote some of them, of offsets before the group's position, then rewind to the lowest of "
+    "these, with replace."
+)
+"""What to do after the rows of unknown batches were deleted: a load does not load these offsets again."""
+
+
 class Target(Protocol):
     """The target of a sink in one transaction, as `Table.publish` yields it."""
 

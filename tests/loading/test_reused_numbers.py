@@ -14,6 +14,7 @@ from airflow_kafka_offsets import DeadLetters, OffsetBounds, replay
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import OlderLedgerError
+from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.staging.rows import Record
 from airflow_kafka_offsets.verification.verify import verify
@@ -21,7 +22,8 @@ from tests.support import fixtures
 from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory, names
 from tests.support.older_ledger import backup_of, restore, sinks
-from tests.support.rewinds import Rewinder
+from tests.support.openings import ids
+from tests.support.rewinds import TARGET, Rewinder
 
 engine = fixtures.sqlite_engine
 
@@ -100,6 +102,25 @@ def test_a_lost_replay_of_dead_letters_is_found_in_an_external_target(
         getattr(group, again)()
     with pytest.raises(OlderLedgerError, match=r"holds rows of batch 2, which .* older backup than the table"):
         group.load()
+
+
+def test_the_advice_loads_each_record_once_although_a_lost_replay_replaced_rows(
+    inline_loader: Loader, topic: TopicFactory
+) -> None:
+    group = Restored(inline_loader, topic(), TARGET)
+    group.lose("replay")
+    advice = r"delete the rows with _batch_id >= 2, .* then rewind to the lowest of these, with replace"
+    with pytest.raises(OlderLedgerError, match=advice):
+        group.load()
+
+    with inline_loader.engine.begin() as conn:
+        conn.exec_driver_sql("DELETE FROM target WHERE _batch_id >= 2")
+    abandon_batch("loader", 2, engine=inline_loader.engine)
+    group.rewind_and_replace()
+    group.load()
+
+    assert ids(inline_loader) == [0, 1, 2, 4, 5, 6]
+    verify("loader", sink=group.sink, engine=inline_loader.engine, kafka_config=inline_loader.config)
 
 
 @EVERY_SINK
