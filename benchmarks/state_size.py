@@ -170,7 +170,7 @@ class Work:
         retention, table = timedelta(hours=1), self._pipeline.sink.connect(self._engine)
         clean_up(self._ledger, self._pipeline)
         remove_leftovers(self._ledger, table, GROUP, retention)
-        run_pending_cleanups(self._ledger, table)
+        run_pending_cleanups(self._ledger, table, GROUP)
         with self._engine.connect() as conn:
             drop_expired(conn, self._ledger.tables, GROUP, retention)
             conn.rollback()

@@ -48,10 +48,11 @@ _OUTAGES = frozenset((
     1079, 1080, 1969, 3024, 4031,
 ))  # fmt: skip
 
-# A null, a number out of range, a value of another type or too long, a CHECK, SIGNAL of a trigger, invalid JSON.
+# A null, a number out of range, a value of another type or too long, a CHECK, SIGNAL of a trigger, invalid JSON, a row
+# too large for a page; and what a generated column makes of a value: a division by zero, a function of JSON.
 _VALUE_ERRORS = (
-    *(1048, 1263, 1264, 1265, 1292, 1300, 1366, 1367, 1406, 1411, 1416, 1644, 1690),
-    *(3140, 3156, 3157, 3819, 4025),
+    *(1048, 1118, 1263, 1264, 1265, 1292, 1300, 1365, 1366, 1367, 1406, 1411, 1416, 1441, 1644, 1690),
+    *(3140, 3141, 3146, 3156, 3157, 3819, 4025, 4035, 4036, 4037, 4038, 4039, 4040),
 )
 
 # Messages that quote names of columns, tables and constraints, and no values.

@@ -239,7 +239,7 @@ def _replay(context: DeadLetterContext, source_id: int, who: str, reason: str | 
                 errors = refused.errors
         else:
             # It may have begun to be published before the target refused the last record.
-            run_pending_cleanups(context.ledger, context.table)
+            run_pending_cleanups(context.ledger, context.table, batch.group_id)
             remove_attempt(batch.batch_id, staged.directory.uri, context.pipeline.staging.dir)
     still_bad = claim.records - done.records
     log.info("%s of batch %d %s bad still", count(still_bad, "record"), source_id, "is" if still_bad == 1 else "are")

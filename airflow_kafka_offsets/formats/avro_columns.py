@@ -19,6 +19,8 @@ import pyarrow.compute as pc
 from airflow_kafka_offsets.formats.avro_schema import TIMESTAMP_UNITS, Field, Type
 from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, out_of_years, relisted, spark_type
 from airflow_kafka_offsets.formats.record_format import SchemaError
+from airflow_kafka_offsets.formats.room import named, repeated
+from airflow_kafka_offsets.formats.schema_limits import MOST_CHARACTERS, Budget
 from airflow_kafka_offsets.formats.wire_format import MismatchError, UnreadableError
 
 _TYPES = {
@@ -251,19 +253,26 @@ def constant(declared: pa.DataType, part: Field | None, count: int) -> pa.Array:
     if part is None or not part.has_default or part.default is None:
         return pa.nulls(count, declared)
     try:
-        physical = pa.array([_default(part.type, part.default)], part.type.physical)
+        physical = pa.array([_default(part.type, part.default, Budget())], part.type.physical)
     except (pa.ArrowException, SchemaError, ValueError, TypeError, KeyError, AttributeError, UnicodeError) as error:
-        raise MismatchError(f"the default of field {part.name!r} is not of its type") from error
-    return converted(physical, part.type, declared).take(pa.array([0] * count, pa.int64()))
+        raise MismatchError(
+            f"the default of field {part.name!r} is not of its type, or has more than {MOST_CHARACTERS:,} characters "
+            "with those of fields that it leaves out"
+        ) from error
+    return repeated(converted(physical, part.type, declared), count)
 
 
-def _default(kind: Type, value: Any) -> Any:
-    """Return a default, which is JSON, as the physical type has it."""
+def _default(kind: Type, value: Any, budget: Budget) -> Any:
+    """Return a default, which is JSON, as the physical type has it.
+
+    :param budget: of its characters: items of a list may leave out fields, whose defaults are lists
+    """
+    budget.take(0, max(1, len(value)) if isinstance(value, str) else 1, most=MOST_CHARACTERS)
     if kind.kind == "union":
         # That of a union is of its first branch, and since Avro 1.12 of any.
         for place, branch in enumerate(kind.branches):
             try:
-                found = _default(branch, value)
+                found = _default(branch, value, budget)
                 pa.array([found], branch.physical)
             except (pa.ArrowException, SchemaError, ValueError, TypeError, KeyError, AttributeError):
                 continue
@@ -274,12 +283,16 @@ def _default(kind: Type, value: Any) -> Any:
     if kind.kind == "enum":
         return kind.symbols.index(value)
     if kind.kind == "array":
-        return [_default(kind.parts[0], item) for item in value]
+        return [_default(kind.parts[0], item, budget) for item in value]
     if kind.kind == "map":
-        return [{"key": key, "value": _default(kind.parts[0], item)} for key, item in value.items()]
+        text = Type("string")
+        return [
+            {"key": _default(text, key, budget), "value": _default(kind.parts[0], item, budget)}
+            for key, item in value.items()
+        ]
     if kind.kind == "record":
         return {
-            f"f{place}": _default(part.type, value.get(part.name, part.default))
+            f"f{place}": _default(part.type, value.get(part.name, part.default), budget)
             for place, part in enumerate(kind.fields)
             if part.type.kind != "null"
         }
@@ -309,9 +322,10 @@ def _scalar(array: pa.Array, kind: Type, declared: pa.DataType) -> pa.Array:
 
 
 def _symbols(places: pa.Array, symbols: Sequence[str]) -> pa.Array:
-    if pc.any(pc.or_(pc.less(places, 0), pc.greater_equal(places, len(symbols)))).as_py():
-        raise UnreadableError("it has a symbol that its enum has not")
-    return pa.DictionaryArray.from_arrays(places, pa.array(symbols, pa.string())).cast(pa.string())
+    try:
+        return named(places, pa.array(symbols, pa.string()))
+    except IndexError:
+        raise UnreadableError("it has a symbol that its enum has not") from None
 
 
 def _cast(array: pa.Array, declared: pa.DataType) -> pa.Array:

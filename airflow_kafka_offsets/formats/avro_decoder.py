@@ -142,6 +142,19 @@ class AvroReader(ValueReader):
         return b"".join([_long(len(values)), _long(len(data)), data, _SYNC])
 
 
+class _BytesReader(ValueReader):
+    """Reads values of a schema that is `bytes` alone as Confluent's clients write them: without a length."""
+
+    def certain_values(self) -> list[bytes]:
+        return [b""]
+
+    def read(self, values: pa.Array) -> dict[str, pa.Array]:
+        return {"f0": values}
+
+    def read_each(self, values: pa.Array) -> tuple[dict[str, pa.Array], dict[int, str]]:
+        return self.read(values), {}
+
+
 def _reason(error: Exception) -> str:
     """Return the reason for what fastavro stumbles over, without its own text, which could hold values."""
     if isinstance(error, UnreadableError):
@@ -200,11 +213,12 @@ class AvroDecoder(TwoReaders):
 
     :param columns: the declared columns
     :param reader: the reader's schema, with aliases and defaults, if there is one
+    :param of_registry: whether values are written by clients of a registry
 
     :raises SchemaError: no value of the schema can become the columns
     """
 
-    def __init__(self, kind: Type, columns: pa.Schema, reader: Type | None) -> None:
+    def __init__(self, kind: Type, columns: pa.Schema, reader: Type | None, *, of_registry: bool = False) -> None:
         if has_endless_lists(kind):
             raise SchemaError(
                 "its schema has an array whose items take no bytes, so a few bytes could hold any number of items"
@@ -222,7 +236,8 @@ class AvroDecoder(TwoReaders):
                 raise SchemaError(f"column {field.name!r}: it is recursive, which no column can be")
         read = {self._record.fields[place].name for place in places}
         unread = [part.name for part in fields_with_values(self._record) if part.name not in read]
-        super().__init__(columns, AvroReader(self._record, places), unread)
+        is_plain = of_registry and kind.kind == "bytes" and kind.logical is None
+        super().__init__(columns, _BytesReader() if is_plain else AvroReader(self._record, places), unread)
         # Types that do not fit are found without values.
         self.rows({f"f{place}": pa.array([], self._record.fields[place].type.physical) for place in places}, 0)
 

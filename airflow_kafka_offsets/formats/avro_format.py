@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
@@ -99,11 +100,11 @@ class Avro(RegistryFormat):
         from airflow_kafka_offsets.formats.avro_schema import as_record
 
         reader = self._reader()
-        kinds = [_parsed(texts) for texts in reversed(self.schemas.values())]
+        kinds = (_parsed(texts) for texts in reversed(self.schemas.values()))
         # Fields of older schemas that a field of the reader's schema takes its values from.
         aliases = {alias for part in reader.fields for alias in part.aliases} if reader is not None else set()
         types: dict[str, Callable[[], pa.DataType]] = {}
-        for kind in kinds if reader is None else [reader, *kinds]:
+        for kind in kinds if reader is None else chain([reader], kinds):
             for part in fields_with_values(as_record(kind, self.column)):
                 if part.name not in aliases:
                     types.setdefault(part.name, partial(column_type, part.type, part.name))
@@ -128,13 +129,13 @@ class Avro(RegistryFormat):
     def decoders(self, columns: pa.Schema) -> Callable[[bytes, Any], AvroDecoder]:
         from airflow_kafka_offsets.formats.avro_decoder import AvroDecoder
 
-        reader = self._reader()
+        reader, of_registry = self._reader(), self.registry_conn_id is not None
         single_object = _single_object_prefix(self.schema or "") if self.single_object else None
 
         def decoder_of(prefix: bytes, texts: Sequence[str]) -> AvroDecoder:
             if single_object is not None and prefix != single_object:
                 raise SchemaError("it does not begin as the single-object encoding of the schema does")
-            return AvroDecoder(_parsed(texts), columns, reader)
+            return AvroDecoder(_parsed(texts), columns, reader, of_registry=of_registry)
 
         return decoder_of
 
@@ -144,7 +145,8 @@ def _usable_texts(registered: RegisteredSchema) -> list[str] | SchemaError:
     try:
         _parsed(texts)
     except SchemaError as error:
-        return error
+        # Without its traceback, which would keep what was parsed.
+        return SchemaError(str(error))
     return texts
 
 

@@ -20,6 +20,7 @@ from airflow_kafka_offsets.formats.protobuf_fields import (
     physical_scalar,
     written,
 )
+from airflow_kafka_offsets.formats.room import filled, named
 from airflow_kafka_offsets.formats.wire_format import UnreadableError
 
 _SECONDS = (-62_135_596_800, 253_402_300_799)
@@ -82,7 +83,7 @@ def _present(node: Node, array: pa.Array) -> pa.Array:
     field = node.field
     if field.is_repeated or not array.null_count or (field.has_presence and not is_in_entry(field)):
         return array
-    return pc.fill_null(array, pa.scalar(field.default_value, array.type))
+    return filled(array, pa.array([field.default_value], array.type))
 
 
 def _with_default(node: Node, array: pa.Array) -> pa.Array:
@@ -91,7 +92,7 @@ def _with_default(node: Node, array: pa.Array) -> pa.Array:
     if field.is_repeated or not (field.has_presence and field.has_default_value) or not array.null_count:
         return array
     default = pa.array([field.default_value], physical_scalar(field))
-    return pc.fill_null(array, _scalar(node, default)[0])
+    return filled(array, _scalar(node, default))
 
 
 def _entry_value(child: Child, values: pa.Array) -> pa.Array:
@@ -99,8 +100,7 @@ def _entry_value(child: Child, values: pa.Array) -> pa.Array:
     node = child.node
     assert node is not None  # an entry has a key and a value
     if is_message(node.field) and node.shape != "bytes" and values.null_count:
-        empty = _converted(node, pa.array([_empty(node)], node.physical))
-        return pc.if_else(values.is_valid(), values, pa.concat_arrays([empty] * len(values)))
+        return filled(values, _converted(node, pa.array([_empty(node)], node.physical)))
     return values
 
 
@@ -159,7 +159,7 @@ def _enum(numbers: pa.Array, enum: Any, declared: pa.DataType) -> pa.Array:
         numbers = pc.if_else(places.is_valid(), numbers, None)
     if declared != pa.string():
         return numbers
-    names = pa.array([value.name for value in known.values()], pa.string()).take(places)
+    names = named(places, pa.array([value.name for value in known.values()], pa.string()))
     # A number that a later version of the enum has a name for.
     return pc.coalesce(names, numbers.cast(pa.string())) if names.null_count > numbers.null_count else names
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
 
 _GIVEN = "given"
 
-_MOST_DECODERS = 256
+# Each may hold a schema.
+_MOST_DECODERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +117,28 @@ class Protobuf(RegistryFormat):
 
     def field_types(self) -> Mapping[str, Callable[[], pa.DataType]]:
         """Return the fields of the reader's message and, unless it has their numbers, of newer ones first."""
-        from airflow_kafka_offsets.formats.protobuf_fields import column_type
-
-        messages: list[Message] = []
-        for encoded in reversed(self.schemas.values()):
-            with suppress(SchemaError):  # records with it are bad
-                messages.append(self._message(encoded))
         reader = self._reader()
+        texts = [*reversed(self.schemas.values())]
+        if self.latest is not None:
+            texts.insert(0, self.schemas[self.latest])
         types: dict[str, Callable[[], pa.DataType]] = {}
-        for message in messages if reader is None else [reader, *messages]:
+        for encoded in texts:
+            try:
+                message = self._message(encoded)
+            except SchemaError:
+                continue  # records with it are bad
             for part in message.fields:
                 is_renamed = reader is not None and reader.fields_by_number.get(part.number, part).name != part.name
                 if not is_renamed:
-                    types.setdefault(part.name, partial(column_type, part, message))
+                    types.setdefault(part.name, partial(self._column_type, encoded, part.name))
         return types
+
+    def _column_type(self, encoded: str, name: str) -> pa.DataType:
+        """Return the type of the column of a field, of which only the text is kept meanwhile."""
+        from airflow_kafka_offsets.formats.protobuf_fields import column_type
+
+        message = self._message(encoded)
+        return column_type(message.fields_by_name[name], message)
 
     def _message(self, encoded: str) -> Message:
         from airflow_kafka_offsets.formats.protobuf_schema import schema_of

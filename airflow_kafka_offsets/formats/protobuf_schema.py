@@ -17,14 +17,15 @@ from typing import Any
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.formats.record_format import SchemaError
-from airflow_kafka_offsets.formats.schema_limits import check_name, check_size, check_text
+from airflow_kafka_offsets.formats.schema_limits import Budget, check_name, check_text
 from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema
 from airflow_kafka_offsets.formats.wire_format import MAGIC, WIRE_PREFIX, schema_id
 
 # More than any schema nests its messages.
 _DEEPEST = 32
 
-_MOST_CHARACTERS = 10_000_000
+# Of all files of a schema: a pool has a kilobyte for each.
+_MOST_NAMES, _MOST_CHARACTERS = 20_000, 2_000_000
 
 # What has a name in a file, a message, an enum and a service.
 _NAMED = ("message_type", "enum_type", "service", "extension", "field", "nested_type", "oneof_decl", "value", "method")
@@ -49,8 +50,6 @@ class Schema:
             if not files:
                 raise SchemaError("the descriptor set has no file")
             self._pool = descriptor_pool.DescriptorPool()
-            names = sum(length for file in files for length in _lengths(file, len(check_name(file.package))))
-            check_size(names, 0, _MOST_CHARACTERS, "characters of names, each with those that it is in")
             for file in files:
                 self._pool.Add(file)
                 for text in _texts(file.enum_type, file.message_type):
@@ -95,9 +94,10 @@ class Schema:
         return (exact or found)[0]
 
 
-@lru_cache(maxsize=64)
+# A pool has twenty megabytes at most.
+@lru_cache(maxsize=16)
 def schema_of(encoded: str) -> Schema:
-    """Return a schema, which is the same object for the same text."""
+    """Return a schema, which is the same object for the same text as long as few others are asked for."""
     return Schema(encoded)
 
 
@@ -109,6 +109,18 @@ def has_name(message: Message, name: str) -> bool:
 def _names(file: Any) -> list[str]:
     package = f"{file.package}." if file.package else ""
     return [f"{package}{message.name}" for message in file.message_type]
+
+
+def _check_names(files: Any) -> None:
+    """Check how many names files have.
+
+    :raises SchemaError: they are too many, or too long
+    """
+    names, characters = Budget(), Budget()
+    for file in files:
+        for length in _lengths(file, len(check_name(file.package))):
+            names.take(0, most=_MOST_NAMES, what="names")
+            characters.take(0, length, most=_MOST_CHARACTERS, what="characters of names, each with those it is in")
 
 
 def _lengths(scope: Any, within: int) -> Iterator[int]:
@@ -333,6 +345,14 @@ def _descriptor(content: str) -> Any:
 
 
 def _result(compiled: Path, problem: str) -> str | SchemaError:
-    if compiled.exists():
-        return base64.b64encode(compiled.read_bytes()).decode("ascii")
-    return SchemaError(shortened(problem))
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    if not compiled.exists():
+        return SchemaError(shortened(problem))
+    content = compiled.read_bytes()
+    try:
+        _check_names(FileDescriptorSet.FromString(content).file)
+    except SchemaError as error:
+        # Without its traceback, which would keep the files.
+        return SchemaError(str(error))
+    return base64.b64encode(content).decode("ascii")

@@ -75,7 +75,7 @@ def with_texts(record_format: RecordFormat, read: Iterable[ReadSchema]) -> tuple
 
 
 def with_stored(record_format: RecordFormat, part: str, stored: Iterable[ReadSchema]) -> RecordFormat:
-    """Return the format of a part that also knows stored schemas; those that it knew come first."""
+    """Return the format of a part that also knows stored schemas, for ids that the registry no longer knows."""
     if not isinstance(record_format, RegistryFormat) or record_format.registry_conn_id is None:
         return record_format
     known = {
@@ -83,4 +83,4 @@ def with_stored(record_format: RecordFormat, part: str, stored: Iterable[ReadSch
         for schema in stored
         if schema.part == part and schema.type == record_format.kind
     }
-    return with_values(record_format, schemas=known | record_format.schemas)
+    return with_values(record_format, stored=known)

@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
+from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.escaping import printable
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -31,7 +34,8 @@ class BadRecord(NamedTuple):
     :param reason: what is wrong with it, for the message of a RecordError or a dead letter; it is logged, and must hold
         no values
     :param part: what is bad: `value`, `key` or `header`; `size` if the record is too large; `crash` if it ends the
-        process; `transform` if the transform raises for it; `target` if the target refuses its row
+        process or takes too much memory; `transform` if the transform raises for it; `target` if the target refuses its
+        row
     """
 
     row: int
@@ -100,7 +104,10 @@ class RecordFormat(Protocol):
 
 
 class SchemaError(ValueError):
-    """A schema is missing, invalid or unusable; the message says why."""
+    """A schema is missing, invalid or unusable; the message says why, and may quote the schema."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(printable(shortened(reason, 1_000)))
 
 
 class RefusedSchemasError(Exception):

@@ -25,6 +25,7 @@ from airflow_kafka_offsets.formats.record_format import (
     RefusedSchemasError,
     SchemaError,
 )
+from airflow_kafka_offsets.formats.schema_limits import MOST_BYTES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,8 +38,14 @@ log = logging.getLogger(__name__)
 # Of each subject; tasks ask for older ones where a record has one.
 _VERSIONS = 50
 
+# Of the versions of all subjects, of which each has its newest one in any case: parsed, they are many times as large.
+_MOST_CHARACTERS = 5 * MOST_BYTES
+
 # In a slice: whoever writes records can give each another id.
 _MOST_REFUSED = 100
+
+# Of the schemas that the records of a slice name, and that the worker does not know: they go into the history.
+_MOST_READ_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,8 @@ class RegistryFormat(Templated, ABC):
         those that the target has as columns
     :param on_new_field: what to do with fields without a column; the worker fills it in
     :ivar schemas: schemas by id, in a form that JSON can hold; the worker fills them in
+    :ivar stored: those of the history, which are used only if the registry does not know an id: who may write the
+        state tables, or staged files, may have written them
     :ivar latest: the id of the reader's schema, if it is the latest of the subject; the worker fills it in
     """
 
@@ -74,6 +83,7 @@ class RegistryFormat(Templated, ABC):
     columns_from: ColumnsFrom = field(default="schema", kw_only=True)
     on_new_field: OnNewField = field(default="ignore", repr=False, kw_only=True)
     schemas: dict[str, Any] = field(default_factory=dict, repr=False, init=False)
+    stored: dict[str, Any] = field(default_factory=dict, repr=False, init=False)
     latest: str | None = field(default=None, repr=False, init=False)
 
     @property
@@ -232,7 +242,9 @@ class RegistryFormat(Templated, ABC):
                     versions = registry.versions(subject)[-_VERSIONS:]
                 except NotFoundError:
                     versions = []
-                for version in versions:
+                left = _MOST_CHARACTERS // len(subjects)
+                found: dict[str, RegisteredSchema] = {}
+                for version in reversed(versions):
                     try:
                         number, schema = registry.version(subject, version)
                     except SchemaError as error:
@@ -240,8 +252,12 @@ class RegistryFormat(Templated, ABC):
                         self._leave_out(f"Version {version} of subject {subject!r}", error, is_needed)
                         continue
                     if schema.type == self.schema_type:
-                        registered[str(number)] = schema
-                        latest[subject] = str(number)
+                        left -= sum(map(len, (schema.text, *(reference.text for reference in schema.references))))
+                        if found and left < 0:
+                            break
+                        found[str(number)] = schema
+                        latest.setdefault(subject, str(number))
+                registered |= reversed(found.items())
         needed = latest.values() if self.takes_latest else ()
         with_schemas = with_values(self, schemas=self.usable_schemas(registered, needed))
         return with_schemas._with_latest(subjects, latest, registry.host) if self.takes_latest else with_schemas
@@ -391,6 +407,7 @@ class TaskSchemas:
     def __init__(self, record_format: RegistryFormat, config: Mapping[str, Any] | None) -> None:
         self._format, self._config = record_format, config
         self._refused: dict[int, str] = {}
+        self._bytes = 0
         self.read: dict[int, Any] = {}
 
     def __call__(self, prefix: bytes) -> Any:
@@ -435,12 +452,21 @@ class TaskSchemas:
         try:
             found = self._registry.by_id(number)
         except NotFoundError:
+            if str(number) in self._format.stored:
+                return self._format.stored[str(number)]
             raise SchemaError(f"the schema registry at {self._registry.host} has none with this id") from None
         if found.type != self._format.schema_type:
             raise SchemaError(f"it is of the type {shortened(found.type, 40)!r}")
         plain = self._format.plain_schemas({str(number): found})[str(number)]
         if isinstance(plain, SchemaError):
             raise plain
+        self._bytes += len(found.text) + sum(len(reference.text) for reference in found.references)
+        if self._bytes > _MOST_READ_BYTES:
+            raise RefusedSchemasError(
+                f"schema {number}: the schemas that the records of the slice name have more than "
+                f"{_MOST_READ_BYTES >> 20} MiB together. Abandon the batch, and load in small batches, with "
+                "Limits(max_records=100)"
+            )
         return plain
 
     @cached_property

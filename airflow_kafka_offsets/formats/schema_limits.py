@@ -37,9 +37,9 @@ class Budget:
 
     count = 0
 
-    def take(self, depth: int, **of: Any) -> None:
-        """Count one more; see `check_size`."""
-        self.count += 1
+    def take(self, depth: int, count: int = 1, **of: Any) -> None:
+        """Count more; see `check_size`."""
+        self.count += count
         check_size(self.count, depth, **of)
 
 

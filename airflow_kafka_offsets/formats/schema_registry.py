@@ -11,7 +11,7 @@ import logging
 import ssl
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
@@ -20,7 +20,7 @@ from airflow_kafka_offsets.core.addresses import is_this_machine
 from airflow_kafka_offsets.core.warn import warn_once
 from airflow_kafka_offsets.exceptions import ConfigurationError, RegistryUnavailableError
 from airflow_kafka_offsets.formats.record_format import SchemaError
-from airflow_kafka_offsets.formats.schema_limits import MOST_BYTES, Budget
+from airflow_kafka_offsets.formats.schema_limits import MOST_BYTES, Budget, check_size
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +83,42 @@ _Version = tuple[str, int]
 """A subject, and the number of a version."""
 
 
+class _Answer(NamedTuple):
+    """What the registry says of a schema.
+
+    :param references: their names, subjects and versions
+    """
+
+    id: Any
+    type: str
+    text: str
+    references: Sequence[tuple[str, str, int]]
+
+
+def _answer_of(found: Mapping[str, Any]) -> _Answer:
+    """Return what is kept of an answer.
+
+    :raises SchemaError: it is of another form, or too large
+    """
+    try:
+        given = found.get("references") or ()
+        check_size(len(given), 0, _MOST_REFERENCES, "references")
+        references = [(part["name"], part["subject"], int(part["version"])) for part in given]
+        answer = _Answer(found.get("id"), found.get("schemaType") or "AVRO", found["schema"], references)
+        _check_bytes([answer.type, answer.text, *(text for part in references for text in part[:2])])
+    except SchemaError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise SchemaError(f"the registry describes it in an unknown way: {type(error).__name__}") from None
+    return answer
+
+
+def _check_bytes(texts: Iterable[str]) -> None:
+    # What is no text of Unicode, or none at all, has no bytes.
+    if sum(len(text.encode()) for text in texts) > MOST_BYTES:
+        raise SchemaError(f"it has more than {MOST_BYTES:,} bytes, with all that it refers to")
+
+
 class SchemaRegistry:
     """Asks a registry. A version, which means the same schema forever, is asked for once.
 
@@ -92,7 +128,7 @@ class SchemaRegistry:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config
         self._url = str(check_config(config)["url"]).rstrip("/")
-        self._answers: dict[_Version, Any] = {}
+        self._answers: dict[_Version, _Answer | str] = {}
         self._versions: dict[_Version, tuple[Any, RegisteredSchema]] = {}
 
     @property
@@ -107,7 +143,7 @@ class SchemaRegistry:
         :raises SchemaError: its references cannot be used
         :raises RegistryUnavailableError: the registry does not answer
         """
-        return self._registered(self._get(f"/schemas/ids/{number}"), Budget())
+        return self._registered(_answer_of(self._get(f"/schemas/ids/{number}")), Budget())
 
     def versions(self, subject: str) -> list[int]:
         """Return the versions of a subject, the latest one last.
@@ -137,10 +173,15 @@ class SchemaRegistry:
             raise SchemaError("its references lead back to where they began")
         if key not in self._versions:
             if key not in self._answers:
-                self._answers[key] = self._get(f"/subjects/{quote(key[0], safe='')}/versions/{key[1]}")
-            found = self._answers[key]
-            registered = self._registered(found, budget, (*within, key))
-            self._versions[key] = found.get("id"), registered
+                found = self._get(f"/subjects/{quote(key[0], safe='')}/versions/{key[1]}")
+                try:
+                    self._answers[key] = _answer_of(found)
+                except SchemaError as error:
+                    self._answers[key] = str(error)
+            answer = self._answers[key]
+            if isinstance(answer, str):
+                raise SchemaError(answer)
+            self._versions[key] = answer.id, self._registered(answer, budget, (*within, key))
         return self._versions[key]
 
     def close(self) -> None:
@@ -148,32 +189,17 @@ class SchemaRegistry:
         if "_client" in vars(self):
             self._client.close()
 
-    def _registered(
-        self, found: Mapping[str, Any], budget: Budget, within: tuple[_Version, ...] = ()
-    ) -> RegisteredSchema:
+    def _registered(self, answer: _Answer, budget: Budget, within: tuple[_Version, ...] = ()) -> RegisteredSchema:
         references: dict[Reference, None] = {}
-        try:
-            for reference in found.get("references") or ():
-                budget.take(len(within), most=_MOST_REFERENCES, what="references")
-                name, subject, version = (reference[key] for key in ("name", "subject", "version"))
-                try:
-                    _, referred = self._version((subject, int(version)), budget, within)
-                except NotFoundError:
-                    unknown = f"it refers to version {version} of subject {subject!r}, which is unknown"
-                    raise SchemaError(unknown) from None
-                references |= dict.fromkeys([*referred.references, Reference(name, referred.text)])
-            kind, text = found.get("schemaType") or "AVRO", found["schema"]
-            names = [kind, *(reference.name for reference in references)]
-            texts = [text, *(reference.text for reference in references)]
-            # What is no text of Unicode, or none at all, has no bytes.
-            size = sum(len(part.encode()) for part in (*names, *texts))
-        except SchemaError:
-            raise
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise SchemaError(f"the registry describes it in an unknown way: {type(error).__name__}") from None
-        if size > MOST_BYTES:
-            raise SchemaError(f"it has more than {MOST_BYTES:,} bytes, with all that it refers to")
-        return RegisteredSchema(kind, text, tuple(references))
+        for name, subject, version in answer.references:
+            budget.take(len(within), most=_MOST_REFERENCES, what="references")
+            try:
+                _, referred = self._version((subject, version), budget, within)
+            except NotFoundError:
+                raise SchemaError(f"it refers to version {version} of subject {subject!r}, which is unknown") from None
+            references |= dict.fromkeys([*referred.references, Reference(name, referred.text)])
+        _check_bytes([answer.type, answer.text, *(text for reference in references for text in reference)])
+        return RegisteredSchema(answer.type, answer.text, tuple(references))
 
     def _get(self, path: str) -> Any:
         import httpx

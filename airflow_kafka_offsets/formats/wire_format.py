@@ -26,6 +26,7 @@ from airflow_kafka_offsets.core.bisection import Run, split_at_failures
 from airflow_kafka_offsets.core.text import first_few, shortened
 from airflow_kafka_offsets.exceptions import NewFieldError, NewSchemaError, StagingError
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, OnNewField, RefusedSchemasError, SchemaError
+from airflow_kafka_offsets.formats.room import room_of_result
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,9 @@ _MOST_BYTES = 1 << 20
 
 # Whoever writes records can give each another prefix, also one that means the same.
 _MOST_DECODERS = 256
+
+# Of the schemas of these decoders: parsed, they are many times as large.
+_MOST_CHARACTERS = 8_000_000
 
 
 class MismatchError(SchemaError):
@@ -121,6 +125,7 @@ class PrefixedDecoder:
         self.schemas_read = schemas_read if schemas_read is not None else {}
         self._has_ids, self._on_new_field = has_ids, on_new_field
         self._decoders: dict[bytes, SchemaDecoder | str] = {}
+        self._characters = 0
 
     def __call__(self, records: pa.RecordBatch) -> Decoded:
         """Decode records; see `Decoder`."""
@@ -174,8 +179,9 @@ class PrefixedDecoder:
         :raises RefusedSchemasError: too many others cannot be
         """
         if prefix not in self._decoders:
-            if len(self._decoders) == _MOST_DECODERS:
+            if len(self._decoders) == _MOST_DECODERS or self._characters > _MOST_CHARACTERS:
                 self._decoders.clear()
+                self._characters = 0
             try:
                 decoder = self._decoder_of(prefix)
             except SchemaError as error:
@@ -187,6 +193,8 @@ class PrefixedDecoder:
                     schema = f"Schema {schema_id(prefix)}" if self._has_ids else "The schema"
                     raise new_field_error(schema, decoder.unread, self._on_new_field)
                 self._decoders[prefix] = decoder
+                if self._has_ids:
+                    self._characters += len(str(self.schemas_read.get(schema_id(prefix))))
         return self._decoders[prefix]
 
     def _tombstones(self, indexes: pa.Array) -> Iterator[Part | BadRecord]:
@@ -321,6 +329,7 @@ class TwoReaders(ABC):
         :raises UnreadableError: one of them does not fit the column
         """
 
+    @room_of_result(UnreadableError)
     def rows(self, found: Mapping[str, pa.Array], count: int) -> list[pa.Array]:
         """Return the declared columns; see `column`."""
         rows = []
@@ -348,6 +357,7 @@ class TwoReaders(ABC):
     def parts(self, values: pa.Array, indexes: pa.Array) -> Iterator[Part | BadRecord]:
         """Decode values in as few parts as the bad ones among them allow; see `SchemaDecoder`."""
 
+        @room_of_result(UnreadableError)
         def decode(first: int, end: int) -> list[Part | BadRecord]:
             return self._parts(values[first:end], indexes[first:end])
 

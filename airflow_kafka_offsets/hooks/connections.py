@@ -161,8 +161,8 @@ def _mysql_engine(url: sa.URL, extra: Mapping[str, Any], name: str) -> sa.Engine
             f"may have {', '.join((*_MYSQL_TLS, *_MYSQL_OTHERS))}"
         )
     if arguments.get("ssl_ca"):
-        # PyMySQL would accept a certificate of any host.
-        arguments.setdefault("ssl_verify_identity", True)
+        # PyMySQL would accept a certificate of any host, and of any authority.
+        arguments = {"ssl_verify_identity": True, "ssl_verify_cert": True} | arguments
     url = url.set(drivername="mysql+pymysql", host=url.host or "localhost", port=url.port or _MYSQL_PORT, query={})
     # Error messages must not show the values of rows.
     return sa.create_engine(url, hide_parameters=True, connect_args=arguments)

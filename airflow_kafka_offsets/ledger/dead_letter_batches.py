@@ -277,7 +277,7 @@ def settle_dead_letter_batches(ledger: Ledger, table: Table, group_id: str) -> l
             abandoned = {"state": "abandoned", "reason": _INTERRUPTED}
             claim.transact(lambda conn: update_open(conn, ledger.tables, batch_id, **abandoned))  # noqa: B023
             log.info("Batch %d of group %r is abandoned: %s", batch_id, group_id, _INTERRUPTED)
-    run_pending_cleanups(ledger, table)
+    run_pending_cleanups(ledger, table, group_id)
     return finished
 
 

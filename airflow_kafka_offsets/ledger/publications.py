@@ -28,11 +28,12 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.attempts import attempt_name
 from airflow_kafka_offsets.core.history import OPEN_STATES, REWIND_KINDS, UNFINISHED_STATES
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.transactions import database_now, now, transact
-from airflow_kafka_offsets.exceptions import OlderLedgerError, TargetError
+from airflow_kafka_offsets.exceptions import KafkaOffsetsError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.ledger.batch_notes import note_outputs
 from airflow_kafka_offsets.ledger.batch_rows import Batch, as_batch, change_open, update_batch
 from airflow_kafka_offsets.ledger.claims import Claim
@@ -81,14 +82,16 @@ class Publication:
         """Return the publication of a batch.
 
         :param kind: the kind of the batch: loads of a group are one series, and every other batch has its own
-        :param attempt: the name of the attempt that staged it
+        :param attempt: the name of the attempt that staged it; without one, it gets a new name
         :param conn: of the transaction, where it is called within one
         """
-        series = ""
-        if table.sink.commits_externally:
-            series = f"{installation_id(ledger, conn)}.{batch.group_id}"
+        sink, series = table.sink, ""
+        installation = installation_id(ledger, conn) if sink.commits_externally or sink.writes_files else ""
+        if sink.commits_externally:
+            series = f"{installation}.{batch.group_id}"
             if kind != "load":
                 series = f"{series}.{batch.batch_id}"
+        attempt = attempt or attempt_name(installation, batch.batch_id)
         return cls(ledger, table, Output(batch.batch_id, batch.group_id, batch.ranges, series, attempt))
 
     def begin(self, claim: Claim, batch: Batch, reads: Reads, *, replace: bool = False) -> None:
@@ -144,6 +147,7 @@ class Publication:
             with self.open(conn) as target:
                 removed = target.remove(replaced)
                 if self.is_external:
+                    target.check_removed()
                     raise _CountedError(removed)
                 note_outputs(conn, self.ledger.tables, self.output.batch_id, target)
         except _CountedError as counted:
@@ -224,12 +228,13 @@ def may_have_replaced(tables: Tables) -> sa.ColumnElement[bool]:
     return sa.and_(batches.state.in_(OPEN_STATES), batches.publish_started_at.is_not(None), replaces)
 
 
-def run_pending_cleanups(ledger: Ledger, table: Table) -> None:
+def run_pending_cleanups(ledger: Ledger, table: Table, group_id: str) -> None:
     """Remove rows of abandoned batches, and those that rewinds replaced, of all groups, from a target that commits
     externally.
 
     Safe to repeat, also in two processes at once. An interrupted call leaves the rest to the next one.
 
+    :param group_id: the group that needs it; a clean-up of another one that fails is logged, and left to later calls
     :raises TargetError: the target cannot do it now
     """
     tables = ledger.tables
@@ -251,16 +256,19 @@ def run_pending_cleanups(ledger: Ledger, table: Table) -> None:
             update_batch(conn, tables, batch.batch_id, publish_started_at=None, **taken_back)
             return sum(part.rows for part in removed)
 
-        count_removed = transact(ledger.engine, work)
         what = "replaced by rewind" if batch.kind in REWIND_KINDS else "of abandoned batch"
-        log.info(
-            "Removed %s rows %s %d of group %r from %s",
-            f"{count_removed:,}",
-            what,
-            batch.batch_id,
-            batch.group_id,
-            table.sink.name,
-        )
+        what = f"rows {what} {batch.batch_id} of group {batch.group_id!r}"
+        try:
+            count_removed = transact(ledger.engine, work)
+        except (KafkaOffsetsError, OSError) as error:
+            failure = f"The {what} could not be removed from {table.sink.name}"
+            if batch.group_id != group_id:
+                log.warning("%s, which the next load of the group does again: %s", failure, error)
+                continue
+            if isinstance(error, TargetError):
+                raise TargetError(f"{failure}, which the next load does again: {error}") from None
+            raise
+        log.info("Removed %s %s from %s", f"{count_removed:,}", what, table.sink.name)
 
 
 def remove_leftovers(ledger: Ledger, table: Table, group_id: str, retention: timedelta) -> None:
@@ -287,7 +295,7 @@ def remove_leftovers(ledger: Ledger, table: Table, group_id: str, retention: tim
         ids = conn.scalars(into_target.limit(_WITH_FILES_AT_ONCE)).all()
     for batch_id in ids:
         try:
-            removed = table.remove_leftovers(batch_id, before)
+            removed = table.remove_leftovers(batch_id, before, installation_id(ledger))
         except (OSError, TargetError) as error:
             files = f"The files that attempts of batch {batch_id} left in {table.sink.name}"
             log.warning("%s could not be removed: %s", files, error)

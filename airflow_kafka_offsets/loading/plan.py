@@ -124,7 +124,7 @@ def plan(context: LoadContext, claim: Claim, options: LoadOptions) -> Planned | 
     if planned is not None:
         return planned
     keep_to_table(claim, pipeline.topics, pipeline.sink.name)
-    run_pending_cleanups(ledger, context.table)
+    run_pending_cleanups(ledger, context.table, claim.group_id)
     generation = read_generation(ledger, claim.group_id)
     decided = decide_for_claim(context, claim, options)
     log_gaps(decided.gaps)

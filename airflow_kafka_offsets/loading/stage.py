@@ -120,7 +120,7 @@ def begin_attempt(context: BatchContext, claim: Claim, batch: Batch) -> Attempt:
     with context.ledger.connect() as conn:
         # It saves a Spark application whose result could not be committed.
         context.checks.refuse_unknown_rows(conn, output)
-    directory = create_directory(batch.batch_id, pipeline.staging.dir)
+    directory = create_directory(output.attempt, pipeline.staging.dir)
     try:
         job = make_job(context, claim.kind, batch, directory)
         earlier_uri = begin_staging(

@@ -12,7 +12,6 @@ import re
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
-from secrets import token_hex
 
 import sqlalchemy as sa
 from pyarrow import fs
@@ -26,7 +25,7 @@ from airflow_kafka_offsets.staging.directory import StagingDirectory
 
 log = logging.getLogger(__name__)
 
-# The names that `create_directory` gives. A directory of any other name is not an attempt's.
+# The names of attempts. A directory of any other name is not an attempt's.
 _ATTEMPT = re.compile(r"batch-([0-9]+)-[0-9a-f]{32}")
 
 # So many directories one load looks at, each of which takes requests to the store.
@@ -52,9 +51,12 @@ def staging_root(staging_dir: str | None) -> StagingDirectory:
     return StagingDirectory(str(directory))
 
 
-def create_directory(batch_id: int, staging_dir: str | None) -> StagingDirectory:
-    """Create the directory of an attempt to stage a batch, with a name that cannot be guessed."""
-    directory = staging_root(staging_dir).child(f"batch-{batch_id}-{token_hex(16)}")
+def create_directory(attempt: str, staging_dir: str | None) -> StagingDirectory:
+    """Create the directory of an attempt to stage a batch.
+
+    :param attempt: its name
+    """
+    directory = staging_root(staging_dir).child(attempt)
     directory.create()
     return directory
 

@@ -2,14 +2,15 @@
 there is no app.
 
 * Every route needs read access to the view of plugins.
-* A group is shown to who may read a DAG that loads it; a group that no DAG loads, to who may read the connection of its
-  database.
+* A group is shown to who may read a DAG that loads it, as the DAG's tasks say; a group that no DAG loads, to who may
+  read the connection of its database.
 * What dead letters hold is data of tasks: it needs read access to the XComs of such a DAG.
 * Where a connection belongs to a team, all of this needs access to the team.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
 from functools import cache, cached_property
 from typing import Annotated, Any, Literal
 
@@ -27,7 +28,6 @@ from airflow.models import Connection  # noqa: TID251 - the page runs in the API
 from airflow.models.dag import DagModel  # noqa: TID251
 from fastapi import Depends, HTTPException, status
 
-from airflow_kafka_offsets.ledger.overview import GroupSummary
 from airflow_kafka_offsets.plugin.problems import Problem
 from airflow_kafka_offsets.plugin.sources import Discovery, Source
 
@@ -85,26 +85,26 @@ class Caller:
         """
         return self._sees(source, not self.readable_dags.isdisjoint(discovery.dag_ids))
 
-    def sees_group(self, source: Source, group: GroupSummary) -> bool:
-        """Return whether the user may see a group."""
-        return self._sees(source, bool(self._readable(group)))
+    def sees_group(self, source: Source, dag_ids: Set[str]) -> bool:
+        """Return whether the user may see a group.
 
-    def sees_records(self, source: Source, group: GroupSummary) -> bool:
-        """Return whether the user may see what dead letters of a group hold."""
-        readable = self._readable(group)
+        :param dag_ids: the DAGs that load it
+        """
+        return self._sees(source, not self.readable_dags.isdisjoint(dag_ids))
+
+    def sees_records(self, source: Source, dag_ids: Set[str]) -> bool:
+        """Return whether the user may see what dead letters of a group hold; see `sees_group`."""
+        readable = self.readable_dags & dag_ids
         return self._sees(source, any(self.may_dag("GET", dag_id, DagAccessEntity.XCOM) for dag_id in readable))
 
     def _sees(self, source: Source, through_dags: bool) -> bool:
         """Return whether the user may see something of a source: in its team, through a DAG or the connection."""
         return self.shares_team(source.conn_id) and (through_dags or self.reads_connection(source.conn_id))
 
-    def edited_dags(self, source: Source, group: GroupSummary) -> list[str]:
+    def edited_dags(self, source: Source, dag_ids: Set[str]) -> list[str]:
         """Return the DAGs that load a group, and that the user may edit: who changes its state needs one."""
-        readable = self._readable(group) if self.shares_team(source.conn_id) else ()
+        readable = self.readable_dags & dag_ids if self.shares_team(source.conn_id) else ()
         return [dag_id for dag_id in readable if self.may_dag("PUT", dag_id)]
-
-    def _readable(self, group: GroupSummary) -> set[str]:
-        return self.readable_dags.intersection(group.dag_ids)
 
     def text(self, problem: Problem) -> str:
         """Return what the user may know of a problem."""

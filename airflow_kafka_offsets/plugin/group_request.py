@@ -11,7 +11,7 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
@@ -31,7 +31,7 @@ from airflow_kafka_offsets.plugin.group_targets import GroupTarget, group_target
 from airflow_kafka_offsets.plugin.pages import ReadingsDep
 from airflow_kafka_offsets.plugin.problems import problem
 from airflow_kafka_offsets.plugin.rendering import Links, page
-from airflow_kafka_offsets.plugin.sources import Source
+from airflow_kafka_offsets.plugin.sources import LoadingDags, Source
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ class GroupRequest:
             with ledger.connect() as conn:
                 now, summaries = group_summaries(conn, ledger.tables, [self.group_id])
                 # The user is asked about before anything else is read.
-                if not summaries or not self.caller.sees_group(self.source, summaries[0]):
+                if not summaries or not self.sees(summaries[0]):
                     raise missing
                 return now, summaries[0], read(conn, ledger.tables)
 
@@ -117,12 +117,19 @@ class GroupRequest:
     @property
     def edited_dags(self) -> list[str]:
         """Return the DAGs that load the group, and that the user may edit."""
-        return self.caller.edited_dags(self.source, self.summary)
+        return self.caller.edited_dags(self.source, self._dag_ids(self.summary))
 
     @property
     def sees_records(self) -> bool:
         """Return whether the user may see what dead letters of the group hold."""
-        return self.caller.sees_records(self.source, self.summary)
+        return self.caller.sees_records(self.source, self._dag_ids(self.summary))
+
+    def sees(self, group: GroupSummary) -> bool:
+        """Return whether the user may see a group of the same state tables."""
+        return self.caller.sees_group(self.source, self._dag_ids(group))
+
+    def _dag_ids(self, group: GroupSummary) -> Set[str]:
+        return LoadingDags(self.readings.dags(0.0)).of(self.source, group)
 
     def target(self, conn: Connection, tables: Tables) -> GroupTarget:
         """Return what the group loads into."""

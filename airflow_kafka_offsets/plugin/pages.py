@@ -16,7 +16,7 @@ from airflow_kafka_offsets.plugin.access import READS_DAG, Caller, CallerDep, no
 from airflow_kafka_offsets.plugin.group_rows import GroupRow, Level
 from airflow_kafka_offsets.plugin.readings import Readings, SourceLook
 from airflow_kafka_offsets.plugin.rendering import STATIC, page, static_file
-from airflow_kafka_offsets.plugin.sources import RegisteredTask, Source
+from airflow_kafka_offsets.plugin.sources import LoadingDags, Source
 
 router = APIRouter()
 
@@ -102,14 +102,17 @@ def overview(readings: Readings, caller: Caller, dag_id: str | None = None) -> O
     except ConfigurationError as error:
         return Overview(problem=str(error))
     seen = {source: discovery for source, discovery in sources.items() if caller.sees_source(source, discovery)}
-    tasks = readings.dags(deadline).get(dag_id, ()) if dag_id is not None else ()
+    loading = LoadingDags(readings.dags(deadline))
     looks = readings.look(seen, _GROUPS_SECONDS)
     rows: list[GroupRow] = []
     cards: list[SourceCard] = []
     for look in looks:
-        mine = [row for row in look.rows() if caller.sees_group(look.source, row.group)]
-        if dag_id is not None:
-            mine = [row for row in mine if _is_of_dag(row, dag_id, tasks)]
+        loaded_by = [(row, loading.of(look.source, row.group)) for row in look.rows()]
+        mine = [
+            row
+            for row, dag_ids in loaded_by
+            if caller.sees_group(look.source, dag_ids) and (dag_id is None or dag_id in dag_ids)
+        ]
         rows += mine
         card = _card(look, mine, caller)
         is_news = look.discovery.is_configured or card.problems
@@ -118,14 +121,6 @@ def overview(readings: Readings, caller: Caller, dag_id: str | None = None) -> O
     now = {look.source: look.stored.value.now for look in looks if look.stored.value is not None}
     is_first = not readings.has_dags or any(look.is_first and look.problem is None for look in looks)
     return Overview(sorted(rows, key=lambda row: row.order), cards, now, is_first=is_first)
-
-
-def _is_of_dag(row: GroupRow, dag_id: str, tasks: Sequence[RegisteredTask]) -> bool:
-    """Return whether a DAG has loaded a group, or its tasks name it and its state tables."""
-    if dag_id in row.group.dag_ids:
-        return True
-    names_group = any(task.group_id == row.group.group_id for task in tasks)
-    return names_group and any(task.source == row.source for task in tasks)
 
 
 def _card(look: SourceLook, rows: Sequence[GroupRow], caller: Caller) -> SourceCard:

@@ -380,7 +380,7 @@ def _check_other_group(ledger: Ledger, request: GroupRequest, group_id: str) -> 
     """Raise if the user may not see the group whose positions are copied, as if there were none."""
     with ledger.connect() as conn:
         _, groups = group_summaries(conn, ledger.tables, [group_id])
-    if not groups or not request.caller.sees_group(request.source, groups[0]):
+    if not groups or not request.sees(groups[0]):
         raise errors.NoPositionError(f"There is no group {group_id!r} in {request.source}, or you may not see it")
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.ledger.overview import GroupSummary
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 
 DEFAULT_KAFKA = "kafka_default"
@@ -64,6 +66,30 @@ class RegisteredTask(NamedTuple):
 
 Registered = Mapping[str, Sequence[RegisteredTask]]
 """What the tasks of each DAG name; those of other packages, and mapped ones, are left out."""
+
+
+class LoadingDags:
+    """The DAGs that load groups, as their tasks say: by name, or by a template.
+
+    The state tables have the DAG of a batch, too, and whoever may write them could give a group to another DAG. It
+    counts for a group that no task names, and only if the DAG has a task with a template.
+    """
+
+    def __init__(self, registered: Registered) -> None:
+        self._named: dict[tuple[Source, str], set[str]] = defaultdict(set)
+        self._templated: dict[Source | None, set[str]] = defaultdict(set)
+        for dag_id, tasks in registered.items():
+            for task in tasks:
+                if task.source is not None and task.group_id is not None:
+                    self._named[task.source, task.group_id].add(dag_id)
+                else:
+                    self._templated[task.source].add(dag_id)
+
+    def of(self, source: Source, group: GroupSummary) -> Set[str]:
+        """Return the DAGs that load a group."""
+        if named := self._named.get((source, group.group_id)):
+            return named
+        return group.dag_ids & (self._templated.get(source, set()) | self._templated.get(None, set()))
 
 
 def configured(option: str) -> dict[Source, Discovery]:

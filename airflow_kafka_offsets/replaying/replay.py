@@ -165,7 +165,7 @@ def _run(
     batches = request.record(ledger, cluster_id=context.cluster_id)
     if request.replace:
         settle_dead_letter_batches(ledger, context.table, pipeline.group_id)
-    run_pending_cleanups(ledger, context.table)
+    run_pending_cleanups(ledger, context.table, pipeline.group_id)
     clean_up(ledger, pipeline)
     result = LoadResult()
     for batch in batches or _plan(context, bounds, request, max_records, on_data_loss):

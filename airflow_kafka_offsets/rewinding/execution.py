@@ -127,7 +127,7 @@ def execute_rewind(
             "the group: the rewind is there as a whole, or not at all."
         ) from unknown
     if target is not None:
-        run_pending_cleanups(ledger, target)
+        run_pending_cleanups(ledger, target, group_id)
     moved = len(preview.changed)
     log.info(
         "Moved %s of group %r (%s), number %d in the history", count(moved, "position"), group_id, scenario, batch_id

@@ -97,6 +97,14 @@ class Target(Protocol):
             would be duplicated
         """
 
+    def check_removed(self) -> None:
+        """Check that the rows that `remove` found can be removed. A rewind of a target that commits externally calls
+        this before the positions move, and removes the rows afterwards.
+
+        :raises TargetError: they cannot
+        """
+        return
+
     def write(self, rows: StagedRows) -> int:
         """Write rows.
 
@@ -292,10 +300,12 @@ class Table(ABC):
         closes the object.
         """
 
-    def remove_leftovers(self, batch_id: int, before: datetime) -> int:
+    def remove_leftovers(self, batch_id: int, before: datetime, installation: str) -> int:
         """Remove the files that attempts to stage a closed batch left, and that no version of the target names.
 
         :param before: only files that were last written before this
+        :param installation: only files in a directory whose name is of an attempt of these state tables; see
+            `core.attempts`
         :return: how many were removed
         :raises OSError: the storage does not answer
         :raises TargetError: the target does not say which files it names

@@ -13,6 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_kafka_offsets.core.bisection import Run, split_at_failures
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import NewFieldError, RecordError, TransformError
@@ -20,12 +21,19 @@ from airflow_kafka_offsets.formats.avro_schema import LARGEST_VECTORIZED
 from airflow_kafka_offsets.formats.columns import add_origin, format_columns
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema, schemas_read
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder, RefusedSchemasError, decoder_of
+from airflow_kafka_offsets.formats.room import RoomError, limited_room
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.transforms.columns import check_columns
 from airflow_kafka_offsets.transforms.transform import BatchFunction
 
+CRASH = "crash"
+"""The part of a record that ends the process which decodes or transforms it, or takes too much of its memory."""
+
 MOST_ROOM = 128 << 20
 """The bytes of rows that are decoded together, and that one record may become, unless it is large itself."""
+
+# So many times the bytes of a large record its rows may have.
+_GROWTH = 16
 
 
 class Decoding(Protocol):
@@ -35,6 +43,7 @@ class Decoding(Protocol):
         """Return the rows of a batch, with the columns of the job's transform if that runs here, and its bad records.
 
         :param records: what `kafka.reader.read` yields, never empty
+        :raises RoomError: the rows take too much memory
         """
 
     def schemas_read(self) -> tuple[ReadSchema, ...]:
@@ -67,18 +76,34 @@ make 200 bytes of Python's objects of each.
 """
 
 
-def portions(records: pa.RecordBatch, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield records in batches whose rows take little memory, or of one record: a null in a list may be a byte in a
-    record, and takes the room of all fields of an item in Arrow. Large records are alone.
+def decode_portions(
+    records: pa.RecordBatch, columns: pa.Schema, decode: Decoding
+) -> Iterator[tuple[pa.RecordBatch, Decoded]]:
+    """Decode records in batches whose rows take little memory, or of one record; yield each with its rows.
+
+    A null in a list may be a byte in a record, and takes the room of all fields of an item in Arrow; so do names of an
+    enum. Large records are alone. A record is bad if its rows alone take too much memory.
 
     :param columns: of the rows
     """
-    if records.num_rows < 2 or not may_grow(records, columns):
-        yield records
-        return
-    half = records.num_rows // 2
-    yield from portions(records.slice(0, half), columns)
-    yield from portions(records.slice(half), columns)
+
+    def decode_portion(first: int, end: int) -> tuple[pa.RecordBatch, Decoded]:
+        portion = records.slice(first, end - first)
+        if portion.num_rows > 1 and may_grow(portion, columns):
+            raise RoomError
+        return portion, decode(portion)
+
+    for found in split_at_failures(records.num_rows, decode_portion, RoomError):
+        if isinstance(found, Run):
+            yield found.result
+        else:
+            bad = BadRecord(0, f"it becomes rows of more than {MOST_ROOM >> 20} MiB", CRASH)
+            yield records.slice(found.position, 1), Decoded(pa.RecordBatch.from_pylist([]), [bad])
+
+
+def room_of(records: pa.RecordBatch) -> int:
+    """Return how many bytes the rows of records may have."""
+    return max(MOST_ROOM, _GROWTH * records.nbytes) if records.num_rows == 1 else MOST_ROOM
 
 
 def may_grow(records: pa.RecordBatch, columns: pa.Schema) -> bool:
@@ -133,9 +158,11 @@ def decode_rows(records: pa.RecordBatch, decode: Decoder, slice_: Slice) -> Deco
     :param records: what `kafka.reader.read` yields
     :raises NewFieldError: records have fields without a column, which may not be left out
     :raises RecordError: too many schema ids are unusable; names the record with the next one
+    :raises RoomError: the rows take too much memory
     """
     try:
-        rows, bad = decode(records)
+        with limited_room(room_of(records)):
+            rows, bad = decode(records)
     except NewFieldError as error:
         offsets = records.column("offset")
         within = f"{slice_.topic}[{slice_.partition}], offsets {offsets[0].as_py()}..{offsets[-1].as_py()}"

@@ -33,19 +33,14 @@ from airflow_kafka_offsets.core.plain import checked
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagingError
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded
-from airflow_kafka_offsets.spark.decoding import MOST_ROOM, Decoding, DecodingHere, may_grow, time_limit
+from airflow_kafka_offsets.formats.room import RoomError
+from airflow_kafka_offsets.spark.decoding import CRASH, Decoding, DecodingHere, may_grow, room_of, time_limit
 from airflow_kafka_offsets.spark.failures import from_note, to_note
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.transforms.transform import BatchFunction
 
-CRASH = "crash"
-"""The part of a record that ends the process which decodes or transforms it."""
-
 MEMORY_BYTES = 2 << 30
 """The most memory of a child."""
-
-# So many times the bytes of a large record its rows may have.
-_GROWTH = 16
 
 # What halves of a batch get of its time at least: a record that never returns is found in four times the limit.
 _LEAST_SHARE = 0.1
@@ -67,10 +62,6 @@ sys.path[:] = json.loads(connection.recv_bytes())
 from airflow_kafka_offsets.spark.isolation import serve
 serve(connection)
 """
-
-
-class _RoomError(Exception):
-    """Rows take too much memory."""
 
 
 class _CrashError(Exception):
@@ -106,7 +97,7 @@ class _Guarded:
         try:
             with time_limit(self._seconds):
                 return self._here(records)
-        except _NOT_OF_RECORDS:
+        except (*_NOT_OF_RECORDS, RoomError):
             raise
         except BaseException as error:  # panics of Rust are not Exceptions
             sys.stderr.write(f"{type(error).__name__} in a batch of records, which are decoded again one by one\n")
@@ -152,6 +143,8 @@ class Isolation:
             if most is not None and len(bad) > most:
                 # The load ends with one of these; each may take as long as the limit of time.
                 break
+        if sum(part.nbytes for part in rows) > room_of(records):
+            raise RoomError
         return Decoded(pa.concat_batches(rows) if rows else pa.RecordBatch.from_pylist([]), bad)
 
     def schemas_read(self) -> tuple[ReadSchema, ...]:
@@ -162,6 +155,7 @@ class Isolation:
 
         :param seconds: how long it may take
         :raises _CrashError: the child ended, or raised what is not an error of this package
+        :raises RoomError: the rows take too much memory
         """
         if self._child is None:
             self._child = _Child(self._job, self._slice)
@@ -170,7 +164,7 @@ class Isolation:
             if not {record.row for record in decoded.bad} <= set(range(records.num_rows)):
                 raise IndexError
             return decoded
-        except (KafkaOffsetsError, _CrashError):
+        except (KafkaOffsetsError, _CrashError, RoomError):
             raise
         except Exception:
             # Its processes, or what they write, are not as they should be.
@@ -184,7 +178,7 @@ class Isolation:
         if "ended" in answer:
             raise _CrashError(_of_end(answer["ended"], seconds, self._job))
         if "large" in answer:
-            raise _CrashError(f"{_what(self._job)} it makes rows of more than {MOST_ROOM >> 20} MiB")
+            raise RoomError
         if "raised" in answer:
             raise _CrashError(_of_raised(answer["raised"], self._job))
         schemas = _by_id(checked(ReadSchema, schema) for schema in answer["schemas"])
@@ -283,14 +277,15 @@ def _answer_batches(connection: Connection, job: StageJob, slice_: Slice) -> NoR
         try:
             if decode is None:
                 decode = DecodingHere(job, slice_, job.batch_function())
+            batch = _from_bytes(records)
             with time_limit(question["seconds"]):
-                decoded = decode(_from_bytes(records))
+                decoded = decode(batch)
             bad = [record._asdict() for record in decoded.bad]
             answer = {"bad": bad, "schemas": [asdict(schema) for schema in decode.schemas_read()]}
-            if decoded.rows.nbytes > max(MOST_ROOM, _GROWTH * len(records)):
-                raise _RoomError
+            if decoded.rows.nbytes > room_of(batch):
+                raise RoomError
             rows = _to_bytes(decoded.rows)
-        except _RoomError:
+        except RoomError:
             answer = {"large": True}
         except KafkaOffsetsError as error:
             answer = to_note(error)

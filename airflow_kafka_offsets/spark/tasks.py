@@ -13,7 +13,7 @@ from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError
 from airflow_kafka_offsets.formats.read_schemas import has_schema_ids
 from airflow_kafka_offsets.formats.record_format import BadRecord
-from airflow_kafka_offsets.spark.decoding import portions, record_error
+from airflow_kafka_offsets.spark.decoding import decode_portions, record_error
 from airflow_kafka_offsets.spark.failures import report_failure
 from airflow_kafka_offsets.spark.isolation import decoding_of
 from airflow_kafka_offsets.spark.job import SentJob, StageJob
@@ -110,8 +110,7 @@ def read_slice(
             if large:
                 # What is too large to be decoded is too large to be kept: it stays in Kafka.
                 dead_letters.add(without_contents(records), large)
-            for part in portions(usual, job.columns) if usual.num_rows else ():
-                rows, bad = decode(part)
+            for part, (rows, bad) in decode_portions(usual, job.columns, decode):
                 if bad and not job.has_dead_letters:
                     raise record_error(part, bad[0], slice_)
                 dead_letters.add(part, bad)

@@ -21,7 +21,7 @@ import math
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
@@ -75,6 +75,7 @@ class DeltaShape:
     :param uri: of the table
     :param columns: of the table, with those that the commit adds, as a text
     :param measured: columns of which statistics are kept
+    :param lengths: how many characters a text of a column may have
     :param digest: of all that the files depend on, by which the commit finds that the table changed
     """
 
@@ -85,6 +86,7 @@ class DeltaShape:
     measured: Sequence[str] | None = None
     file_bytes: int = FILE_BYTES
     digest: str = ""
+    lengths: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def layout(self) -> FileLayout:
@@ -96,7 +98,17 @@ class DeltaShape:
             sort_by=[(name, "ascending") for name in self.sort_by],
             file_bytes=self.file_bytes,
             measured=self.measured,
+            unfit=self._unfit if self.lengths else None,
         )
+
+    def _unfit(self, rows: pa.RecordBatch) -> dict[int, str]:
+        reasons: dict[int, str] = {}
+        for name, most in self.lengths.items():
+            if name in rows.schema.names and file_type(rows.column(name).type) == pa.string():
+                is_long = pc.greater(pc.utf8_length(rows.column(name).cast(pa.string())), most)
+                reason = f"column {name!r} has texts of {most:,} characters at most"
+                reasons |= dict.fromkeys(pc.indices_nonzero(is_long).to_pylist(), reason)
+        return reasons
 
     def files(self, storage: Mapping[str, Any]) -> ObjectFiles:
         """Return where files are written."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import pyarrow as pa
 
-from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -66,10 +66,17 @@ class ObjectFiles:
         """Open a file for reading.
 
         :raises FileNotFoundError: there is no such file
+        :raises TargetError: it is a link to somewhere else
         """
         import obstore
 
+        if not self.is_inside(path):
+            raise TargetError(f"{path!r} leads out of {self._root}, by a link: it is not read")
         return pa.PythonFile(_Source(obstore.open_reader(self.store, path)), mode="r")
+
+    def is_inside(self, path: str) -> bool:
+        """Return whether a file is below the URI, and not a link to somewhere else."""
+        return self._root is None or is_below(self._root, self._root / path)
 
     def size(self, path: str) -> int | None:
         """Return the size of a file; None where there is none."""
@@ -113,6 +120,21 @@ class ObjectFiles:
         found = [file for chunk in self.store.list(prefix) for file in chunk]
         for file in sorted(found, key=lambda file: file["path"]):
             yield FoundFile(file["path"], file["size"], file["last_modified"].timestamp())
+
+
+class Nowhere:
+    """Files that are written for a trial, and kept nowhere."""
+
+    @contextmanager
+    def create(self, path: str) -> Iterator[BinaryIO]:
+        """Open a file for writing."""
+        yield cast("BinaryIO", _Sink(self))
+
+    def write(self, content: Any) -> None:
+        """Forget what is written."""
+
+    def remove(self, path: str) -> None:
+        """Do nothing."""
 
 
 class _Sink(io.RawIOBase):
@@ -168,13 +190,18 @@ def local_path(uri: str) -> str:
     return uri.removeprefix("file://")
 
 
+def is_below(root: Path | str, path: Path | str) -> bool:
+    """Return whether a file of this machine is below a directory, wherever links lead."""
+    return Path(path).resolve().is_relative_to(Path(root).resolve())
+
+
 def _link(path: Path, to: Path) -> None:
     try:
         to.hardlink_to(path)
     except FileNotFoundError:
         raise
     except OSError:  # a file system without links
-        shutil.copyfile(path, to)
+        shutil.copyfile(path, to, follow_symlinks=False)
 
 
 def _open(uri: str, options: Mapping[str, Any]) -> ObjectStore:

@@ -137,6 +137,22 @@ def test_references_are_resolved(server: FakeRegistry) -> None:
     assert rows.to_pylist() == [{"net": {"cents": 1}, "gross": {"cents": 2}}, {"net": {"cents": 3}, "gross": None}]
 
 
+def test_bytes_alone_have_no_length_if_clients_of_a_registry_write_them(server: FakeRegistry) -> None:
+    server.register("orders-value", '"bytes"')
+    sent = [b"\x04hi", b"\0", b"\x02{", b"hello", b"", b"\x0aworld"]
+
+    rows, bad = decode(server, prepared(server), *(wire(1, value) for value in sent))
+
+    assert (rows.column("value").to_pylist(), bad) == (sent, [])
+    # In a union, and without a registry, they have one.
+    server.register("orders-value", '["null", "bytes"]')
+    rows, bad = decode(server, prepared(server), wire(2, b"\2\x04hi"), wire(2, b"\0"))
+    assert (rows.column("value").to_pylist(), bad) == ([b"hi", None], [])
+    alone = Avro(schema='"bytes"')
+    rows, bad = alone.decoder(alone.columns())(record_batch([b"\x04hi", b"\x04h"]))
+    assert (rows.column("value").to_pylist(), [record.row for record in bad]) == ([b"hi"], [1])
+
+
 @pytest.mark.parametrize(
     ("topics", "match"),
     [

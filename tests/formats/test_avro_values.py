@@ -235,6 +235,17 @@ def test_lengths_beyond_the_value_are_refused() -> None:
     assert len(bad) == 5
 
 
+def test_symbols_that_an_enum_does_not_have_are_refused() -> None:
+    schema = record(("a", ["null", {"type": "enum", "name": "e", "symbols": ["A", "B"]}]))
+    # Null, the symbols 0 and 1, then 2, -1 and the largest number.
+    values = [b"\0", b"\2\0", b"\2\2", b"\2\4", b"\2\1", b"\2\xfe\xff\xff\xff\x0f"]
+    rows, bad = decoded(Avro(schema=json.dumps(schema)), values)
+    assert own_columns(rows) == [{"a": None}, {"a": "A"}, {"a": "B"}]
+    assert [(row, reason) for row, reason, _ in bad] == [
+        (row, "column 'a': it has a symbol that its enum has not") for row in (3, 4, 5)
+    ]
+
+
 def test_single_object_encoding() -> None:
     record_format = Avro(schema='"int"', single_object=True)
     # From the specification of the encoding: the fingerprint of "int", with its lowest byte first.

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, RegistryUnavailableError, StagingError
-from airflow_kafka_offsets.formats import avro_schema, protobuf_schema, schema_registry
+from airflow_kafka_offsets.formats import avro_schema, protobuf_schema, registry_format, schema_registry, wire_format
 from airflow_kafka_offsets.formats.avro_decoder import AvroDecoder
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.extra_columns import whole_record
@@ -120,6 +121,18 @@ def proto_names(depth: int, count: int) -> str:
     return f'syntax = "proto3"; {nested} {fields} {"}" * depth}'
 
 
+def proto_messages(count: int) -> str:
+    """A message with a field, and others without any."""
+    return f"{PROTO} {' '.join(f'message M{i} {{}}' for i in range(count - 2))}"
+
+
+def proto_enums(count: int, each: int) -> str:
+    def values(i: int) -> str:
+        return " ".join(f"e{i}_{j} = {j};" for j in range(each))
+
+    return f"{PROTO} {' '.join(f'enum E{i} {{ {values(i)} }}' for i in range(count))}"
+
+
 MANY, DEEP = "more than 10,000 types", "nested deeper than 60"
 LONG_NAME = "the name '.*'… has more than 1,000 characters"
 LONG = "x" * 10_001
@@ -158,7 +171,9 @@ BOMBS: list[tuple[str, Any, str]] = [
     ("PROTOBUF", f'message M {{ optional string e = 1 [default = "{LONG}"]; }}', "10,000 characters"),
     ("PROTOBUF", f'syntax = "proto3"; package {"n" * 1_001}; message M {{ int32 x = 1; }}', "name is too long"),
     ("PROTOBUF", f'syntax = "proto3"; message M {{ int32 {"x" * 1_001} = 1; }}', LONG_NAME),
-    ("PROTOBUF", proto_names(30, 500), "more than 10,000,000 characters of names"),
+    ("PROTOBUF", proto_names(20, 110), "more than 2,000,000 characters of names"),
+    ("PROTOBUF", proto_messages(20_001), "more than 20,000 names"),
+    ("PROTOBUF", proto_enums(200, 100), "more than 20,000 names"),
     ("PROTOBUF", "message M { " * 10_000, "Reached maximum recursion limit|recursion"),
 ]  # fmt: skip
 
@@ -202,6 +217,7 @@ def test_schema_bomb_harms_no_record_of_another_schema(
         ("JSON", json_laughs(12)),
         ("JSON", json_nested(58)),
         ("PROTOBUF", proto_laughs(11)),
+        ("PROTOBUF", proto_messages(20_000)),
         ("PROTOBUF", proto_chain(58)),
     ],
 )  # fmt: skip
@@ -223,6 +239,35 @@ def test_large_fixed_values_are_read_one_by_one_as_a_null_takes_their_room_in_ar
     tracemalloc.stop()
     reader = AvroDecoder(avro_schema.parse(json.dumps(kind)), found.columns(), None)
     assert not reader.is_vectorized
+
+
+def test_a_default_counts_with_those_of_the_fields_that_its_items_leave_out() -> None:
+    inner = record("i", field("x", "string", default="x" * 9_000))
+    texts = [json.dumps(record("r", field("id", "int")))]
+    texts += [
+        json.dumps(
+            record(
+                "r",
+                field("id", "int"),
+                field("items", {"type": "array", "items": inner}, default=[{}] * count),
+            )
+        )
+        for count in (1, 2_000)
+    ]
+    known = dict(zip("123", ([text] for text in texts), strict=True))
+    value = wire(1, encode(json.loads(texts[0]), {"id": 1}))
+    few, many = (with_values(Avro(registry_conn_id="r"), schemas=known, latest=latest) for latest in "23")
+
+    rows, bad = few.decoder(few.columns())(record_batch([value]))
+    assert (rows.column("items").to_pylist(), bad) == ([[{"x": "x" * 9_000}]], [])
+
+    tracemalloc.start()
+    rows, bad = many.decoder(many.columns())(record_batch([value]))
+    assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    tracemalloc.stop()
+    assert [reason.partition(", or ")[2] for _, reason, _ in bad] == [
+        "has more than 10,000 characters with those of fields that it leaves out"
+    ]
 
 
 def connected(server: FakeRegistry, record_format: RecordFormat, values: list[bytes | None]) -> Decoded:
@@ -355,6 +400,24 @@ def answering(headers: dict[str, str], *parts: bytes) -> SchemaRegistry:
     registry = SchemaRegistry({"url": "http://127.0.0.1:1"})
     registry.__dict__["_client"] = httpx.Client(base_url="http://127.0.0.1:1", transport=transport)
     return registry
+
+
+def test_an_answer_that_is_refused_is_not_kept() -> None:
+    content = json.dumps({"id": 1, "schema": "x" * 10_000_000, "references": []}).encode()
+    registry = answering({}, content)
+    tracemalloc.start()
+    for version in range(3):
+        with pytest.raises(SchemaError, match="more than 4,000,000 bytes"):
+            registry.version("orders", version)
+    assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    tracemalloc.stop()
+
+
+def test_what_a_schema_error_quotes_is_short_and_visible() -> None:
+    with pytest.raises(SchemaError) as raised:
+        avro_schema.parse(json.dumps("\x1b[2J\u202e" + "x" * 100_000))
+    assert str(raised.value).startswith("the type '\\x1b[2J\\u202exxx")
+    assert len(str(raised.value)) < 1_100
 
 
 @pytest.mark.parametrize(
@@ -491,6 +554,28 @@ class TestUnknownIds:
             assert words in raised.value.reason
         assert len(server.requests) == 100
 
+    def test_schemas_that_records_name_have_a_limit_together(
+        self, server: FakeRegistry, kind: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each is kept, and stored with the batch."""
+        monkeypatch.setattr(registry_format, "_MOST_READ_BYTES", 5_000)
+        schemas: dict[str, Callable[[int], Any]] = {
+            "AVRO": lambda n: AVRO | {"doc": f"{n}{'x' * 900}"},
+            "PROTOBUF": lambda n: f"{PROTO} // {n}{'x' * 900}",
+            "JSON": lambda n: JSON | {"title": f"{n}{'x' * 900}"},
+        }
+        numbers = [server.register(f"s{number}", schemas[kind](number), kind=kind) for number in range(10)]
+        values: list[bytes | None] = [wire(number, VALUES[kind]) for number in numbers]
+        decode = decoder_of(DECLARED[kind], DECLARED[kind].columns(), {"r": server.config})
+
+        with pytest.raises(
+            RecordError, match=r"the schemas that the records of the slice name have more than"
+        ) as raised:
+            decode_rows(record_batch(values), decode, slice_of(values))
+
+        assert FIRST_OFFSET < raised.value.offset < FIRST_OFFSET + 10 * STEP
+        assert not raised.value.retriable
+
     def test_what_is_no_id_costs_no_request_and_ends_no_load(self, server: FakeRegistry, kind: str) -> None:
         values: list[bytes | None] = [b"\1" + number.to_bytes(4, "big") for number in range(3_000)]
         rows, bad = connected(server, DECLARED[kind], values)
@@ -516,6 +601,47 @@ class TestUnknownIds:
         gc.collect()
         assert tracemalloc.get_traced_memory()[0] < 1_000_000
         tracemalloc.stop()
+
+
+class TestManyVersions:
+    def test_worker_has_the_newest_ones_up_to_a_limit_of_characters(
+        self, server: FakeRegistry, kind: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        texts = [json.dumps(SCHEMAS[kind]) if kind != "PROTOBUF" else PROTO for _ in range(5)]
+        numbers = [server.register("orders-value", text, kind=kind) for text in texts]
+
+        def known(most: int) -> list[str]:
+            monkeypatch.setattr(registry_format, "_MOST_CHARACTERS", most)
+            return list(FORMATS[kind].prepared(["orders"], "value", {"r": server.config}).schemas)
+
+        assert known(5 * len(texts[0])) == [str(number) for number in numbers]
+        assert known(4 * len(texts[0]) - 1) == [str(number) for number in numbers[-3:]]
+        assert known(1) == [str(numbers[-1])]
+
+    def test_few_protobuf_schemas_are_in_memory_at_once(self, server: FakeRegistry) -> None:
+        for number in range(40):
+            server.register("orders-value", f"{PROTO} message M{number} {{}}", kind="PROTOBUF")
+        protobuf_schema.schema_of.cache_clear()
+        found = FORMATS["PROTOBUF"].prepared(["orders"], "value", {"r": server.config})
+        types = found.field_types()
+        values: list[bytes | None] = [wire(number + 1, VALUES["PROTOBUF"]) for number in range(40)]
+        rows, bad = connected(server, found, values)
+        assert (len(found.schemas), types["id"](), rows.num_rows, bad) == (40, pa.int32(), 40, [])
+        gc.collect()
+        assert len([each for each in gc.get_objects() if isinstance(each, protobuf_schema.Schema)]) <= 16
+
+    def test_decoders_are_forgotten_by_the_characters_of_their_schemas(
+        self, server: FakeRegistry, kind: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        numbers = [server.register("orders-value", SCHEMAS[kind], kind=kind) for _ in range(9)]
+        decode: Any = decoder_of(DECLARED[kind], DECLARED[kind].columns(), {"r": server.config})
+        values = [wire(number, VALUES[kind]) for number in numbers]
+        monkeypatch.setattr(wire_format, "_MOST_CHARACTERS", 1)
+        assert decode(record_batch(values)).rows.column("id").to_pylist() == [1] * 9
+        assert len(decode._decoders) == 1
+        monkeypatch.setattr(wire_format, "_MOST_CHARACTERS", 1 << 20)
+        assert decode(record_batch(values)).rows.column("id").to_pylist() == [1] * 9
+        assert len(decode._decoders) == 9
 
 
 class TestCompiler:

@@ -9,9 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.hooks.connections import database_weakness, open_database
+from airflow_kafka_offsets.hooks.connections import database_weakness, open_database, open_url
+from devstack.certificates import Authority
 from devstack.mariadb import MariaDbServer
 from tests.support.mariadb import columns, select, staged, write
 
@@ -64,9 +66,21 @@ def test_keys_of_the_provider_that_mean_nothing_here(monkeypatch: pytest.MonkeyP
     "ssl", [{"ca": "/ca.pem", "key": "/k"}, '{"ca": "/ca.pem", "key": "/k"}'], ids=["object", "text"]
 )
 def test_a_certificate_authority_verifies_the_host(monkeypatch: pytest.MonkeyPatch, ssl: Any) -> None:
-    wanted = {"ssl_ca": "/ca.pem", "ssl_key": "/k", "ssl_verify_identity": True}
+    wanted = {"ssl_ca": "/ca.pem", "ssl_key": "/k", "ssl_verify_identity": True, "ssl_verify_cert": True}
     assert arguments(monkeypatch, {"ssl": ssl}).items() >= wanted.items()
     assert arguments(monkeypatch, {"ssl_ca": "/ca.pem", "ssl_verify_identity": False})["ssl_verify_identity"] is False
+
+
+@pytest.mark.server
+def test_a_server_without_tls_is_refused_before_the_login(mariadb_database: str, tmp_path: Path) -> None:
+    authority = tmp_path / "authority.pem"
+    authority.write_text(Authority().certificate)
+
+    with (
+        open_url(f"{mariadb_database}?ssl_ca={authority}") as engine,
+        pytest.raises(OperationalError, match="SSL is required but the server doesn't support it"),
+    ):
+        engine.connect()
 
 
 @pytest.mark.parametrize(

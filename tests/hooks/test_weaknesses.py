@@ -58,6 +58,18 @@ class TestKafka:
                 },
                 "TLS certificates of the Kafka brokers are not verified",
             ),
+            (
+                {
+                    "bootstrap.servers": "kafka:9093",
+                    "security.protocol": "sasl_ssl",
+                    "sasl.mechanism": "OAUTHBEARER",
+                    "sasl.oauthbearer.method": "oidc",
+                    "sasl.oauthbearer.client.id": "me",
+                    "sasl.oauthbearer.client.secret": "5ecret",
+                    "sasl.oauthbearer.token.endpoint.url": "http://identity/token",
+                },
+                "sasl.oauthbearer.token.endpoint.url: the client's secret crosses the network to identity in plain",
+            ),
         ],
     )
     def test_unencrypted_kafka_is_logged_once(

@@ -41,7 +41,7 @@ class FileArchive(Archive):
 class FileArchiveTable(ArchiveTable):
     """Its table."""
 
-    def remove_leftovers(self, batch_id: int, before: datetime) -> int:
+    def remove_leftovers(self, batch_id: int, before: datetime, installation: str) -> int:
         ASKED.append(batch_id)
         assert isinstance(self.sink, FileArchive)
         if not self.sink.answers:

@@ -241,10 +241,10 @@ class TestTheStagingFails:
         stage = import_module("airflow_kafka_offsets.loading.stage")
         original = stage.create_directory
 
-        def full(batch_id: int, staging_dir: str | None) -> Any:
-            if batch_id == 2:
+        def full(attempt: str, staging_dir: str | None) -> Any:
+            if attempt.startswith("batch-2-"):
                 raise OSError(28, "no space left")
-            return original(batch_id, staging_dir)
+            return original(attempt, staging_dir)
 
         with monkeypatch.context() as patch:
             patch.setattr(stage, "create_directory", full)

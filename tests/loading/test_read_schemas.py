@@ -178,6 +178,32 @@ def test_a_replay_reads_ids_that_the_registry_does_not_know_any_more(
         again("other")
 
 
+@pytest.mark.parametrize("of_subject", [True, False])
+def test_stored_texts_are_not_read_while_the_registry_knows_the_id(
+    loader: Loader, registry: FakeRegistry, orders: str, of_subject: bool
+) -> None:
+    """Who may write the state tables, or staged files, does not decide what other batches mean."""
+    pair: dict[str, Any] = V1 | {"fields": [{"name": name, "type": "int"} for name in ("payer", "payee")]}
+    number = registry.register(f"{orders}-value" if of_subject else "elsewhere", pair)
+    put(loader, orders, (None, wire(number, encode(pair, {"payer": 1, "payee": 2}))))
+    options: dict[str, Any] = {"value_format": Avro("payer INT, payee INT", registry_conn_id="registry")}
+    loader(orders, **options)
+    forged = json.dumps(pair | {"fields": pair["fields"][::-1]})
+    with loader.engine.begin() as conn:
+        conn.execute(sa.text("UPDATE schema_texts SET texts = :forged"), {"forged": json.dumps([forged])})
+
+    replay(
+        loader.pipeline([orders], sink=SqlTable("elsewhere"), **options),
+        {orders: {0: (0, 1)}},
+        kafka_config=loader.config,
+        engine=loader.engine,
+        launcher=loader.launcher,
+        connections=loader.connections,
+    )
+
+    assert rows(loader.engine, "SELECT payer, payee FROM elsewhere") == [(1, 2)]
+
+
 def dead_letters_again(loader: Loader, orders: str, **options: Any) -> list[Replayed]:
     pipeline = loader.pipeline([orders], **options)
     return replay_dead_letters(

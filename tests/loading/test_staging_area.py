@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import pytest
 
+from airflow_kafka_offsets.core.attempts import attempt_name
 from airflow_kafka_offsets.escaping import printable
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.loading.staging_area import create_directory, remove_attempt, staging_root
@@ -22,7 +23,7 @@ class TestWhatIsDeleted:
     @pytest.mark.parametrize("spelled", ["{}", "{}/", "file://{}"])
     def test_the_directory_of_an_attempt(self, tmp_path: Path, spelled: str) -> None:
         staging_dir = spelled.format(tmp_path)
-        directory = create_directory(batch(RANGE).batch_id, staging_dir)
+        directory = create_directory(attempt_name("", batch(RANGE).batch_id), staging_dir)
         directory.write_text(MANIFEST, "{}")
         remove_attempt(1, directory.uri, staging_dir)
         assert list(tmp_path.iterdir()) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,9 +16,10 @@ from sqlalchemy.engine import Engine
 from starlette.routing import BaseRoute
 
 from airflow_kafka_offsets.plugin import group_request
-from airflow_kafka_offsets.plugin.sources import Discovery, Source
+from airflow_kafka_offsets.plugin.sources import Discovery, LoadingDags, RegisteredTask, Source
 from devstack.airflow import AirflowHome
 from tests.support.fab import FAB, fab_users
+from tests.support.mariadb import do
 from tests.support.web import PREFIX, ROLES, Web, of_group, simple_user, ticket_of
 
 pytestmark = pytest.mark.server
@@ -105,6 +107,41 @@ def test_a_group_of_a_readable_dag_is_shown_to_a_viewer(web: Web, orders: str, m
         assert web.get(page, "viewer", **query).status_code == 200
 
 
+def test_a_row_of_the_state_tables_gives_no_group_to_another_dag(
+    web: Web, orders: str, postgres_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web.auth_manager, "get_authorized_dag_ids", lambda **_: {"mine"})
+    do(postgres_engine, "UPDATE offset_batches SET dag_id = 'mine'")
+
+    for page, query in (("/group", GROUP), ("/batch", BATCH), ("/dead-letters", GROUP), ("/rewind", GROUP)):
+        assert web.get(page, "editor", **query).status_code == 404
+    assert "loader</a>" not in web.get("/", "editor").text
+    assert "loader</a>" not in web.get("/dags/mine", "editor").text
+
+
+@pytest.mark.parametrize(
+    ("named", "dag_ids"),
+    [
+        ({"mine": ["loader"], "shop": ["loader"]}, {"mine", "shop"}),
+        # A template has the name of the group: the state tables say which ones it loads.
+        ({"mine": [None]}, {"mine"}),
+        ({"mine": [None], "shop": ["loader"]}, {"shop"}),
+        ({"mine": ["other"]}, set()),
+        ({"shop": [None]}, set()),
+        ({}, set()),
+    ],
+)
+def test_a_group_is_loaded_by_the_dags_whose_tasks_name_it(
+    named: dict[str, list[str | None]], dag_ids: set[str]
+) -> None:
+    source = Source("warehouse")
+    tasks = {dag: [RegisteredTask("load", group, source) for group in groups] for dag, groups in named.items()}
+    group: Any = SimpleNamespace(group_id="loader", dag_ids=frozenset({"mine"}))
+
+    assert LoadingDags(tasks).of(source, group) == dag_ids
+    assert LoadingDags(tasks).of(Source("elsewhere"), group) == set()
+
+
 def test_records_need_the_right_to_read_xcoms(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web.auth_manager, "get_authorized_dag_ids", lambda **_: {"shop"})
     allowed = web.auth_manager.is_authorized_dag
@@ -146,7 +183,7 @@ def test_editor_of_a_dag_may_edit_its_groups(web: Web, orders: str, monkeypatch:
     assert look.stored.value is not None
     (group,) = look.stored.value.groups or ()
 
-    edits = {role: Caller(web.user(role)).edited_dags(source, group) for role in ROLES}
+    edits = {role: Caller(web.user(role)).edited_dags(source, group.dag_ids) for role in ROLES}
 
     assert edits == {"viewer": [], "editor": ["shop"], "operator": ["shop"]}
 

@@ -19,7 +19,7 @@ VULNERABLE = {
     "httpx": ("0.22.0", "CVE-2021-41945"),
     "protobuf": ("6.33.4", "CVE-2026-0994"),
     "pyarrow": ("23.0.0", "CVE-2026-25087"),
-    "pymysql": ("1.1.0", "CVE-2024-36039"),
+    "pymysql": ("1.1.3", "TLS that is asked for is not required"),
     "pyspark": ("3.5.1", "CVE-2025-55039"),
     "pyyaml": ("5.3.1", "CVE-2020-14343"),
     "sqlalchemy": ("1.2.17", "CVE-2019-7548"),

@@ -113,6 +113,53 @@ def test_a_refused_row_is_named_and_all_others_are_written(
 
 
 @pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("key", [(), ("id",)], ids=["append", "upsert"])
+@pytest.mark.parametrize(
+    ("generated", "good", "bad"),
+    [
+        ("json_extract(name, '$.a')", '{"a": 1}', "nope"),
+        ("json_extract(name, '$.a')", '{"a": 1}', '{"a'),
+        ("10 / char_length(name)", "x", ""),
+    ],
+)
+def test_a_record_whose_generated_column_cannot_be_computed_is_bad(
+    mariadb_engine: Engine, tmp_path: Path, generated: str, good: str, bad: str, key: tuple[str, ...]
+) -> None:
+    do(
+        mariadb_engine,
+        f"CREATE TABLE target (id BIGINT PRIMARY KEY, name TEXT, made INT AS ({generated}) STORED,"
+        " _kafka_topic TEXT, _kafka_partition INT, _kafka_offset BIGINT)",
+    )
+    rows = [at(n, id=n, name=bad if n == 3 else good) for n in range(8)]
+    kept = staged(tmp_path, columns(id=pa.int64(), name=pa.string()), rows, dead_letters=True)
+
+    assert write(mariadb_engine, SqlTable("target", upsert_key=key), kept) == 7
+
+    assert [record.offset for record in kept.refused.reasons] == [3]
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("key", [(), ("id",)], ids=["append", "upsert"])
+def test_a_row_that_is_too_large_for_a_page_is_bad(
+    mariadb_engine: Engine, tmp_path: Path, key: tuple[str, ...]
+) -> None:
+    """Of a LONGTEXT a page has up to 39 bytes."""
+    names = [f"c{number}" for number in range(250)]
+    do(
+        mariadb_engine,
+        f"CREATE TABLE target (id BIGINT PRIMARY KEY, {', '.join(f'{name} LONGTEXT' for name in names)},"
+        " _kafka_topic VARCHAR(200), _kafka_partition INT, _kafka_offset BIGINT)",
+    )
+    rows = [at(n, id=n, **dict.fromkeys(names, "x" * 39 if n == 3 else "x")) for n in range(8)]
+    schema = columns(id=pa.int64(), **dict.fromkeys(names, pa.string()))
+    kept = staged(tmp_path, schema, rows, dead_letters=True)
+
+    assert write(mariadb_engine, SqlTable("target", upsert_key=key), kept) == 7
+
+    assert [record.offset for record in kept.refused.reasons] == [3]
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("count", [10, 3000])
 def test_a_record_that_a_trigger_refuses_is_named(mariadb_engine: Engine, count: int, tmp_path: Path) -> None:
     do(

@@ -19,8 +19,8 @@ from airflow_kafka_offsets.formats.columns import row_columns
 from airflow_kafka_offsets.formats.record_format import Decoded
 from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.spark import isolation
-from airflow_kafka_offsets.spark.decoding import Decoding
-from airflow_kafka_offsets.spark.isolation import CRASH, decoding_of
+from airflow_kafka_offsets.spark.decoding import CRASH, Decoding
+from airflow_kafka_offsets.spark.isolation import decoding_of
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.transforms.arrow import ArrowTransform
 from tests.spark import test_tasks

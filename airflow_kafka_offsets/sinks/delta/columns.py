@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,13 +14,16 @@ from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, TIMESTAMP
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.writers.table_rows import file_columns
 
+# delta-rs commits to tables that want writers of these versions, of which the last one goes by features; the sixth has
+# identity columns.
+_WRITERS = (1, 2, 3, 4, 5, 7)
+
 # What these features ask for is checked below, where the table uses them.
 _KNOWN = {
     "appendOnly",
     "changeDataFeed",
     "checkConstraints",
     "generatedColumns",
-    "identityColumns",
     "invariants",
     "timestampNtz",
 }
@@ -27,9 +31,10 @@ _KNOWN = {
 _OF_COLUMNS = {
     "delta.columnMapping.id": "maps columns to other names",
     "delta.generationExpression": "has generated columns",
-    "delta.identity.start": "has identity columns",
     "delta.invariants": "has columns with invariants",
 }
+
+_SPARK_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 
 _ORIGIN = (BATCH_ID, *RECORD, TIMESTAMP)
 
@@ -59,6 +64,8 @@ def unusable(table: deltalake.DeltaTable) -> list[str]:
     protocol, configuration = table.protocol(), table.metadata().configuration
     features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
     reasons = [f"it has the feature {feature!r}, which is not known here" for feature in sorted(features - _KNOWN)]
+    if (version := protocol.min_writer_version) not in _WRITERS:
+        reasons.append(f"it wants writers of version {version} of Delta's protocol")
     if configuration.get("delta.columnMapping.mode", "none") != "none":
         reasons.append("it maps columns to other names")
     if configuration.get("delta.enableDeletionVectors", "false").lower() == "true":
@@ -70,6 +77,15 @@ def unusable(table: deltalake.DeltaTable) -> list[str]:
     keys = {key for column in json.loads(table.schema().to_json())["fields"] for key in _metadata(column)}
     reasons += [f"it {reason}" for key, reason in _OF_COLUMNS.items() if key in keys]
     return list(dict.fromkeys(reasons))
+
+
+def text_lengths(schema: deltalake.Schema) -> dict[str, int]:
+    """Return how many characters a text may have, of the columns that Spark declares as VARCHAR or CHAR."""
+    kinds = {
+        column["name"]: str(column["metadata"].get(_SPARK_TYPE)) for column in json.loads(schema.to_json())["fields"]
+    }
+    found = {name: re.fullmatch(r"(?:var)?char\((\d+)\)", kind) for name, kind in kinds.items()}
+    return {name: int(kind[1]) for name, kind in found.items() if kind is not None}
 
 
 def measured(configuration: Mapping[str, str], columns: pa.Schema) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -33,7 +33,14 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import StagedFileError, TargetError
-from airflow_kafka_offsets.sinks.delta.columns import arrow_columns, delta_schema, measured, skipping_columns, unusable
+from airflow_kafka_offsets.sinks.delta.columns import (
+    arrow_columns,
+    delta_schema,
+    measured,
+    skipping_columns,
+    text_lengths,
+    unusable,
+)
 from airflow_kafka_offsets.sinks.delta.history import (
     Log,
     commit_metadata,
@@ -47,7 +54,7 @@ from airflow_kafka_offsets.sinks.lake.columns import (
     created_columns,
     lacking,
 )
-from airflow_kafka_offsets.sinks.lake.left_files import left_below, remove_left
+from airflow_kafka_offsets.sinks.lake.left_files import is_below, left_below, remove_left
 from airflow_kafka_offsets.sinks.lake.sink import DirectorySink, dataset_name, fields_of
 from airflow_kafka_offsets.sinks.lake.snapshot import (
     Bounds,
@@ -104,8 +111,8 @@ class DeltaSnapshot(Snapshot):
     def _log(self) -> Log:
         return Log(self.version, self.storage)
 
-    def check_history(self, group_id: str, last_rewind: datetime | None) -> None:
-        refuse_restored(self.name, self._log, group_id, last_rewind)
+    def check_history(self, group_id: str, last_rewind: datetime | None, abandoned: Collection[int] = ()) -> None:
+        refuse_restored(self.name, self._log, group_id, last_rewind, abandoned)
 
     def check_removal(self) -> None:
         if self.configuration.get("delta.appendOnly", "false").lower() == "true":
@@ -166,7 +173,7 @@ class DeltaSnapshot(Snapshot):
                 chosen = pc.and_not(chosen, pc.fill_null(pc.or_(is_below, is_above), False))
         return chosen
 
-    def read(self, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _read(self, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         path, _, partition = file.native
         schema = pa.schema([self.columns.field(name).with_nullable(True) for name in columns])
         yield from read_parquet(self.storage, path, schema, partition)
@@ -187,6 +194,7 @@ class DeltaSnapshot(Snapshot):
             tuple(measured(self.configuration, columns)),
             self.sink.file_bytes,
             digest,
+            text_lengths(self.table.schema()),
         )
 
     def entry(self, file: StagedFile, shape: FileFormat) -> tuple[AddAction, LakeFile]:
@@ -203,13 +211,16 @@ class DeltaSnapshot(Snapshot):
         return AddAction(**add), LakeFile(file.name, (file.name, file.bytes, add["partition_values"]))
 
     def is_own(self, path: str, attempt: str) -> bool:
-        return path.startswith(f"{attempt}/") and ".." not in path.split("/")
+        return is_below(path, attempt)
 
     def size(self, path: str) -> int | None:
         return self.storage.size(path)
 
     def commit(self, change: Change) -> bool:
-        new = [] if change.columns is None else lacking(self.columns, file_columns(change.columns))
+        new, version = (
+            [] if change.columns is None else lacking(self.columns, file_columns(change.columns)),
+            self.version,
+        )
         try:
             if new:
                 self._add_columns(new)
@@ -225,7 +236,9 @@ class DeltaSnapshot(Snapshot):
                     custom_metadata=commit_metadata(change),
                 ),
             )
-        except CommitFailedError:
+        except CommitFailedError as error:
+            if self.refresh().version == version:  # no other writer is the reason
+                raise TargetError(f"Table {self.name!r} cannot be written to: {error}. Nothing was written") from error
             return False
         except (DeltaProtocolError, SchemaMismatchError, ValueError, TypeError, NotImplementedError) as error:
             raise TargetError(f"Table {self.name!r} cannot be written to: {error}. Nothing was written") from error
@@ -239,8 +252,8 @@ class DeltaSnapshot(Snapshot):
         fields: list[Field] = list(delta_schema(nullable).fields)
         self.table.alter.add_columns(fields, commit_properties=CommitProperties(max_commit_retries=0))
 
-    def remove_leftovers(self, batch_id: int, before: datetime) -> int:
-        left = left_below(self.storage, batch_id, before)
+    def remove_leftovers(self, batch_id: int, before: datetime, installation: str) -> int:
+        left = left_below(self.storage, batch_id, installation, before)
         if left:
             left.difference_update(file.native[0] for file in self.files())
         if left:

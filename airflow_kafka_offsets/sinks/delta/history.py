@@ -6,7 +6,7 @@ The positions and the application transactions of a table do not go back with a 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -107,20 +107,27 @@ def publications(log: Log) -> Iterator[Published]:
         yield Published(*names, result, entry["version"], entry["timestamp"])
 
 
-def last_published(log: Log, group_id: str) -> Published | None:
-    """Return the last commit that published a batch of a group; None where the log does not have it."""
-    return next((each for each in publications(log) if each.group_id == group_id), None)
+def last_published(log: Log, group_id: str, besides: Collection[int] = ()) -> Published | None:
+    """Return the last commit that published a batch of a group; None where the log does not have it.
+
+    :param besides: batches that are left out
+    """
+    of_group = (each for each in publications(log) if each.group_id == group_id)
+    return next((each for each in of_group if each.batch_id not in besides), None)
 
 
-def refuse_restored(name: str, log: Log, group_id: str, last_rewind: datetime | None) -> None:
+def refuse_restored(
+    name: str, log: Log, group_id: str, last_rewind: datetime | None, abandoned: Collection[int] = ()
+) -> None:
     """Raise if the table was restored to a version before the last publication of a group.
 
     After a later publication of the group, or a rewind, the positions are right again.
 
     :param last_rewind: when the group was rewound last
+    :param abandoned: batches of the group whose rows may be gone
     :raises TargetError: rows of the group may be gone
     """
-    published = last_published(log, group_id)
+    published = last_published(log, group_id, abandoned)
     if published is None:
         return
     later = list(takewhile(lambda entry: entry["version"] > published.version, log.commits()))

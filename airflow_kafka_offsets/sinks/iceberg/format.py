@@ -42,6 +42,7 @@ from airflow_kafka_offsets.sinks.lake.storage import pyiceberg_properties, warn_
 from airflow_kafka_offsets.sinks.lake.table import LakeTable
 from airflow_kafka_offsets.sinks.sink import Connections
 from airflow_kafka_offsets.sinks.table import Dataset
+from airflow_kafka_offsets.writers.object_files import is_local
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
@@ -257,7 +258,10 @@ class ConnectedIcebergTable(LakeTable):
 
     def _snapshot(self, load: Callable[[], Table | None]) -> IcebergSnapshot | None:
         table, sink = load(), self.sink
-        return None if table is None else IcebergSnapshot(sink.name, table, load, is_external=sink.commits_externally)
+        if table is None:
+            return None
+        may_be_local = is_local(str(self.properties.get("warehouse", "")))
+        return IcebergSnapshot(sink.name, table, load, is_external=sink.commits_externally, may_be_local=may_be_local)
 
     def _load_over(self, conn: Connection, *, lock: bool) -> Table | None:
         if not all(sa.inspect(conn).has_table(name) for name in SqlCatalogBaseTable.metadata.tables):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import lru_cache
 
@@ -10,10 +10,11 @@ from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import StaticTable, Table
 
-from airflow_kafka_offsets.sinks.lake.left_files import is_attempt
+from airflow_kafka_offsets.core.attempts import is_attempt
+from airflow_kafka_offsets.writers.object_files import is_below
 
 
-def remove_leftovers(table: Table, batch_id: int, before: datetime) -> int:
+def remove_leftovers(table: Table, batch_id: int, before: datetime, installation: str) -> int:
     """Remove the files that attempts to stage a batch left; see `Table.remove_leftovers`.
 
     Files are found where Iceberg puts them by default. Where `write.object-storage.enabled` spreads them, they stay.
@@ -23,7 +24,7 @@ def remove_leftovers(table: Table, batch_id: int, before: datetime) -> int:
         return 0
     scheme, host, root = io.parse_location(f"{table.location().rstrip('/')}/data", table.io.properties)
     filesystem = io.fs_by_scheme(scheme, host)
-    left = set(left_files(filesystem, root, batch_id, before))
+    left = set(left_files(filesystem, root, before, lambda name: is_attempt(name, installation, batch_id)))
     # Of most batches there are none, and what snapshots name is looked up for those that are there.
     if left:
         left -= _named(table.metadata_location, tuple(table.io.properties.items()))
@@ -32,18 +33,21 @@ def remove_leftovers(table: Table, batch_id: int, before: datetime) -> int:
     return len(left)
 
 
-def left_files(filesystem: fs.FileSystem, root: str, batch_id: int, before: datetime) -> Iterator[str]:
+def left_files(filesystem: fs.FileSystem, root: str, before: datetime, is_own: Callable[[str], bool]) -> Iterator[str]:
     """Yield the paths of files that attempts to stage a batch wrote.
 
     :param root: the directory with the directories of attempts
     :param before: only files that were last written before this
+    :param is_own: returns whether a directory is that of such an attempt, by its name
     """
+    is_local = isinstance(filesystem, fs.LocalFileSystem)
     for directory in filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True)):
-        if directory.type != fs.FileType.Directory or not is_attempt(directory.base_name, batch_id):
+        if directory.type != fs.FileType.Directory or not is_own(directory.base_name):
             continue
         for info in filesystem.get_file_info(fs.FileSelector(directory.path, recursive=True, allow_not_found=True)):
             # Stores that do not say when a file was written keep it.
-            if info.type == fs.FileType.File and info.mtime is not None and info.mtime < before:
+            is_old = info.type == fs.FileType.File and info.mtime is not None and info.mtime < before
+            if is_old and (not is_local or is_below(root, info.path)):
                 yield info.path
 
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyiceberg.catalog import Catalog, CatalogType, infer_catalog_type, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.expressions import BooleanExpression
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
     ArrowAccessor,
@@ -25,11 +26,13 @@ from pyiceberg.manifest import FileFormat
 from pyiceberg.schema import Schema, prune_columns, visit_with_partner
 from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.update import TableRequirement
+from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT, Properties
 from pyiceberg.types import ListType, MapType
 from pyiceberg.utils.config import Config
 
 from airflow_kafka_offsets.sinks.lake.newest import positions
+from airflow_kafka_offsets.sinks.lake.snapshot import refuse_julian
 
 _KNOWN_CODE = ("pyiceberg.io.pyarrow.PyArrowFileIO", "pyiceberg.io.fsspec.FsspecFileIO")
 
@@ -83,7 +86,7 @@ def load_known_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     """
     found: Any = {**(Config().get_catalog_config(name) or {}), **properties}
     kind = found.get("type") or infer_catalog_type(name, found)
-    lends = kind is not None and CatalogType(kind.lower()) is CatalogType.REST
+    lends = kind is CatalogType.REST or str(kind).lower() == CatalogType.REST.value
     catalog = _RestCatalog(name, **found) if lends else load_catalog(name, **properties)
     keep_to_given(catalog, lends=lends)
     return catalog
@@ -108,6 +111,20 @@ def commit_once(table: Table, transaction: Transaction, requirements: Sequence[T
     own = transaction._requirements
     others = [each for each in requirements if type(each) not in set(map(type, own))]
     table._do_commit(transaction._updates, (*own, *others))
+
+
+def find_by_predicate(update: _OverwriteFiles, predicate: BooleanExpression) -> None:
+    """Have an update find the manifests of the files that it deletes by a predicate alone.
+
+    The public `delete_by_predicate` leaves it to also look for the partitions of these files, and there is no such
+    expression for NaN.
+    """
+    update.delete_by_predicate(predicate)
+    update._build_delete_files_partition_predicate = lambda: None  # type: ignore[method-assign]
+
+
+# As in `lake.snapshot.open_parquet`.
+_PARQUET = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"), pre_buffer=True)
 
 
 class _Projection(ArrowProjectionVisitor):
@@ -140,7 +157,7 @@ def read_file(table: Table, schema: Schema, file: FileScanTask) -> Iterator[pa.R
     deleted = pa.chunked_array([chunk for each in deletes for chunk in each.chunks], pa.int64())
     with table.io.new_input(data.file_path).open() as stream:
         is_parquet = data.file_format == FileFormat.PARQUET
-        fragment = (ds.ParquetFileFormat(pre_buffer=True) if is_parquet else ds.OrcFileFormat()).make_fragment(stream)
+        fragment = (_PARQUET if is_parquet else ds.OrcFileFormat()).make_fragment(stream)
         stored = pyarrow_to_schema(fragment.physical_schema, table.name_mapping(), downcast_ns_timestamp_to_us=True)
         partition = _get_column_projection_values(
             data, schema, table.schema(), table.specs().get(data.spec_id), stored.field_ids
@@ -151,6 +168,7 @@ def read_file(table: Table, schema: Schema, file: FileScanTask) -> Iterator[pa.R
         projection = _Projection(stored, True, projected_missing_fields=partition, allow_timestamp_tz_mismatch=True)
         names = [field.name for field in stored.fields]
         for rows in ds.Scanner.from_fragment(fragment, schema=fragment.physical_schema, columns=names).to_batches():
+            refuse_julian(rows)
             staying = rows.filter(pc.invert(pc.is_in(positions(seen, rows.num_rows), value_set=deleted)))
             seen += rows.num_rows
             if staying.num_rows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +20,7 @@ from pyiceberg.expressions import (
     LessThanOrEqual,
     Or,
 )
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -31,7 +32,7 @@ from pyiceberg.types import NestedField
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.iceberg.left_files import remove_leftovers
-from airflow_kafka_offsets.sinks.iceberg.private import commit_once, names_code, read_file
+from airflow_kafka_offsets.sinks.iceberg.private import commit_once, find_by_predicate, names_code, read_file
 from airflow_kafka_offsets.sinks.iceberg.publication import (
     PREFIX,
     Publication,
@@ -51,9 +52,11 @@ from airflow_kafka_offsets.sinks.lake.snapshot import (
     Snapshot,
     UnknownOutcomeError,
 )
+from airflow_kafka_offsets.sinks.target_names import STORE_SCHEMES
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.writers.iceberg_files import IcebergStorage, TableShape, table_of
 from airflow_kafka_offsets.writers.lake_writer import FileFormat
+from airflow_kafka_offsets.writers.object_files import is_below
 from airflow_kafka_offsets.writers.table_rows import optional_columns
 
 # pyiceberg writes manifests of these versions of the format.
@@ -121,16 +124,20 @@ class IcebergSnapshot(Snapshot):
 
     :param reload: returns the table as it is now; None where it disappeared
     :param is_external: whether it commits externally, so that the answer to a commit can get lost
+    :param may_be_local: whether its files may be those of this machine
     """
 
-    def __init__(self, name: str, table: Table, reload: Callable[[], Table | None], *, is_external: bool) -> None:
+    def __init__(
+        self, name: str, table: Table, reload: Callable[[], Table | None], *, is_external: bool, may_be_local: bool
+    ) -> None:
         # pyiceberg would import it to choose the names of files.
         if named := [each for each, value in table.properties.items() if names_code(each, value) and "write." in each]:
             raise TargetError(
                 f"{name} has the property {named[0]!r}, which names code that this package does not run: remove it "
                 "from the table"
             )
-        self.name, self.table, self._reload, self._is_external = name, table, reload, is_external
+        self.name, self.table, self._reload = name, table, reload
+        self._is_external, self._may_be_local = is_external, may_be_local
         self.columns, self.storage = arrow_columns(table.schema()), IcebergStorage(table.io)
         self.required = [field.name for field in table.schema().fields if field.required]
         self._batch_id = table.schema().find_field(BATCH_ID) if BATCH_ID in self.columns.names else None
@@ -143,7 +150,9 @@ class IcebergSnapshot(Snapshot):
         table = self._reload()
         if table is None:
             raise TargetError(f"{self.name} disappeared; nothing was written")
-        return IcebergSnapshot(self.name, table, self._reload, is_external=self._is_external)
+        return IcebergSnapshot(
+            self.name, table, self._reload, is_external=self._is_external, may_be_local=self._may_be_local
+        )
 
     def check(self) -> None:
         if (version := self.table.format_version) not in _WRITABLE_VERSIONS:
@@ -152,7 +161,7 @@ class IcebergSnapshot(Snapshot):
                 "table of version 2"
             )
 
-    def check_history(self, group_id: str, last_rewind: datetime | None) -> None:
+    def check_history(self, group_id: str, last_rewind: datetime | None, abandoned: Collection[int] = ()) -> None:
         refuse_rollback(self.table, group_id)
 
     def last_number(self, series: str) -> int:
@@ -177,15 +186,27 @@ class IcebergSnapshot(Snapshot):
             for file in (file for task in tasks for file in (task.file, *task.delete_files)):
                 if file.file_format == "AVRO":
                     raise ValueError(f"file {file.file_path} is in Avro, and only Parquet and ORC are read")
+                if not is_in_place(file.file_path, self._place, may_be_local=self._may_be_local):
+                    raise ValueError(
+                        f"file {file.file_path} is not below {self._place}, where the table has its files, and only "
+                        "those are read"
+                    )
             return list(map(self._lake_file, tasks))
         except ValueError as error:
             raise TargetError(
                 f"{self.name} cannot be read: {error}. Have the engine that writes it compact it"
             ) from error
 
+    @property
+    def _place(self) -> str:
+        """The place of the data files, below which rows that stay are written again: rows are never copied from a place
+        that the table's readers perhaps cannot read.
+        """
+        return self.table.properties.get("write.data.path", self.table.location()).rstrip("/")
+
     def _lake_file(self, task: FileScanTask) -> LakeFile:
         # The deletes of other engines change the rows of a file.
-        key = task.file.file_path, *sorted(each.file_path for each in task.delete_files)
+        key = " with ".join([task.file.file_path, *sorted(each.file_path for each in task.delete_files)])
         return LakeFile(key, task, None if self._batch_id is None else _bounds(task.file, self._batch_id))
 
     def may_hold(self, file: LakeFile, keys: KeyIndex) -> bool:
@@ -195,7 +216,7 @@ class IcebergSnapshot(Snapshot):
 
     _pruning: KeyPruning | None = None
 
-    def read(self, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _read(self, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         schema = self.table.schema().select(*columns)
         types = optional_columns(arrow_columns(schema))
         for rows in read_file(self.table, schema, file.native):
@@ -261,8 +282,7 @@ class IcebergSnapshot(Snapshot):
         update = transaction.update_snapshot(summary(change.output))
         if change.removes:
             with update.overwrite() as overwrite:
-                # By this pyiceberg finds the manifests that name the files.
-                overwrite.delete_by_predicate(condition(change.within))
+                find_by_predicate(overwrite, condition(change.within))
                 for file in change.removes:
                     overwrite.delete_data_file(file.native.file)
                 for entry in change.adds:
@@ -280,8 +300,23 @@ class IcebergSnapshot(Snapshot):
         series = change.output.series or change.output.group_id
         transaction.set_properties({PREFIX + series: publication.to_json()})
 
-    def remove_leftovers(self, batch_id: int, before: datetime) -> int:
-        return remove_leftovers(self.table, batch_id, before)
+    def remove_leftovers(self, batch_id: int, before: datetime, installation: str) -> int:
+        return remove_leftovers(self.table, batch_id, before, installation)
+
+
+def is_in_place(path: str, place: str, *, may_be_local: bool) -> bool:
+    """Return whether a file is below a directory of the same storage.
+
+    :param path: its address
+    :param place: that of the directory
+    :param may_be_local: whether the storage may be that of this machine
+    """
+    (scheme, host, root), (of_file, host_of_file, name) = map(PyArrowFileIO.parse_location, (place, path))
+    if STORE_SCHEMES.get(scheme, scheme) != STORE_SCHEMES.get(of_file, of_file) or host != host_of_file:
+        return False
+    if scheme == "file":
+        return may_be_local and is_below(root, name)
+    return name.startswith(f"{root.rstrip('/')}/") and ".." not in name.split("/")
 
 
 def condition(any_of: Sequence[Bounds]) -> BooleanExpression:

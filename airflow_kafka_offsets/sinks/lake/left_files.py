@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import TypeVar
 
+from airflow_kafka_offsets.core.attempts import is_attempt
 from airflow_kafka_offsets.core.text import first_few, shortened
 from airflow_kafka_offsets.exceptions import StagedFileError
 from airflow_kafka_offsets.staging.manifest import StagedFile
@@ -15,10 +16,14 @@ from airflow_kafka_offsets.writers.object_files import ObjectFiles
 
 Entry = TypeVar("Entry")
 
-_RANDOM_DIGITS = 32
-
 # An object store answers a request in tens of milliseconds, and many at once just as quickly.
 _LOOKS_AT_ONCE = 32
+
+
+def is_below(path: str, directory: str) -> bool:
+    """Return whether a path is that of a file in a directory, or in one in it."""
+    segments = path.removeprefix(f"{directory}/").split("/")
+    return path.startswith(f"{directory}/") and {"", ".", ".."}.isdisjoint(segments)
 
 
 def prove_files(
@@ -68,21 +73,20 @@ def read_entries(table: str, files: Sequence[StagedFile], read: Callable[[Staged
         ) from error
 
 
-def is_attempt(name: str, batch_id: int) -> bool:
-    """Return whether a directory is of an attempt to stage a batch; see `loading.staging_area.create_directory`."""
-    prefix, random = name[:-_RANDOM_DIGITS], name[-_RANDOM_DIGITS:]
-    return prefix == f"batch-{batch_id}-" and set(random) <= set("0123456789abcdef") and len(random) == _RANDOM_DIGITS
-
-
-def left_below(files: ObjectFiles, batch_id: int, before: datetime | None = None, directory: str = "") -> set[str]:
+def left_below(
+    files: ObjectFiles, batch_id: int, installation: str, before: datetime | None = None, directory: str = ""
+) -> set[str]:
     """Return the paths of the files that attempts to stage a batch wrote.
 
+    :param installation: the state tables with the batch
     :param before: only files that were last written before this
     :param directory: with the directories of attempts
     """
-    attempts = [path for path in files.directories(directory) if is_attempt(path.rpartition("/")[2], batch_id)]
+    below = files.directories(directory)
+    attempts = [path for path in below if is_attempt(path.rpartition("/")[2], installation, batch_id)]
     found = (file for path in attempts for file in files.find(path))
-    return {file.path for file in found if before is None or file.modified < before.timestamp()}
+    old = (file.path for file in found if before is None or file.modified < before.timestamp())
+    return set(filter(files.is_inside, old))
 
 
 def remove_left(files: ObjectFiles, paths: set[str]) -> int:

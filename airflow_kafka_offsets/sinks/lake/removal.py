@@ -20,14 +20,14 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.instants import TimeSpan
 from airflow_kafka_offsets.core.offsets import Span, TopicPartition
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, RECORD, TIMESTAMP, TOPIC
-from airflow_kafka_offsets.core.text import count
-from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.core.text import count, first_few, shortened
+from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.lake.newest import NewestRows, portions, positions
 from airflow_kafka_offsets.sinks.lake.snapshot import Bounds, LakeFile, RowSource, Snapshot
 from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.manifest import StagedFile
-from airflow_kafka_offsets.writers.data_files import write_data_files
+from airflow_kafka_offsets.writers.data_files import Files, write_data_files
 from airflow_kafka_offsets.writers.lake_writer import FileFormat
 from airflow_kafka_offsets.writers.table_rows import with_columns
 
@@ -252,8 +252,7 @@ class Search:
         If other writers remove files of the version meanwhile, the current version is searched; then a commit based on
         `snapshot` fails.
 
-        :raises FileNotFoundError: files of the current version are missing
-        :raises TargetError: nothing may be removed from the table
+        :raises TargetError: nothing may be removed from the table, or a file of the current version is missing
         """
         removal = self._find_again(snapshot)
         if removal.files:
@@ -268,10 +267,10 @@ class Search:
         while True:
             try:
                 return self._find(snapshot)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
                 current = snapshot.refresh()
                 if current.version == snapshot.version:
-                    raise
+                    raise missing_file(snapshot.name, error) from None
                 snapshot = current
 
     def _find(self, snapshot: RowSource) -> Removal:
@@ -319,10 +318,22 @@ class Search:
         return _Found(seen, pa.concat_arrays(removed), counts, pc.unique(pa.concat_arrays(outdated)))
 
 
-def rewrite(snapshot: Snapshot, shape: FileFormat, directory: str, kept: Sequence[KeptRows]) -> Iterator[StagedFile]:
+def missing_file(name: str, error: FileNotFoundError) -> TargetError:
+    """Return the error for a table whose current version names a file that is not there."""
+    return TargetError(
+        f"Table {name!r} names a file that is missing: {shortened(str(error))}. Restore the file, or have the table's "
+        "engine remove it from the table"
+    )
+
+
+def rewrite(
+    snapshot: Snapshot, shape: FileFormat, directory: str, kept: Sequence[KeptRows], storage: Files | None = None
+) -> Iterator[StagedFile]:
     """Write rows that stay into new files.
 
     :param directory: of the files
+    :param storage: where they are written, if it is not that of the table
+    :raises TargetError: other programs wrote rows that cannot be read, or not be written
     """
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -334,8 +345,18 @@ def rewrite(snapshot: Snapshot, shape: FileFormat, directory: str, kept: Sequenc
                 seen += part.num_rows
                 yield with_columns(staying, columns)
 
-    for file in write_data_files(snapshot.storage, rows(), shape.layout, partial(shape.path, directory)):
-        yield StagedFile(file.path, file.rows, file.bytes, "", shape.to_json(file))
+    path = partial(shape.path, directory)
+    try:
+        for file in write_data_files(storage or snapshot.storage, rows(), shape.layout, path):
+            yield StagedFile(file.path, file.rows, file.bytes, "", shape.to_json(file))
+        return
+    except (ArithmeticError, ValueError) as error:  # such as an instant after the year 9999
+        reason = type(error).__name__
+    # Outside of the handler: its error may hold values of rows.
+    raise TargetError(
+        f"Rows of table {snapshot.name!r} that stay cannot be written again ({reason}): they are in "
+        f"{first_few((repr(each.file.key) for each in kept), most=3)}"
+    )
 
 
 def without(rows: int, removed: pa.Array) -> pa.Array:

@@ -6,16 +6,20 @@ and writes its metadata.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, TOPIC
+from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.exceptions import DatabaseUnavailableError, KafkaOffsetsError, TargetError
 from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.writers.data_files import Files
@@ -91,9 +95,11 @@ class UnknownOutcomeError(Exception):
 class RowSource(ABC):
     """The files of a table in one version, and the rows in them.
 
+    :ivar name: of the table, for messages
     :ivar columns: with the types of Arrow that files have
     """
 
+    name: str
     columns: pa.Schema
 
     @property
@@ -125,12 +131,33 @@ class RowSource(ABC):
         """Return whether a file that is within the bounds of keys may hold one of them."""
         return True
 
-    @abstractmethod
     def read(self, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a file in their order, with the types of the table; columns that it lacks are null.
 
         :raises FileNotFoundError: others removed it
+        :raises DatabaseUnavailableError: the storage does not answer, or the file is damaged
+        :raises TargetError: the file has something that cannot be read
         """
+        try:
+            return (yield from self._read(file, columns))
+        except (FileNotFoundError, KafkaOffsetsError, MemoryError):
+            raise
+        except Exception as error:
+            # For a damaged file Arrow raises what it raises for a storage that does not answer.
+            is_final = isinstance(error, (pa.ArrowException, ValueError, TypeError, LookupError, NotImplementedError))
+            # After these characters Arrow quotes values of rows.
+            words = re.split(r"[:'\"\d]", str(error))[0] if is_final else shortened(str(error))
+            reason = f"{type(error).__name__}: {' '.join(words.split())}"
+            failure: type[KafkaOffsetsError] = TargetError if is_final else DatabaseUnavailableError
+        # Outside of the handler: its error may hold secrets, and values of rows.
+        raise failure(
+            f"File {file.key!r} of table {self.name!r} cannot be read: {reason}. If that stays so, have its writer "
+            "write the rows again, for example by a compaction"
+        )
+
+    @abstractmethod
+    def _read(self, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a file, and raise what the reader of its format raises; see `read`."""
 
     def scan(
         self, columns: Sequence[str], batches: tuple[int, int] | None = None, within: Slice | None = None
@@ -158,7 +185,6 @@ class Snapshot(RowSource):
     :ivar storage: where the commit writes files
     """
 
-    name: str
     required: Sequence[str]
     storage: Files
 
@@ -170,10 +196,11 @@ class Snapshot(RowSource):
         """
 
     @abstractmethod
-    def check_history(self, group_id: str, last_rewind: datetime | None) -> None:
+    def check_history(self, group_id: str, last_rewind: datetime | None, abandoned: Collection[int] = ()) -> None:
         """Check that the table was not rolled back to before the last publication of a group.
 
         :param last_rewind: when the group was rewound last; earlier rollbacks are known
+        :param abandoned: batches of the group whose rows may be gone
         :raises TargetError: rows of the group may be gone
         """
 
@@ -221,8 +248,39 @@ class Snapshot(RowSource):
         """
 
     @abstractmethod
-    def remove_leftovers(self, batch_id: int, before: datetime) -> int:
+    def remove_leftovers(self, batch_id: int, before: datetime, installation: str) -> int:
         """Remove the files of attempts to stage a batch that no version names; see `Table.remove_leftovers`."""
+
+
+def open_parquet(file: pa.NativeFile) -> pq.ParquetFile:
+    """Open a Parquet file, whoever wrote it."""
+    # Spark writes INT96 unless it is told otherwise. As nanoseconds these begin in 1677 and end in 2262.
+    return pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
+
+
+_LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+
+
+def refuse_julian(rows: pa.RecordBatch) -> None:
+    """Raise if Spark wrote dates or instants of a file by the calendar of before 1582.
+
+    https://spark.apache.org/docs/latest/sql-data-sources-parquet.html (datetimeRebaseModeInWrite)
+
+    :param rows: with the metadata of the file
+    :raises ValueError: a value is so old that the calendar, or its zone, matters
+    """
+    known = rows.schema.metadata or {}
+    if not known.get(b"org.apache.spark.version", b"").startswith(b"2.") and known.keys().isdisjoint(_LEGACY):
+        return
+    for column in rows.columns:
+        kind = column.type
+        if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+            first = date(1582, 10, 15) if pa.types.is_date(kind) else datetime(1900, 1, 1)
+            is_old = pc.any(pc.less(column, pa.scalar(first, kind))).as_py()
+        else:
+            is_old = kind.num_fields and any(word in str(kind) for word in ("date", "timestamp"))
+        if is_old:
+            raise ValueError("it holds old dates or timestamps by the Julian calendar, by Spark's rebase mode LEGACY")
 
 
 def read_parquet(
@@ -233,8 +291,9 @@ def read_parquet(
     :param columns: that are read; those that the file lacks are null
     :param partition: the value of each column that the file does not hold
     """
-    with files.open(path) as opened, pq.ParquetFile(opened) as parquet:
+    with files.open(path) as opened, open_parquet(opened) as parquet:
         held = [name for name in columns.names if name in parquet.schema_arrow.names and name not in partition]
         # Without a column there are still rows.
         for rows in parquet.iter_batches(columns=held or parquet.schema_arrow.names[:1]):
+            refuse_julian(rows)
             yield with_columns(rows.select(held), columns, partition)

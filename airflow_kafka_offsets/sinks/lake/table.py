@@ -103,7 +103,8 @@ class LakeTable(Table):
         last_rewind, rewind_id = conn.execute(query.where(of_group, batches.c.kind.in_(REWIND_KINDS))).one()
         # After a rollback a rewind is the way out.
         if rewind_id != output.batch_id:
-            snapshot.check_history(output.group_id, last_rewind)
+            abandoned = sa.select(batches.c.batch_id).where(of_group, batches.c.state == "abandoned")
+            snapshot.check_history(output.group_id, last_rewind, set(conn.scalars(abandoned)))
         installation, dot, own = output.series.partition(".")
         loads = f"{installation}{dot}{output.group_id}"
         number, found = snapshot.last_number(loads), snapshot.last_publication(output.group_id)
@@ -172,9 +173,9 @@ class LakeTable(Table):
     def rows(self, conn: Connection) -> LakeRows:
         return LakeRows(conn, self.sink.name, self.snapshot(conn), self.sink.replaces_rows)
 
-    def remove_leftovers(self, batch_id: int, before: datetime) -> int:
+    def remove_leftovers(self, batch_id: int, before: datetime, installation: str) -> int:
         snapshot = self.snapshot()
-        return 0 if snapshot is None else snapshot.remove_leftovers(batch_id, before)
+        return 0 if snapshot is None else snapshot.remove_leftovers(batch_id, before, installation)
 
     def _target(self, snapshot: Snapshot | None, output: Output) -> LakeTarget:
         return LakeTarget(self.sink.name, snapshot, output, self.sink.upsert_key)

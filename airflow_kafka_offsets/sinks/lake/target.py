@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-import uuid
+from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -30,6 +30,7 @@ from airflow_kafka_offsets.sinks.lake.removal import (
     ReplacedRows,
     Search,
     as_removed,
+    missing_file,
     of_output,
     rewrite,
     without,
@@ -40,6 +41,7 @@ from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.rows import StagedRows
 from airflow_kafka_offsets.writers.lake_writer import FileFormat
+from airflow_kafka_offsets.writers.object_files import Nowhere
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +87,6 @@ class LakeTarget(Target):
         self._files: Sequence[StagedFile] = ()
         self._search, self._removal = Search(), Removal()
         self._rewritten: tuple[Any, list[StagedFile]] = (None, [])
-        self._directory = output.attempt or f"batch-{output.batch_id}-{uuid.uuid4().hex}"
 
     def open(self, conn: Connection) -> None:
         """Look whether the batch is published.
@@ -120,6 +121,12 @@ class LakeTarget(Target):
             self._search = Search(rows)
             self._plan(self.snapshot)
         return as_removed(self.result.removed)
+
+    def check_removed(self) -> None:
+        """Read the rows that stay of the files with removed rows, and write them for a trial."""
+        if mixed := self._removal.mixed:
+            snapshot = self._existing()
+            deque(rewrite(snapshot, snapshot.shape(), self.output.attempt, mixed, Nowhere()), maxlen=0)
 
     def write(self, rows: StagedRows) -> int:
         self._is_written = True
@@ -157,7 +164,7 @@ class LakeTarget(Target):
             snapshot.check_history(self.output.group_id, self._opened_at)
             # Others may have removed what no version of the table names.
             prove_files(self.name, self._files, self.output.attempt, snapshot.is_own, snapshot.size)
-            prove_files(self.name, self._rewritten[1], self._directory, snapshot.is_own, snapshot.size)
+            prove_files(self.name, self._rewritten[1], self.output.attempt, snapshot.is_own, snapshot.size)
             self._plan(snapshot)
             if self.result != expected:
                 raise DatabaseBusyError(
@@ -235,10 +242,10 @@ class LakeTarget(Target):
         """Make one attempt to commit; return whether the batch is published."""
         try:
             return snapshot.commit(self._change(snapshot, number))
-        except FileNotFoundError:
+        except FileNotFoundError as error:
             # Nothing was sent yet. Others removed files of the version that the commit goes on from.
             if snapshot.refresh().version == snapshot.version:
-                raise
+                raise missing_file(self.name, error) from None
             return False
         except UnknownOutcomeError as error:
             reason = shortened(str(error))
@@ -273,7 +280,7 @@ class LakeTarget(Target):
         # Where others committed to other files meanwhile, nothing is written once more.
         found = (shape, tuple((kept.file.key, kept.stay) for kept in mixed))
         if self._rewritten[0] != found:
-            self._rewritten = found, list(rewrite(snapshot, shape, self._directory, mixed)) if mixed else []
+            self._rewritten = found, list(rewrite(snapshot, shape, self.output.attempt, mixed)) if mixed else []
         for file in self._rewritten[1]:
             yield snapshot.entry(file, shape)[0]
 

@@ -21,11 +21,11 @@ from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.lake.columns import check_parameters, created_columns, match_new
-from airflow_kafka_offsets.sinks.lake.left_files import left_below, prove_files, read_entries, remove_left
+from airflow_kafka_offsets.sinks.lake.left_files import is_below, left_below, prove_files, read_entries, remove_left
 from airflow_kafka_offsets.sinks.lake.removal import ReplacedRows, Search, as_removed
 from airflow_kafka_offsets.sinks.lake.rows import LakeRows
 from airflow_kafka_offsets.sinks.lake.sink import dataset_name, fields_of
-from airflow_kafka_offsets.sinks.lake.snapshot import Bounds, LakeFile, RowSource, read_parquet
+from airflow_kafka_offsets.sinks.lake.snapshot import Bounds, LakeFile, RowSource, open_parquet, read_parquet
 from airflow_kafka_offsets.sinks.table import REWIND_AFTER, Dataset, LastBatch, Output, Table, Target
 from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns, schema_text
@@ -103,7 +103,8 @@ class ParquetTable(Table):
     def retire(self, output: Output) -> list[Removed]:
         paths = [path for path, number in self.published().items() if number == output.batch_id]
         rows = sum(self.opened(path).metadata.num_rows for path in paths)
-        for path in (*left_below(self.files, output.batch_id, directory=_STAGING), *paths):
+        staged = left_below(self.files, output.batch_id, output.series.partition(".")[0], directory=_STAGING)
+        for path in (*staged, *paths):
             self.files.remove(path)
         return [Removed(output.batch_id, output.ranges[0].topic_partition, rows)] if rows else []
 
@@ -113,8 +114,8 @@ class ParquetTable(Table):
     def check_replaced(self, conn: Connection, replaced: ReplacedOffsets) -> None:
         ReplacedFiles.find(self, conn, replaced)
 
-    def remove_leftovers(self, batch_id: int, before: datetime) -> int:
-        return remove_left(self.files, left_below(self.files, batch_id, before, _STAGING))
+    def remove_leftovers(self, batch_id: int, before: datetime, installation: str) -> int:
+        return remove_left(self.files, left_below(self.files, batch_id, installation, before, _STAGING))
 
     def datasets(self) -> list[Dataset]:
         published = self.published()
@@ -123,7 +124,7 @@ class ParquetTable(Table):
 
     def opened(self, path: str) -> pq.ParquetFile:
         """Open a file."""
-        return pq.ParquetFile(self.files.open(path))
+        return open_parquet(self.files.open(path))
 
 
 class ParquetTarget(Target):
@@ -202,7 +203,7 @@ class ParquetRows(RowSource):
     """
 
     def __init__(self, table: ParquetTable, published: Mapping[str, int]) -> None:
-        self._table, self._published = table, published
+        self.name, self._table, self._published = table.sink.name, table, published
         self.columns = self._columns()
 
     def _columns(self) -> pa.Schema:
@@ -223,7 +224,7 @@ class ParquetRows(RowSource):
             if any(first <= number <= last for first, last in spans)
         ]
 
-    def read(self, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _read(self, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([self.columns.field(name).with_nullable(True) for name in columns])
         partition = {
             name: pa.scalar(text).cast(schema.field(name).type).as_py()
@@ -234,7 +235,7 @@ class ParquetRows(RowSource):
 
 
 def _is_own(path: str, attempt: str) -> bool:
-    return path.startswith(f"{_STAGING}/{attempt}/") and ".." not in path.split("/")
+    return is_below(path, f"{_STAGING}/{attempt}")
 
 
 def _partition(path: str) -> dict[str, str | None]:

@@ -24,6 +24,11 @@ from airflow_kafka_offsets.staging.rows import StagedRows
 _TEXTS = (sa.Text, sa.VARCHAR, sa.CHAR)
 _BINARY = (sa.Boolean, sa.Integer, sa.Float, sa.Numeric, *_TEXTS, sa.Date, sa.DateTime, sa.LargeBinary)
 
+_TOO_LARGE = "54000"
+
+# What the input functions of some types say of a text: of tsquery a syntax error, of regclass an undefined table.
+_OF_INPUT = ("42", "3F")
+
 
 def copy_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: StagedRows) -> int:
     """COPY all rows into a table: see `write_rows`.
@@ -72,28 +77,44 @@ class _Copy(NamedTuple):
         )
         if not isinstance(raised, DBAPIError) or is_outage(raised):
             return raised
-        line = _failed_line(error.diag.context or "", self.table.name)
-        if line is None:
+        place = _failed_place(error.diag.context or "", self.table.name)
+        if place is None:
             # Found before the first row, as missing columns are, or after the last, as by triggers and foreign keys.
             refused = refused_row(raised, self.table, None, error)
             if refused.has_bad_value:
                 return refused
             return refused_statement(error, self.table)
-        row = line - 1 if self.binary else _row_of(line, rows.to_batches())
-        return refused_row(raised, self.table, row, error)
+        if error.sqlstate == _TOO_LARGE:
+            # COPY stores rows together, and names the last one, if one is too large for a page.
+            return refused_row(raised, self.table, None, error)
+        row = place.line - 1 if self.binary else _row_of(place.line, rows.to_batches())
+        refused = refused_row(raised, self.table, row, error)
+        refused.has_bad_value |= place.is_value and str(error.sqlstate).startswith(_OF_INPUT)
+        return refused
 
 
-def _failed_line(context: str, table: str) -> int | None:
-    """Return the line that COPY failed at; None where the context names none.
+class _Place(NamedTuple):
+    """Where COPY failed.
+
+    :param is_value: whether it was at the value of a column, and not at the whole row
+    """
+
+    line: int
+    is_value: bool
+
+
+def _failed_place(context: str, table: str) -> _Place | None:
+    """Return where COPY failed; None where the context does not say.
 
     Postgres writes the context in the language of `lc_messages`, which only a superuser may change: "COPY orders, line
-    3" is "COPY orders, Zeile 3" or "ordersのCOPY、行 3" in others. It begins with the table's name, and the first
-    number is the line's.
+    3" is "COPY orders, Zeile 3" or "ordersのCOPY、行 3" in others. It begins with the table's name, the first number is
+    the line's, and a column follows a comma.
 
     :param table: its name without the schema
     """
-    found = re.search(rf"^(?:COPY )?{re.escape(table)}(?:[,，、]|\s*の|\s*복사)[^\d\n]*(\d+)", context, re.MULTILINE)
-    return int(found.group(1)) if found is not None else None
+    begin = rf"^(?:COPY )?{re.escape(table)}(?:[,，、]|\s*の|\s*복사)"
+    found = re.search(rf"{begin}[^\d\n]*(\d+)([^\n:：\"«]*)", context, re.MULTILINE)
+    return None if found is None else _Place(int(found[1]), re.search("[,，、]", found[2]) is not None)
 
 
 def _without_details(error: psycopg.Error) -> psycopg.Error:

@@ -59,7 +59,8 @@ class RowRefusedError(Exception):
 def is_of_row(error: DBAPIError) -> bool:
     """Return whether the database refuses a row, for its values or for another reason, and not the statement."""
     number = mysql.error_number(error.orig)
-    return isinstance(error, (DataError, IntegrityError)) or (number is not None and mysql.is_value_number(number))
+    is_of_value = mysql.is_value_number(number) if number is not None else _is_value_state(sqlstate(error) or "")
+    return isinstance(error, (DataError, IntegrityError)) or is_of_value
 
 
 def refused_row(
@@ -94,6 +95,10 @@ def _is_of_value(error: DBAPIError, named: Any) -> bool:
     if state == _CHECK_VIOLATION:
         # A partition that the table lacks has the same state, and names the table without a constraint.
         return bool(named.constraint_name) or not named.table_name
+    return _is_value_state(state)
+
+
+def _is_value_state(state: str) -> bool:
     return state.startswith(_VALUE_STATES) and state != _BAD_COPY
 
 

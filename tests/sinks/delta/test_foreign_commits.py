@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from airflow_kafka_offsets.sinks.lake import target as lake_target
 from airflow_kafka_offsets.sinks.lake.snapshot import UnknownOutcomeError
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from tests.support.clients import produce
-from tests.support.lake import NEXT, LakeGroup
+from tests.support.lake import NEXT, LakeGroup, dying
 from tests.support.loads import names, rows
 from tests.support.rewinds import Rewinder
 
@@ -162,6 +163,28 @@ def test_a_restore_is_noticed_before_anything_is_written(group: LakeGroup, uri: 
     group.load(NEXT)
     assert own(group) == list(range(8))
     assert group.proved() == (8, 0)
+
+
+def test_an_abandoned_batch_may_be_restored_away(group: LakeGroup, uri: str) -> None:
+    """The process died before positions moved, and the message says to abandon the batch."""
+    group.load()
+    produce(group.loader.kafka, group.topic, names(6, 2))
+    with dying(LakeTarget, "after"):
+        group.load(NEXT)
+    table = deltalake.DeltaTable(uri)
+    table.restore(table.version() - 1)
+    with pytest.raises(TargetError, match="abandon the batch with a rewind to its start"):
+        group.load(NEXT)
+    Rewinder(group.loader)("to-offset", 6, abandon=2)
+
+    assert group.load(NEXT).rows == 2
+
+    assert own(group) == list(range(8))
+    assert group.proved() == (8, 0)
+    deltalake.DeltaTable(uri).restore(1)
+    produce(group.loader.kafka, group.topic, names(8, 1))
+    with pytest.raises(TargetError, match="was restored to a version before"):
+        group.load(replace(NEXT, run_id="third"))
 
 
 def test_a_restore_to_what_is_after_the_last_load_is_no_matter(group: LakeGroup, uri: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from airflow_kafka_offsets import DeltaTable
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
+from airflow_kafka_offsets.sinks.delta import format as delta_format
 from airflow_kafka_offsets.sinks.delta.columns import skipping_columns
 from airflow_kafka_offsets.sinks.delta.format import remove_action
 from airflow_kafka_offsets.sinks.table import Output
@@ -190,6 +191,55 @@ def test_a_table_that_maps_columns_or_has_an_unknown_feature_is_refused(uri: str
 
     with pytest.raises(TargetError, match=r"feature 'columnMapping', which is not known here.*'rowTracking'"):
         DeltaTable(uri).connect(NO_ENGINE).prepare(None)
+
+
+def with_protocol(uri: str, **protocol: Any) -> None:
+    """Create a table of a protocol."""
+    deltalake.DeltaTable.create(
+        uri, deltalake.Schema.from_arrow(pa.schema([("whole", pa.int32()), ("_batch_id", pa.int64())]))
+    )
+    log = Path(uri, "_delta_log", f"{0:020}.json")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    log.write_text("\n".join(json.dumps({"protocol": protocol} if "protocol" in line else line) for line in lines))
+
+
+def of_features(*names: str) -> dict[str, Any]:
+    return {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": names}
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        *({"minReaderVersion": 1, "minWriterVersion": version} for version in range(1, 6)),
+        of_features("appendOnly", "changeDataFeed", "checkConstraints", "generatedColumns", "invariants"),
+    ],
+    ids=lambda protocol: str(protocol["minWriterVersion"]),
+)
+def test_a_table_of_a_known_protocol_is_written_to(uri: str, tmp_path: Path, protocol: dict[str, Any]) -> None:
+    with_protocol(uri, **protocol)
+    publish_rows(DeltaTable(uri), ROWS.select(["whole"]), tmp_path)
+    assert pa.table(deltalake.DeltaTable(uri).to_pyarrow_table()).num_rows == 3
+
+
+@pytest.mark.parametrize(
+    ("protocol", "reason"),
+    [
+        ({"minReaderVersion": 2, "minWriterVersion": 6}, "it wants writers of version 6"),
+        ({"minReaderVersion": 1, "minWriterVersion": 8}, "it wants writers of version 8"),
+        (of_features("identityColumns"), "it has the feature 'identityColumns'"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_a_protocol_that_delta_rs_cannot_write_is_refused_before_spark_starts_and_is_no_conflict(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: dict[str, Any], reason: str
+) -> None:
+    with_protocol(uri, **protocol)
+    with pytest.raises(TargetError, match=f"cannot be written to: {reason}"):
+        DeltaTable(uri).connect(NO_ENGINE).prepare(None)
+
+    monkeypatch.setattr(delta_format, "unusable", lambda table: [])
+    with pytest.raises(TargetError, match=r"cannot be written to: .*features.*\. Nothing was written"):
+        publish_rows(DeltaTable(uri), ROWS.select(["whole"]), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_a_table_that_names_code_for_its_paths_is_refused(tmp_path: Path, engine
     native.metadata.properties["write.py-location-provider.impl"] = "builtins.exec"
 
     with pytest.raises(TargetError, match=r"has the property 'write\.py-location-provider\.impl', which names code"):
-        IcebergSnapshot("orders", native, lambda: native, is_external=True)
+        IcebergSnapshot("orders", native, lambda: native, is_external=True, may_be_local=True)
 
 
 @contextmanager
@@ -116,19 +116,22 @@ def hostile_login(tmp_path: Path) -> tuple[dict[str, Any], Path]:
     return {"auth": login, "rest.sigv4-enabled": "true", "oauth2-server-uri": "http://stranger"}, made
 
 
+@pytest.mark.parametrize("kind", [{"type": "REST"}, {}])
 @pytest.mark.parametrize("part", ["defaults", "overrides"])
-def test_the_server_of_a_rest_catalog_does_not_say_who_logs_in(tmp_path: Path, engine: Engine, part: str) -> None:
+def test_the_server_of_a_rest_catalog_does_not_say_who_logs_in(
+    tmp_path: Path, engine: Engine, part: str, kind: dict[str, str]
+) -> None:
     properties, made = hostile_login(tmp_path)
     answer = {"defaults": {}, "overrides": {}, part: properties | {"s3.region": "lent", "s3.access-key-id": 7}}
     for place in ("gcs.service.host", "adls.account-host", "s3.proxy-uri", "s3.profile-name", "hdfs.kerberos_ticket"):
         answer[part][place] = "stranger"
     with hostile_catalog({"/v1/config": answer}) as uri:
-        given = {"type": "rest", "uri": uri, "gcs.service.host": "given"}
+        given = {**kind, "uri": uri, "gcs.service.host": "given"}
         table = IcebergTable("shop.orders", given).connect(engine)
         assert isinstance(table, ConnectedIcebergTable)
         found = table._catalog().properties
 
-    assert found == {"uri": uri, "type": "rest", "gcs.service.host": "given", "s3.region": "lent"}
+    assert found == {**kind, "uri": uri, "gcs.service.host": "given", "s3.region": "lent"}
     assert not made.exists()
 
 

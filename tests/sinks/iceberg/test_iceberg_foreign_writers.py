@@ -7,13 +7,16 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import fastavro
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
@@ -59,12 +62,17 @@ def append_avro(table: Table) -> DataFile:
     schema = {"type": "record", "name": "r", "fields": [{"name": "id", "type": "long", "field-id": 1}]}
     with Path(path.removeprefix("file://")).open("wb") as stream:
         fastavro.writer(stream, schema, [{"id": -1}])
+    return append_file(table, path, FileFormat.AVRO, 1)
+
+
+def append_file(table: Table, path: str, file_format: FileFormat, rows: int) -> DataFile:
+    """Append a file without reading it."""
     file = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=path,
-        file_format=FileFormat.AVRO,
+        file_format=file_format,
         partition=Record(),
-        record_count=1,
+        record_count=rows,
         file_size_in_bytes=len(table.io.new_input(path)),
     )
     file.spec_id = 0
@@ -119,6 +127,25 @@ def test_rows_in_compacted_files_are_replaced_and_the_others_stay(
     assert sorted(ours) == [0, 1, 2, 4]
     assert group.table.scan("_batch_id is null").count() == 1
     assert group.proved() == (4, 1, 5)
+
+
+def test_instants_of_files_that_spark_wrote_before_they_were_migrated_are_kept(group: IcebergGroup) -> None:
+    """Spark's tables of Parquet have timestamps as INT96, which overflow as nanoseconds."""
+    group.load()
+    rows, path = group.table.scan().to_arrow(), f"{group.table.location()}/{uuid.uuid4()}.parquet"
+    for_ever = pa.array([datetime(9999, 12, 31, tzinfo=UTC)] * rows.num_rows, pa.timestamp("us", "UTC"))
+    rows = rows.set_column(rows.schema.get_field_index("_kafka_timestamp"), "_kafka_timestamp", for_ever)
+    rows = rows.cast(schema_to_pyarrow(group.table.schema()))
+    pq.write_table(rows, path.removeprefix("file://"), use_deprecated_int96_timestamps=True)
+    group.table.delete("_batch_id >= 0")
+    append_file(group.table, path, FileFormat.PARQUET, rows.num_rows)
+
+    assert group.replay({group.orders: {0: (2, 9)}}, replace=True).rows == 6
+
+    found = group.table.scan().to_arrow()
+    instants = zip(found["_kafka_offset"].to_pylist(), found["_kafka_timestamp"].to_pylist(), strict=True)
+    assert sorted(offset for offset, instant in instants if instant == for_ever[0].as_py()) == [0, 1, 9]
+    assert group.proved()[:2] == (9, 1)
 
 
 def test_a_file_in_avro_is_named_before_a_replay_is_staged_and_hinders_nothing_afterwards(

@@ -13,6 +13,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.io import pyarrow as pyiceberg_arrow
 from pyiceberg.io.pyarrow import ArrowProjectionVisitor
 from pyiceberg.table import Table, Transaction
+from pyiceberg.table.update.snapshot import _OverwriteFiles
 
 from airflow_kafka_offsets.sinks.iceberg.private import iceberg_schema
 
@@ -31,6 +32,7 @@ from airflow_kafka_offsets.sinks.iceberg.private import iceberg_schema
         (ArrowProjectionVisitor.list, ["self", "list_type", "list_array", "value_array"]),
         (ArrowProjectionVisitor.map, ["self", "map_type", "map_array", "key_result", "value_result"]),
         (pyiceberg_arrow._read_all_delete_files, ["io", "tasks"]),
+        (_OverwriteFiles._build_delete_files_partition_predicate, ["self"]),
     ],
 )
 def test_private_functions_have_the_parameters_that_they_are_called_with(

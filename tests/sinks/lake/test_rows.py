@@ -58,7 +58,7 @@ class Files(RowSource):
     def files(self, any_of: Sequence[Bounds] = ({},)) -> list[LakeFile]:
         return [LakeFile(first, first) for first in range(0, len(self._table), 3)]
 
-    def read(self, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _read(self, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         yield from self._table.select(list(columns)).slice(file.native, 3).to_batches()
 
     def without(self, mask: pa.Array) -> list[Row]:

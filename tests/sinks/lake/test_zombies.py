@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets import DeltaTable, IcebergTable
+from airflow_kafka_offsets.core.attempts import attempt_name
 from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.exceptions import DatabaseBusyError, KafkaOffsetsError
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
@@ -193,21 +194,25 @@ def test_publication_is_retired_once(table: LakeTable, tmp_path: Path) -> None:
 
 
 def test_files_of_failed_attempts_are_removed_and_no_others(table: LakeTable, tmp_path: Path) -> None:
-    taken, failed = (output(1, number * 32)._replace(attempt=f"batch-1-{number * 32}") for number in "ab")
+    names = [attempt_name(each, 1) for each in ("installation", "installation", "other")]
+    taken, failed, foreign = (output(1, "")._replace(attempt=name) for name in names)
     publish(table, taken, staged(table, taken, tmp_path))
-    staged(table, failed, tmp_path)
+    for of in (failed, foreign):
+        staged(table, of, tmp_path)
     long_ago = datetime(2020, 1, 1, tzinfo=UTC)
-    (left,) = [path for path in map(str, tmp_path.rglob("*.parquet")) if "b" * 32 in path]
+    (left,) = [path for path in map(str, tmp_path.rglob("*.parquet")) if failed.attempt in path]
 
-    assert table.remove_leftovers(1, long_ago) == 0
+    assert table.remove_leftovers(1, long_ago, "installation") == 0
     os.utime(left, (long_ago.timestamp(), long_ago.timestamp()))
-    assert table.remove_leftovers(2, datetime.now(UTC)) == 0
-    assert table.remove_leftovers(1, datetime.now(UTC)) == 1
+    assert table.remove_leftovers(2, datetime.now(UTC), "installation") == 0
+    assert table.remove_leftovers(1, datetime.now(UTC), "installation") == 1
 
     assert not Path(left).exists()
     assert offsets(table) == list(range(ROWS, 2 * ROWS))
     table.retire(taken)
-    assert table.remove_leftovers(1, datetime.now(UTC)) == 0  # earlier versions, and other readers, have them
+    assert (
+        table.remove_leftovers(1, datetime.now(UTC), "installation") == 0
+    )  # earlier versions, and other readers, have them
 
 
 def test_a_batch_of_an_earlier_number_is_refused(table: LakeTable, tmp_path: Path) -> None:

@@ -1,0 +1,200 @@
+"""The metadata of a table names files that are not its own: the load reads none of them, copies no row of theirs, and
+removes none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.typedef import Record
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets import DeltaTable, ParquetFiles
+from airflow_kafka_offsets.core.attempts import attempt_name
+from airflow_kafka_offsets.exceptions import TargetError
+from airflow_kafka_offsets.sinks.delta.format import DeltaSnapshot
+from airflow_kafka_offsets.sinks.iceberg.format import ConnectedIcebergTable
+from airflow_kafka_offsets.sinks.iceberg.snapshot import is_in_place
+from airflow_kafka_offsets.sinks.lake.table import LakeTable
+from tests.sinks.lake.test_zombies import ROWS, output, publish, staged
+from tests.support.iceberg import iceberg_sink, open_table
+
+SECRET = pa.table({"id": [5, 10**6], "_kafka_topic": ["SECRET", "SECRET"]})
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    return sa.create_engine(f"sqlite:///{tmp_path}/positions.db", poolclass=sa.NullPool)
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A file that the load may read, and who writes the metadata of the table may not."""
+    path = tmp_path / "elsewhere" / "payroll.parquet"
+    path.parent.mkdir()
+    pq.write_table(SECRET, path)
+    return path
+
+
+def upserting(engine: Engine, tmp_path: Path) -> ConnectedIcebergTable:
+    """Return a table with the rows of a batch."""
+    table = iceberg_sink("sql", tmp_path, upsert_key=("id",)).connect(engine)
+    publish(table, output(0, "a"), staged(table, output(0, "a"), tmp_path))
+    return table
+
+
+def name_file(table: ConnectedIcebergTable, engine: Engine, address: str, **properties: str) -> None:
+    """Have the metadata of a table name a file, without reading it."""
+    native = open_table(table.sink, engine)
+    file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=address,
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=2,
+        file_size_in_bytes=1000,
+    )
+    file.spec_id = 0
+    mapping = [{"field-id": field.field_id, "names": [field.name]} for field in native.schema().fields]
+    with native.transaction() as change:
+        change.set_properties({"schema.name-mapping.default": json.dumps(mapping), **properties})
+        with change.update_snapshot().fast_append() as append:
+            append.append_data_file(file)
+
+
+def move(table: ConnectedIcebergTable, engine: Engine, location: str) -> None:
+    """Have the metadata of a table say that it is somewhere else."""
+    path = Path(open_table(table.sink, engine).metadata_location.removeprefix("file://"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"location": location}))
+
+
+def upsert(table: ConnectedIcebergTable, tmp_path: Path) -> None:
+    """Replace the rows of the first batch."""
+    again = output(0, "b")._replace(batch_id=7, attempt="batch-7-b")
+    publish(table, again, staged(table, again, tmp_path))
+
+
+def copies(root: Path) -> list[Path]:
+    """Return the files below a directory with rows of the secret one."""
+    files = [path for path in root.rglob("*.parquet") if not path.is_symlink()]
+    return [path for path in files if "SECRET" in pq.read_table(path)["_kafka_topic"].to_pylist()]
+
+
+@pytest.mark.parametrize("way", ["elsewhere", "location", "link", "remote"])
+def test_iceberg_copies_no_rows_from_elsewhere(
+    engine: Engine, tmp_path: Path, secret: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = upserting(engine, tmp_path)
+    root = open_table(table.sink, engine).location()
+    address = f"file://{secret}"
+    if way == "link":
+        address = f"{root}/data/payroll.parquet"
+        Path(address.removeprefix("file://")).symlink_to(secret)
+    name_file(table, engine, address, **({"write.data.path": f"{root}/data"} if way == "location" else {}))
+    if way == "location":
+        move(table, engine, f"file://{secret.parent}")
+    if way == "remote":
+        monkeypatch.setitem(table.properties, "warehouse", "s3://bucket/warehouse")
+
+    with pytest.raises(TargetError, match=f"cannot be read: file {address} is not below file://.*, where the table"):
+        upsert(table, tmp_path)
+    assert copies(tmp_path / "lake") == []
+
+
+def test_iceberg_appends_to_a_table_with_files_from_elsewhere(engine: Engine, tmp_path: Path, secret: Path) -> None:
+    name_file(upserting(engine, tmp_path), engine, f"file://{secret}")
+    table = iceberg_sink("sql", tmp_path).connect(engine)
+
+    assert publish(table, output(1, "a"), staged(table, output(1, "a"), tmp_path)) == ROWS
+    snapshot = table.snapshot()
+    assert snapshot is not None
+    with pytest.raises(TargetError, match="is not below"):
+        list(snapshot.scan(["id"]))
+
+
+def test_a_moved_iceberg_table_removes_no_files_of_the_other_place(
+    engine: Engine, tmp_path: Path, secret: Path
+) -> None:
+    table = upserting(engine, tmp_path)
+    left = [secret.parent / "data" / attempt_name(each, 3) / "part.parquet" for each in ("other", "installation")]
+    for path in left:
+        path.parent.mkdir(parents=True)
+        pq.write_table(SECRET, path)
+        os.utime(path, (1, 1))
+    move(table, engine, f"file://{secret.parent}")
+
+    assert table.remove_leftovers(3, datetime.now(UTC), "installation") == 1
+    assert [path.exists() for path in left] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("place", "path", "is_in"),
+    [
+        ("s3://b/t", "s3://b/t/data/x.parquet", True),
+        ("s3a://b/t/", "s3://b/t/x.parquet", True),
+        ("s3://b/t", "s3n://b/t/x.parquet", True),
+        ("s3://b", "s3://b/x.parquet", True),
+        ("s3://b/t", "s3://b/t2/x.parquet", False),
+        ("s3://b/t", "s3://b/t/../u/x.parquet", False),
+        ("s3://b/t", "s3://c/t/x.parquet", False),
+        ("s3://b/t", "file:///b/t/x.parquet", False),
+        ("s3://b/t", "/b/t/x.parquet", False),
+        ("s3://b/t", "gs://b/t/x.parquet", False),
+        ("abfss://c@a.dfs.core.windows.net/t", "abfss://c@a.dfs.core.windows.net/t/x", True),
+        ("abfss://c@a.dfs.core.windows.net/t", "abfss://d@a.dfs.core.windows.net/t/x", False),
+        ("hdfs://n/t", "hdfs://n/t/x", True),
+        ("hdfs://n/t", "hdfs://m/t/x", False),
+        ("file:///t", "/t/x", True),
+        ("/t", "file:/t/x", True),
+        ("/t", "file:///t/../u/x", False),
+        ("/t", "/t", True),
+    ],
+)
+def test_a_file_is_in_its_place(place: str, path: str, is_in: bool) -> None:
+    assert is_in_place(path, place, may_be_local=True) == is_in
+    assert is_in_place(path, place, may_be_local=False) == (is_in and place.startswith(("s3", "abfss", "hdfs")))
+
+
+@pytest.mark.parametrize("path", ["../../elsewhere/payroll.parquet", "%2e%2e/../elsewhere/payroll.parquet", "link"])
+def test_delta_copies_no_rows_from_elsewhere(tmp_path: Path, secret: Path, path: str) -> None:
+    table: LakeTable = DeltaTable(f"{tmp_path}/lake/orders").connect(sa.create_engine("sqlite://"))
+    publish(table, output(0, "a"), staged(table, output(0, "a"), tmp_path))
+    log = tmp_path / "lake/orders/_delta_log" / f"{2:020}.json"
+    add: dict[str, Any] = {"path": path, "partitionValues": {}, "size": 1000, "modificationTime": 0, "dataChange": True}
+    log.write_text(json.dumps({"add": add}))
+    if path == "link":
+        (tmp_path / "lake/orders/link").symlink_to(secret)
+    snapshot = table.snapshot()
+    assert isinstance(snapshot, DeltaSnapshot)
+
+    with pytest.raises(TargetError, match=r"cannot be read|it is not read"):
+        list(snapshot.scan(["id"]))
+    assert publish(table, output(1, "a"), staged(table, output(1, "a"), tmp_path)) == ROWS
+
+
+def test_parquet_files_are_no_links_to_elsewhere(tmp_path: Path, secret: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake" / "1-0.parquet").symlink_to(secret)
+    table = ParquetFiles(f"{tmp_path}/lake").connect(sa.create_engine("sqlite://"))
+    with pytest.raises(TargetError, match=r"'1-0.parquet' leads out of .*/lake, by a link: it is not read"):
+        table.datasets()
+
+
+def test_a_table_behind_a_link_is_read(tmp_path: Path) -> None:
+    table: LakeTable = DeltaTable(f"{tmp_path}/lake/orders").connect(sa.create_engine("sqlite://"))
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake" / "orders").symlink_to(tmp_path / "disk")
+    publish(table, output(0, "a"), staged(table, output(0, "a"), tmp_path))
+    snapshot = table.snapshot()
+    assert snapshot is not None
+    assert sum(rows.num_rows for rows in snapshot.scan(["id"])) == ROWS
