@@ -19,5 +19,8 @@ DEAD_LETTERS = "dead_letters"
 REPLAY_KINDS = ("replay", DEAD_LETTERS)
 """Kinds of batches that wrote rows of offsets, and moved no position."""
 
+OUTPUT_KINDS = ("load", *REPLAY_KINDS)
+"""Kinds of batches that may have written rows."""
+
 REWIND_KINDS = ("rewind", "undo", "import")
 """Kinds of batches that moved positions on request, and loaded nothing."""

@@ -232,11 +232,12 @@ def _double_load(row: Any, offsets: str, group_id: str, target: str, planned: Of
         "again. Nothing was loaded."
     )
     if row.kind == "replay":
+        before = f" replay {planned.start}..{row.start_offset} too, and" if planned.start < row.start_offset else ""
         return DoubleLoadError(
             f"Batch {row.batch_id}, a replay of group {row.consumer_group!r}, has appended {offsets} to table "
-            f"{target!r}. {begins} Load into another table, or into a sink with an upsert_key; or let the group begin "
-            f"after them: airflow kafka-offsets rewind {group_id} --topic {tp.topic}:{tp.partition} --to-offset "
-            f"{row.end_offset} --conn-id CONN_ID --execute."
+            f"{target!r}. {begins} Load into another table, or into a sink with an upsert_key; or{before} let the "
+            f"group begin after them: airflow kafka-offsets rewind {group_id} --topic {tp.topic}:{tp.partition} "
+            f"--to-offset {row.end_offset} --conn-id CONN_ID --execute."
         )
     return DoubleLoadError(
         f"Group {row.consumer_group!r} has loaded {offsets} into table {target!r} with batch {row.batch_id}. {begins} "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,12 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.instants import TimeSpan
-from airflow_kafka_offsets.core.offsets import Span, TopicPartition
-from airflow_kafka_offsets.exceptions import ConfigurationError, OpenBatchError
+from airflow_kafka_offsets.core.offsets import Span, TopicPartition, subtract
+from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError, OpenBatchError
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.group_table import names_of
+from airflow_kafka_offsets.ledger.positions import Reads
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.sql.rows import delete_rows
 from airflow_kafka_offsets.sinks.target_rows import Batches, OriginColumns, Removed, ReplacedOffsets
@@ -98,6 +100,47 @@ def _offsets(ids: Sequence[int], ranges: _Ranges, span: TimeSpan | None) -> Repl
     """
     query = sa.select(ranges.subquery("_kafka_overlapping").c.batch_id)
     return ReplacedOffsets(Batches(ids[0], ids[-1], ids if len(ids) <= _MOST_BOUND else query), ranges, span)
+
+
+def refuse_compacted(conn: Connection, tables: Tables, batch: Batch, target: str, reads: Reads) -> None:
+    """Raise if a batch would replace output of records that Kafka no longer has, although it has later ones.
+
+    The history tells how many records were read of the offsets at least, not which.
+
+    :param target: the name of the sink
+    :param reads: of the batch
+    :raises DataLossError: earlier batches have read more records
+    """
+    again, loaded, of_batch = tables.offset_ranges.alias(), tables.offset_ranges.alias(), tables.offset_batches.c
+    names = names_of(conn, tables, target, of_batch.consumer_group == batch.group_id, shared=True)
+    start, end = again.c.replaced_start_offset, again.c.replaced_end_offset
+    query = (
+        _replaced_ranges(tables, batch.group_id, batch.batch_id, again, loaded)
+        .where(of_batch.state == "committed", of_batch.kind.in_(("load", "replay")), of_batch.target_table.in_(names))
+        .where(of_batch.records_since_ms.is_(None), of_batch.records_until_ms.is_(None))
+        .with_only_columns(loaded, start.label("from_offset"), end.label("to_offset"))
+        .order_by(loaded.c.batch_id.desc())
+    )
+    records: Counter[TopicPartition] = Counter()
+    passed: dict[TopicPartition, list[Span]] = defaultdict(list)
+    for row in conn.execute(query):
+        tp, span = TopicPartition(row.topic, row.partition), (row.start_offset, row.end_offset)
+        within = max(row.start_offset, row.from_offset), min(row.end_offset, row.to_offset)
+        # What was loaded again had the records that Kafka had then.
+        counted = sum(last - first for first, last in subtract([within], passed[tp]))
+        records[tp] += max(0, (row.records or 0) - (span[1] - span[0] - counted))
+        passed[tp].append(span)
+    lost = [
+        f"{tp}: at least {records[tp]:,} records were read before, {read.records:,} now"
+        for tp, read in sorted(reads.items())
+        if read.records is not None and read.records < records[tp]
+    ]
+    if lost:
+        raise DataLossError(
+            f"Batch {batch.batch_id}, a replay for group {batch.group_id!r}, would remove the output of records that "
+            f"Kafka no longer has, as after compaction: {first_few(lost, between='; ')}. Nothing was changed. To "
+            "remove it, set on_data_loss='skip'; to keep it, replay into another table"
+        )
 
 
 def offsets_to_replace(conn: Connection, tables: Tables, batch: Batch, target: str) -> ReplacedOffsets | None:
@@ -189,6 +232,12 @@ def _replaced_by(tables: Tables, group_id: str, batch_id: int, of_state: sa.Colu
     The offsets of an earlier topic of the same name are not replaced.
     """
     replacing, loaded = tables.offset_ranges.alias(), tables.offset_ranges.alias()
+    return _replaced_ranges(tables, group_id, batch_id, replacing, loaded).where(of_state)
+
+
+def _replaced_ranges(
+    tables: Tables, group_id: str, batch_id: int, replacing: sa.FromClause, loaded: sa.FromClause
+) -> _Ranges:
     start, end = replacing.c.replaced_start_offset, replacing.c.replaced_end_offset
     return _overlapping(tables, group_id, loaded, start, end).where(
         replacing.c.batch_id == batch_id,
@@ -196,7 +245,6 @@ def _replaced_by(tables: Tables, group_id: str, batch_id: int, of_state: sa.Colu
         loaded.c.topic == replacing.c.topic,
         loaded.c.partition == replacing.c.partition,
         same_topic(loaded, replacing),
-        of_state,
     )
 
 

@@ -24,7 +24,7 @@ from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.commit_transaction import Written, commit_batch
 from airflow_kafka_offsets.ledger.dead_letters import drop_expired
 from airflow_kafka_offsets.ledger.publications import Publication
-from airflow_kafka_offsets.ledger.replaced_output import replace_output
+from airflow_kafka_offsets.ledger.replaced_output import refuse_compacted, replace_output
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.context import BatchContext, Commit, LoadResult, with_refused
 from airflow_kafka_offsets.loading.pipeline import Pipeline
@@ -77,6 +77,7 @@ def commit(context: BatchContext, claim: Claim, batch: Batch, staged: StagedBatc
 
     :param began: when this attempt started with the batch, by the monotonic clock
     :raises DeadLetterError: more records could not be decoded than the pipeline allows
+    :raises DataLossError: it would replace output of records that Kafka no longer has
     :raises StagedFileError: a file is missing, or not as it was written; nothing was committed
     """
     pipeline, publication = context.pipeline, context.publication(batch, claim.kind, staged.directory.name)
@@ -89,6 +90,9 @@ def commit(context: BatchContext, claim: Claim, batch: Batch, staged: StagedBatc
     if not staged.is_lost:
         refused = _staged_rows(pipeline, staged).refused.reasons
         reads = claim.written_reads(with_refused(staged.reads, refused))
+        if context.replace and not (context.skips_lost or batch.span or batch.is_publishing):
+            with context.ledger.connect() as conn:
+                refuse_compacted(conn, context.ledger.tables, batch, pipeline.sink.name, reads)
         publication.begin(claim, batch, reads, replace=context.replace)
     written = commit_batch(claim, batch, lambda conn: _write(conn, context, claim, batch, staged, publication))
     context.checks.note_committed(batch.batch_id)

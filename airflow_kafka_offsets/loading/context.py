@@ -206,6 +206,7 @@ class BatchContext(ABC):
     :param checks: of the target, which a load makes once
     :param on_commit: called after each commit
     :param replace: whether a commit first removes what earlier batches wrote of the same offsets
+    :param skips_lost: whether it does so with output of records that Kafka no longer has
     :param connections: of the formats; they hold secrets
     """
 
@@ -222,6 +223,7 @@ class BatchContext(ABC):
     checks: TargetChecks
     on_commit: OnCommit | None = None
     replace: bool = False
+    skips_lost: bool = False
     connections: Connections = field(default_factory=dict, repr=False)
     kafka_config: Mapping[str, Any] = field(default_factory=dict, repr=False)  # holds secrets, too
 

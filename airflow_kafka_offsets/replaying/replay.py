@@ -102,7 +102,8 @@ def replay(
     :param engine: the database of the target and the history
     :param launcher: how Spark is started, for example `SessionLauncher(spark)`; closed at the end
     :param limits: `max_records` is the maximum number of offsets in a batch; a replay has no other limits
-    :param on_data_loss: fail, or skip records of the range that are gone, and record the gap
+    :param on_data_loss: fail, or skip records of the range that are gone, and record the gap; with `replace`, also
+        whether output of records that compaction removed is deleted
     :param replace: remove the rows and dead letters that the group's batches wrote for these offsets, in the
         transaction that writes the new ones
     :param reason: a note for the history
@@ -113,7 +114,7 @@ def replay(
     :param connections: as for `load`
     :return: what all tries of the task instance have replayed
     :raises DoubleLoadError: records would be duplicated
-    :raises DataLossError: records of the range are gone; not with `on_data_loss="skip"`
+    :raises DataLossError: records of the range are gone, or of the output to replace; not with `on_data_loss="skip"`
     :raises KafkaOffsetsError: see `exceptions`; `retriable` says whether running it again can help
     """
     not_finished = f"The replay for group {pipeline.group_id!r} was not finished"
@@ -134,6 +135,7 @@ def replay(
             launcher=launcher,
             on_commit=on_commit,
             replace=replace,
+            skips_lost=on_data_loss == "skip",
             connections=connections,
         )
         if replace:

@@ -88,6 +88,7 @@ def execute_rewind(
     :param connections: the contents of the target's connections
     :raises RewindConflictError: positions have moved since the preview was made; nothing was changed
     :raises OpenBatchError: a batch is open, and not the one to abandon; nothing was changed
+    :raises OlderLedgerError: the target has rows of batches that the state tables do not know; nothing was changed
     :raises ConfigurationError: the rows of the target have no origin, or positions of another cluster would stay;
         nothing was changed
     :raises DatabaseUnavailableError: the database failed; nothing was changed
@@ -192,6 +193,8 @@ class _Rewind:
         batch = insert_batch(conn, tables, group_id, self.run, preview.kind, generation, plan, replaced, **values)
         if target is not None:
             publication = Publication.of(self.ledger, target, batch, preview.kind, conn=conn)
+            # Rows that are not known would stay, and in an Iceberg table only the last batch shows them.
+            target.refuse_unknown_rows(conn, tables.offset_batches, publication.output)
             remove = partial(publication.remove_replaced, conn)
             replace_output(conn, tables, group_id, batch.batch_id, target.sink.name, remove)
         offsets, groups = tables.consumed_offsets, tables.consumer_groups

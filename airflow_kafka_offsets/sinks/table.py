@@ -11,12 +11,13 @@ A target takes the rows of a batch in one of two ways.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from airflow_kafka_offsets.core.history import OUTPUT_KINDS
 from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.exceptions import OlderLedgerError
 from airflow_kafka_offsets.sinks.target_names import TargetNames
@@ -54,10 +55,19 @@ class LastBatch(NamedTuple):
     """The last batch whose rows a target has.
 
     :param group_id: of its group; None where the rows do not say
+    :param kinds: of batches, one of which it is. Its number may be that of another batch of the group since
     """
 
     number: int
     group_id: str | None = None
+    kinds: Collection[str] = OUTPUT_KINDS
+
+
+REWIND_AFTER = (
+    "If a replay or a rewind wrote some of them, of offsets before the group's position, then rewind to the lowest of "
+    "these, with replace."
+)
+"""What to do after the rows of unknown batches were deleted: a load does not load these offsets again."""
 
 
 class Target(Protocol):
@@ -175,7 +185,7 @@ class Table(ABC):
         Only the last batch of the target is looked up: while it is unknown, no load writes another one after it.
 
         Called once a load; where the target commits externally, or has files, for each batch, before Spark starts and
-        again within the block of `publish`.
+        again within the block of `publish`. Also called by a rewind that removes rows.
 
         :param batches: the state table `offset_batches`
         :param output: of the batch that is about to be written
@@ -183,14 +193,19 @@ class Table(ABC):
             know
         """
         last = self.last_batch(conn, output)
-        if last is None:
-            return
+        if last is not None:
+            self.refuse_unknown(conn, batches, output, last)
+
+    def refuse_unknown(self, conn: Connection, batches: sa.Table, output: Output, last: LastBatch) -> None:
+        """Raise if the state tables do not know the last batch of the target; see `refuse_unknown_rows`."""
         written = conn.execute(batches.select().where(batches.c.batch_id == last.number)).one_or_none()
         if written is None:
             known = "which the state tables do not know"
         # It may be there once it began to be published; of one that was taken back, the number of rows is noted.
         elif written.state != "committed" and written.publish_started_at is None and written.row_count is None:
             known = f"which is {written.state} by the state tables"
+        elif written.kind not in last.kinds:
+            known = f"which is of kind {written.kind!r} by the state tables"
         elif last.group_id in (None, written.consumer_group) and TargetNames(conn).may_hold(
             self.sink.name, written.target_table
         ):
@@ -207,11 +222,10 @@ class Table(ABC):
     def last_batch(self, conn: Connection, output: Output) -> LastBatch | None:
         """Return the last batch whose rows the target has; None where it has none, or does not say.
 
-        By default, this is the last publication of the series, if the target commits externally and the publication is
-        not that of an earlier batch than the output.
+        By default, this is the last publication of the series, if the target commits externally.
         """
         number = self.last_number(output) if self.sink.commits_externally else -1
-        return LastBatch(number, output.group_id) if number >= output.batch_id else None
+        return LastBatch(number, output.group_id) if number >= 0 else None
 
     def way_out(self, conn: Connection, batches: sa.Table, output: Output) -> str:
         """Return the advice for a target with rows that the state tables do not know."""

@@ -57,7 +57,8 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
     batches, dead_letters = tables.offset_batches.c, tables.dead_letters.c
     ranges, gaps, replaced = tables.offset_ranges, tables.offset_gaps, tables.replaced_output
     of_group = sa.select(batches.batch_id).where(batches.consumer_group == group_id).order_by(batches.batch_id)
-    names = names_of(conn, tables, target, batches.consumer_group == group_id)
+    own = batches.consumer_group == group_id
+    names, shared = (names_of(conn, tables, target, own, shared=part) for part in (False, True))
     called = cache(partial(TargetNames(conn).among, targets_in(target)))
     of_batch = (
         sa.case((batches.target_table.in_(names), target), else_=batches.target_table).label("target_table"),
@@ -81,7 +82,7 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
         .distinct()
         .join(replaced, replaced.c.batch_id == batches.batch_id)
         .where(replaced.c.replaced_batch_id > batches.batch_id),
-        "wholly_replaced": _wholly_replaced(tables, of_group),
+        "wholly_replaced": _wholly_replaced(tables, of_group.where(batches.target_table.in_(shared))),
         # The key of the table keeps offsets apart: as many as there are records are distinct.
         "dead_letters": sa.select(
             *dead_letter_place, sa.func.count(), sa.func.count(), sa.func.min(offset), sa.func.max(offset)
@@ -110,7 +111,10 @@ def _read(conn: Connection, kind: str, query: sa.Select[Any]) -> Iterator[_Part]
 
 
 def _wholly_replaced(tables: Tables, of_group: sa.Select[Any]) -> sa.Select[Any]:
-    """Return the query for the ranges of a group's batches all of whose offsets a later batch replaced."""
+    """Return the query for the ranges of a group's batches all of whose offsets a later batch replaced.
+
+    :param of_group: selects the batches that wrote into the group's table, or into one of its tables
+    """
     ranges, again = tables.offset_ranges, tables.offset_ranges.alias()
     batches, later = tables.offset_batches.c, tables.offset_batches.alias()
     replaced_all = sa.and_(

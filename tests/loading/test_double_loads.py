@@ -33,6 +33,7 @@ from tests.support.clients import Kafka, produce
 from tests.support.inline import Fails, InlineLauncher
 from tests.support.loads import BESIDE_OTHERS, Loader, TopicFactory, names, rows
 from tests.support.replays import RUN, Interrupted, Replayer, die
+from tests.support.rewinds import Rewinder
 
 pytestmark = pytest.mark.server
 
@@ -75,6 +76,21 @@ def test_what_a_replay_appended_is_not_loaded_into_it(
 
     with pytest.raises(DoubleLoadError, match=rf"a replay of group 'loader', has appended {orders}\[0\] 0\.\.10"):
         inline_loader(orders, sink=second)
+
+    assert counted(inline_loader, "a") == [1] * 10
+
+
+def test_the_advice_does_not_pass_over_records_before_those_that_a_replay_appended(
+    inline_loader: Loader, orders: str
+) -> None:
+    replayer = Replayer(inline_loader)
+    replayer(orders, {orders: {0: (3, 7)}}, sink=A)
+    with pytest.raises(DoubleLoadError, match=r"; or replay 0\.\.3 too, and let .* --to-offset 7 "):
+        inline_loader(orders, sink=A)
+
+    replayer(orders, {orders: {0: (0, 3)}}, sink=A)
+    Rewinder(inline_loader)("to-offset", 7, f"{orders}:0")
+    inline_loader(orders, sink=A)
 
     assert counted(inline_loader, "a") == [1] * 10
 

@@ -24,8 +24,6 @@ from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.context import Commit
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.delta.table import DeltaTable
-from airflow_kafka_offsets.sinks.parquet.files import ParquetFiles
-from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.sinks.sql.connected_table import ConnectedSqlTable
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.sinks.table import Output
@@ -33,9 +31,9 @@ from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.verification.verify import verify
 from tests.support.clients import Kafka, produce
 from tests.support.external_archive import ExternalArchive, ProcessDiedError
-from tests.support.iceberg import iceberg_sink
 from tests.support.inline import InlineLauncher
 from tests.support.loads import BESIDE_OTHERS, Loader, TopicFactory, assert_exactly_once, names, rows
+from tests.support.older_ledger import backup_of, restore, sinks
 from tests.support.openings import ids
 
 pytestmark = pytest.mark.server
@@ -192,17 +190,6 @@ class TestOlderLedger:
             inline_loader(name, limits=Limits(max_records=3), on_commit=executing(inline_loader, "DROP TABLE target"))
 
 
-def sinks(directory: Path) -> dict[str, Sink]:
-    uri = str(directory / "lake" / "target")
-    return {
-        "table": SqlTable("target"),
-        "delta": DeltaTable(uri),
-        "iceberg": iceberg_sink("positions", directory),
-        "iceberg-external": iceberg_sink("sql", directory),
-        "parquet": ParquetFiles(uri),
-    }
-
-
 @pytest.mark.parametrize("kind", ["table", "delta", "iceberg", "iceberg-external", "parquet"])
 def test_every_group_of_a_table_finds_an_older_backup(
     inline_loader: Loader, topic: TopicFactory, tmp_path: Path, kind: str
@@ -284,25 +271,3 @@ def loaded_and_backed_up(loader: Loader, topic: TopicFactory) -> tuple[str, dict
     backup = backup_of(loader)
     produce(loader.kafka, name, names(3, 6))
     return name, backup
-
-
-def backup_of(loader: Loader) -> dict[str, list[tuple[Any, ...]]]:
-    """Return the rows of the state tables."""
-    tables = Tables().metadata.sorted_tables
-    return {table.name: rows(loader.engine, f"SELECT * FROM {table.name}") for table in tables}
-
-
-def restore(loader: Loader, backup: dict[str, list[tuple[Any, ...]]]) -> None:
-    """Put the state tables back as a backup of them alone would, the numbers of batches included."""
-    tables = Tables().metadata.sorted_tables
-    with loader.engine.begin() as conn:
-        for table in tables:
-            conn.execute(table.delete())
-            values = [dict(zip(table.columns.keys(), row, strict=True)) for row in backup[table.name]]
-            if values:
-                columns: list[sa.Column[Any]] = [sa.Column(name) for name in table.columns.keys()]  # noqa: SIM118 - a ColumnCollection
-                plain = sa.Table(table.name, sa.MetaData(), *columns)
-                conn.execute(plain.insert(), values)
-        if loader.engine.dialect.name == "postgresql":
-            last = max(row[0] for row in backup["offset_batches"])
-            conn.execute(sa.text(f"SELECT setval('offset_batches_batch_id_seq', {last})"))

@@ -225,7 +225,9 @@ class TestReplace:
         def explain(
             conn: object, cursor: sqlite3.Cursor, statement: str, values: tuple[object, ...], *_: object
         ) -> None:
-            if "FROM target" in statement or statement.startswith("DELETE FROM dead_letters"):
+            # One row is enough to find out whether the table was renamed.
+            reads = "FROM target" in statement and "LIMIT" not in statement
+            if reads or statement.startswith("DELETE FROM dead_letters"):
                 steps = cursor.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
                 plans.extend(step[3] for step in steps if {"target", "dead_letters"} & {*step[3].split()})
 

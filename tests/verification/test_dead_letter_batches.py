@@ -18,6 +18,7 @@ from airflow_kafka_offsets.transforms.sql import Sql
 from tests.support import fixtures
 from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory, names
+from tests.support.replays import Replayer
 from tests.support.rewinds import TARGET, Rewinder
 from tests.support.verifying import LEFT_OUT, do, reread
 
@@ -55,6 +56,22 @@ def test_records_are_counted_once_and_found_in_either_batch(loader: Loader, orde
 
     assert (coverage.batches, coverage.records, coverage.rows, coverage.dead_letters) == (2, 5, 4, 1)
     assert coverage.reread == 5
+
+
+@pytest.mark.parametrize("again", ["replay", "rewind"])
+def test_dead_letters_of_another_table_are_not_replaced_with_those_of_the_groups(
+    loader: Loader, orders: str, again: str
+) -> None:
+    replayer, bounds = Replayer(loader), {orders: {0: (0, 5)}}
+    replayer(orders, bounds, **LEFT_OUT)
+    if again == "replay":
+        replayer(orders, bounds, sink=TARGET, replace=True, **LEFT_OUT)
+    else:
+        Rewinder(loader)("to-earliest", replace=TARGET)
+        loader(orders, **LEFT_OUT)
+
+    # Two of each table.
+    assert reread(loader).dead_letters == 4
 
 
 @pytest.mark.parametrize(

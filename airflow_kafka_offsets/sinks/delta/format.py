@@ -61,6 +61,7 @@ from airflow_kafka_offsets.sinks.lake.snapshot import (
     Bounds,
     Change,
     LakeFile,
+    LastPublication,
     PublicationResult,
     Snapshot,
     UnknownOutcomeError,
@@ -125,9 +126,9 @@ class DeltaSnapshot(Snapshot):
         number = self.table.transaction_version(series)
         return -1 if number is None else number
 
-    def last_series(self, group_id: str) -> tuple[str, int] | None:
+    def last_publication(self, group_id: str) -> LastPublication | None:
         found = last_published(self._log, group_id)
-        return None if found is None else (found.series, found.batch_id)
+        return None if found is None else LastPublication(found.series, found.batch_id, found.result.rows)
 
     def result(self, series: str, number: int) -> PublicationResult | None:
         found = (each for each in publications(self._log) if (each.series, each.batch_id) == (series, number))

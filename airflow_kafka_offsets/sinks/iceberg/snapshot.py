@@ -48,6 +48,7 @@ from airflow_kafka_offsets.sinks.lake.snapshot import (
     Bounds,
     Change,
     LakeFile,
+    LastPublication,
     PublicationResult,
     Snapshot,
     UnknownOutcomeError,
@@ -168,9 +169,11 @@ class IcebergSnapshot(Snapshot):
         last = published(self.table, series)
         return -1 if last is None else last.batch
 
-    def last_series(self, group_id: str) -> tuple[str, int] | None:
-        found = last_published(self.table, group_id)
-        return None if found is None else (found[0].removeprefix(PREFIX), found[1].batch)
+    def last_publication(self, group_id: str) -> LastPublication | None:
+        if (found := last_published(self.table, group_id)) is None:
+            return None
+        name, last = found
+        return LastPublication(name.removeprefix(PREFIX), last.batch, last.result.rows)
 
     def result(self, series: str, number: int) -> PublicationResult | None:
         last = published(self.table, series)

@@ -59,6 +59,14 @@ class PublicationResult(NamedTuple):
     columns: tuple[str, ...] = ()
 
 
+class LastPublication(NamedTuple):
+    """The last publication of a group."""
+
+    series: str
+    number: int
+    rows: int
+
+
 class Change(NamedTuple):
     """All that one commit does to a table.
 
@@ -201,8 +209,8 @@ class Snapshot(RowSource):
         """Return the number of the last publication of a series; -1 where there is none."""
 
     @abstractmethod
-    def last_series(self, group_id: str) -> tuple[str, int] | None:
-        """Return series and number of the last publication of a group, if the table has it."""
+    def last_publication(self, group_id: str) -> LastPublication | None:
+        """Return the last publication of a group, if the table has it."""
 
     @abstractmethod
     def result(self, series: str, number: int) -> PublicationResult | None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.history import REWIND_KINDS
+from airflow_kafka_offsets.core.history import OUTPUT_KINDS, REPLAY_KINDS, REWIND_KINDS
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.sinks.lake.columns import match, match_new, required_columns
@@ -99,26 +99,28 @@ class LakeTable(Table):
         if snapshot is None:
             return
         of_group = batches.c.consumer_group == output.group_id
-        query = sa.select(sa.func.max(batches.c.committed_at))
-        last_rewind = conn.scalar(query.where(of_group, batches.c.kind.in_(REWIND_KINDS)))
-        abandoned = sa.select(batches.c.batch_id).where(of_group, batches.c.state == "abandoned")
-        snapshot.check_history(output.group_id, last_rewind, set(conn.scalars(abandoned)))
-        # A replay has its own series.
-        is_load = output.series.partition(".")[2] == output.group_id
-        found = snapshot.last_series(output.group_id) if is_load else None
-        if found is not None and not found[0].startswith(output.series) and self.last_batch(conn, output) is None:
+        query = sa.select(sa.func.max(batches.c.committed_at), sa.func.max(batches.c.batch_id))
+        last_rewind, rewind_id = conn.execute(query.where(of_group, batches.c.kind.in_(REWIND_KINDS))).one()
+        # After a rollback a rewind is the way out.
+        if rewind_id != output.batch_id:
+            abandoned = sa.select(batches.c.batch_id).where(of_group, batches.c.state == "abandoned")
+            snapshot.check_history(output.group_id, last_rewind, set(conn.scalars(abandoned)))
+        installation, dot, own = output.series.partition(".")
+        loads = f"{installation}{dot}{output.group_id}"
+        number, found = snapshot.last_number(loads), snapshot.last_publication(output.group_id)
+        is_ours = found is not None and found.series.startswith(loads)
+        if found is not None and not is_ours and number < 0 and own == output.group_id:
             raise OlderLedgerError(
-                f"Table {self.sink.name!r} holds rows of batch {found[1]} of group {output.group_id!r} from other "
+                f"Table {self.sink.name!r} holds rows of batch {found.number} of group {output.group_id!r} from other "
                 f"state tables; the next batch would be {output.batch_id}. The state tables were created again. "
                 f"Nothing was written: records would be loaded again. {self.way_out(conn, batches, output)}"
             )
-        super().refuse_unknown_rows(conn, batches, output)
-
-    def last_batch(self, conn: Connection, output: Output) -> LastBatch | None:
-        """Return the last publication of the series."""
-        snapshot = self.snapshot(conn)
-        number = -1 if snapshot is None else snapshot.last_number(output.series or output.group_id)
-        return LastBatch(number, output.group_id) if number >= 0 else None
+        if dot and number >= 0:
+            self.refuse_unknown(conn, batches, output, LastBatch(number, output.group_id, ("load",)))
+        # It may be of any kind where it commits with the positions. Else each batch but a load is a series of its own.
+        if found is not None and is_ours and (found.series != loads or not dot):
+            kinds = (REPLAY_KINDS if dot else OUTPUT_KINDS) + (() if found.rows else REWIND_KINDS)
+            self.refuse_unknown(conn, batches, output, LastBatch(found.number, output.group_id, kinds))
 
     def check_removal(self) -> None:
         if (snapshot := self.snapshot()) is not None:

@@ -32,7 +32,7 @@ from airflow_kafka_offsets.sinks.lake.removal import ReplacedRows, Search, as_re
 from airflow_kafka_offsets.sinks.lake.rows import LakeRows
 from airflow_kafka_offsets.sinks.lake.sink import dataset_name, fields_of
 from airflow_kafka_offsets.sinks.lake.snapshot import Bounds, LakeFile, RowSource, open_parquet, read_parquet
-from airflow_kafka_offsets.sinks.table import Dataset, LastBatch, Output, Table, Target
+from airflow_kafka_offsets.sinks.table import REWIND_AFTER, Dataset, LastBatch, Output, Table, Target
 from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns, schema_text
 from airflow_kafka_offsets.writers.delta_files import DeltaShape, read_written
@@ -82,7 +82,7 @@ class ParquetTable(Table):
         return LastBatch(max(published)) if published else None
 
     def way_out(self, conn: Connection, batches: sa.Table, output: Output) -> str:
-        return "Restore both to the same moment, or remove the files of the unknown batches."
+        return f"Restore both to the same moment, or remove the files of the unknown batches. {REWIND_AFTER}"
 
     def writer(self, columns: pa.Schema | None, output: Output) -> LakeWriter:
         rows = check_parameters(self.sink) if columns is None else columns

@@ -33,7 +33,7 @@ from airflow_kafka_offsets.sinks.sql.column_types import (
 )
 from airflow_kafka_offsets.sinks.sql.kept_values import value_checks
 from airflow_kafka_offsets.sinks.sql.rows import SqlRows
-from airflow_kafka_offsets.sinks.table import Dataset, LastBatch, Output, Table, Target
+from airflow_kafka_offsets.sinks.table import REWIND_AFTER, Dataset, LastBatch, Output, Table, Target
 from airflow_kafka_offsets.sinks.target_names import TargetNames
 from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
@@ -124,7 +124,7 @@ class ConnectedSqlTable(Table):
         first = conn.scalar(sa.select(sa.func.min(rows.c[BATCH_ID])).where(column > max(numbers, default=-1)))
         return (
             f"Restore both to the same moment, or delete the rows with {BATCH_ID} >= {first}, which this load then "
-            f"loads again; set {BATCH_ID} of rows that were copied on purpose to null."
+            f"loads again. {REWIND_AFTER} Set {BATCH_ID} of rows that were copied on purpose to null."
         )
 
     def rows(self, conn: Connection) -> SqlRows:
