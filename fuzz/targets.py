@@ -253,7 +253,7 @@ _JSON_SCHEMA: Any = {
 
 
 def _json_schemas() -> tuple[Reader, Sequence[bytes]]:
-    from airflow_kafka_offsets.formats.json_schema import columns_of, property_types
+    from airflow_kafka_offsets.formats.json_schema import columns_of, property_names, property_type
     from airflow_kafka_offsets.formats.record_format import SchemaError
     from airflow_kafka_offsets.formats.schema_registry import Reference, RegisteredSchema
 
@@ -261,15 +261,15 @@ def _json_schemas() -> tuple[Reader, Sequence[bytes]]:
         text = data.decode("utf-8", "replace")
         known = RegisteredSchema("JSON", text, (Reference("other", '{"x": {"type": "integer"}, "y": ' + text + "}"),))
         found = list[str]()
-        for resolve in (columns_of, property_types):
-            try:
-                answer: Any = resolve(known)
-                for make in answer.values() if isinstance(answer, dict) else ():
-                    with suppress(SchemaError):
-                        make()
-                found.append("columns")
-            except SchemaError as error:
-                found.append(str(error))
+        try:
+            for name in property_names(known):
+                with suppress(SchemaError):
+                    property_type(known, name)
+            found.append("columns")
+            columns_of(known)
+            found.append("columns")
+        except SchemaError as error:
+            found.append(str(error))
         return "; ".join(found)
 
     return read, [json.dumps(_JSON_SCHEMA).encode()]

@@ -163,11 +163,18 @@ def _only_branch(kind: Type) -> Type:
     return kind.branches[0] if kind.branches else Type("null")
 
 
+def empty_values(kind: Type, count: int) -> pa.Array:
+    """Return values of a type that takes no bytes."""
+    value = {"record": {}, "fixed": b""}.get(kind.kind)
+    return pa.repeat(pa.scalar(value, kind.physical), count)
+
+
 def _child(array: pa.Array, name: str, kind: Type, field: pa.Field, reader: Field | None) -> pa.Array:
     try:
         if kind.physical is None:
             return converted(pa.nulls(0), kind, field.type)
-        return converted(pc.struct_field(array, name), kind, field.type, reader.type if reader is not None else None)
+        values = empty_values(kind, len(array)) if kind.is_empty else pc.struct_field(array, name)
+        return converted(values, kind, field.type, reader.type if reader is not None else None)
     except MismatchError as error:
         raise MismatchError(f"field {field.name!r}: {error}") from None
 
@@ -294,7 +301,7 @@ def _default(kind: Type, value: Any, budget: Budget) -> Any:
         return {
             f"f{place}": _default(part.type, value.get(part.name, part.default), budget)
             for place, part in enumerate(kind.fields)
-            if part.type.kind != "null"
+            if not part.type.is_empty
         }
     return value
 

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from airflow_kafka_offsets.formats.avro_columns import (
     constant,
     converted,
+    empty_values,
     fields_with_values,
     sources,
 )
@@ -54,7 +55,8 @@ class AvroReader(ValueReader):
     """
 
     def __init__(self, kind: Type, places: Iterable[int]) -> None:
-        self._columns = {f"f{place}": kind.fields[place].type for place in places}
+        fields = {f"f{place}": kind.fields[place].type for place in places}
+        self._columns = {name: field.physical for name, field in fields.items() if not field.is_empty}
         self._kind = kind
         self._is_recursive = is_recursive(kind)
 
@@ -66,28 +68,26 @@ class AvroReader(ValueReader):
         markers = pc.bit_wise_xor(numbers, random.getrandbits(63))
         # The numbers have eight bytes each, which are seen as such.
         markers = pa.Array.from_buffers(pa.binary(8), len(values), [None, markers.buffers()[1]])
-        table = _read_file(self._head + self._block(values, markers), ["marker", *self._in_file], len(values))
+        table = _read_file(self._head + self._block(values, markers), ["marker", *self._columns], len(values))
         if table.num_rows != len(values) or not table.column("marker").combine_chunks().equals(markers):
             raise UnreadableError(_NO_END)
-        return {
-            name: _chunk(table.column(name)).cast(kind.physical) if name in self._in_file else pa.nulls(len(values))
-            for name, kind in self._columns.items()
-        }
+        return {name: _chunk(table.column(name)).cast(kind) for name, kind in self._columns.items()}
 
     def read_each(self, values: pa.Array) -> tuple[dict[str, pa.Array], dict[int, str]]:
-        rows: list[dict[str, Any]] = []
+        found: dict[str, list[Any]] = {name: [] for name in self._columns}
         wrong: dict[int, str] = {}
         for place, value in enumerate(values.to_pylist()):
             try:
-                rows.append(self._read_single(value))
+                row = self._read_single(value)
             except MemoryError:
                 raise
             except Exception as error:
                 wrong[place] = _reason(error)
+            else:
+                for name, own in found.items():
+                    own.append(row[name])
         try:
-            arrays = {
-                name: pa.array([row.get(name) for row in rows], kind.physical) for name, kind in self._columns.items()
-            }
+            arrays = {name: pa.array(found[name], kind) for name, kind in self._columns.items()}
         except (pa.ArrowException, OverflowError):
             # fastavro returns an int of more than 32 bits.
             raise UnreadableError("an int has more than 32 bits") from None
@@ -114,13 +114,9 @@ class AvroReader(ValueReader):
             # The vectorized reader does not look into fields without a column. What is no text differs if it is
             # replaced or left out.
             replaced, left_out = whole("replace"), whole("ignore")
-            if any(repr(replaced.get(name)) != repr(left_out.get(name)) for name in self._columns):
+            if any(repr(replaced[name]) != repr(left_out[name]) for name in self._columns):
                 raise
             return replaced
-
-    @cached_property
-    def _in_file(self) -> list[str]:
-        return [name for name, kind in self._columns.items() if kind.kind != "null"]
 
     @cached_property
     def _parsed(self) -> Any:
@@ -246,4 +242,5 @@ class AvroDecoder(TwoReaders):
         if written_at is None:
             return constant(field.type, part, count)
         kind = self._record.fields[written_at].type
-        return converted(found[f"f{written_at}"], kind, field.type, part.type if part is not None else None)
+        values = empty_values(kind, count) if kind.is_empty else found[f"f{written_at}"]
+        return converted(values, kind, field.type, part.type if part is not None else None)

@@ -108,12 +108,21 @@ class Type:
         return {"float": 4, "double": 8, "fixed": self.size}.get(self.kind, 1)
 
     @cached_property
+    def is_empty(self) -> bool:
+        """Whether a value takes no bytes. No reader gets such fields, of which a byte could have thousands."""
+        if self.kind == "record":
+            return all(part.type.is_empty for part in self.fields)
+        return self.kind == "null" or (self.kind == "fixed" and self.size == 0)
+
+    @cached_property
     def physical(self) -> pa.DataType | None:
         """What both readers return values as; None where the type is recursive, or has a part that is."""
         if self.kind in _PHYSICAL:
             return _PHYSICAL[self.kind]
         if self.kind == "record":
-            kinds = {f"f{place}": part.type.physical for place, part in enumerate(self.fields)}
+            kinds = {
+                f"f{place}": part.type.physical for place, part in enumerate(self.fields) if not part.type.is_empty
+            }
             return pa.struct([(name, kind) for name, kind in kinds.items() if kind is not None])
         parts = [part.physical for part in (self.branches if self.kind == "union" else self.parts)]
         if self.kind == "recursive" or None in parts:
@@ -267,13 +276,14 @@ def is_vectorized(kind: Type) -> bool:
     """Return whether the vectorized reader is certain of a type, and quick: it has no unions but of null and another
     type, and no recursion.
     """
-    if kind.kind == "recursive" or (kind.kind in ("record", "fixed") and kind.bytes == 0):
+    if kind.kind == "recursive" or kind.is_empty:
         return False
     if kind.kind == "union" and (len(kind.parts), len(kind.branches)) != (2, 1):
         return False
     if kind.types > _MOST_VECTORIZED or kind.size > LARGEST_VECTORIZED:
         return False
-    return all(is_vectorized(part) for part in kind.inner if part.kind != "null")
+    fields = (part.type for part in kind.fields if not part.type.is_empty)
+    return all(map(is_vectorized, fields)) and all(is_vectorized(part) for part in kind.parts if part.kind != "null")
 
 
 def least_value(kind: Type) -> bytes:
@@ -324,7 +334,7 @@ class WireSchema:
         return [
             {"name": f"f{place}", "type": self.of(part.type)}
             for place, part in enumerate(kind.fields)
-            if part.type.kind != "null"
+            if not part.type.is_empty
         ]
 
     def _union(self, kind: Type) -> Any:

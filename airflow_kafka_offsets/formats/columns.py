@@ -118,6 +118,11 @@ def _refuse_binary(kind: pa.DataType, path: str) -> None:
         _refuse_binary(field.type, f"{path}.{field.name}")
 
 
+def count_types(kind: pa.DataType) -> int:
+    """Return the number of types in a type, itself included."""
+    return 1 + sum(count_types(kind.field(index).type) for index in range(kind.num_fields))
+
+
 def spark_ddl(schema: pa.Schema) -> str:
     """Return columns as DDL that Spark reads, with every name quoted."""
     return ", ".join(

@@ -6,8 +6,8 @@ Columns are taken from types and formats. What restricts values (minimum, patter
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.formats.record_format import SchemaError
-from airflow_kafka_offsets.formats.schema_limits import Budget, check_name, check_text
+from airflow_kafka_offsets.formats.schema_limits import Budget, check_name, check_size, check_text
 from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema
 
 _SCALARS = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_(), "string": pa.string()}
@@ -54,21 +54,30 @@ def columns_of(registered: RegisteredSchema) -> pa.Schema:
     :raises SchemaError: a property has no column; the message names it
     """
     place, documents = _object(registered)
-    return pa.schema(_fields(place, documents))
+    return pa.schema(_fields(place._replace(budget=Budget()), documents))
 
 
-def property_types(registered: RegisteredSchema) -> dict[str, Callable[[], pa.DataType]]:
-    """Return the properties of an object, with what returns the type of the column, or raises a SchemaError.
+def property_names(registered: RegisteredSchema) -> list[str]:
+    """Return the names of the properties of an object.
 
     :raises SchemaError: it is not an object
     """
+    place, _ = _object(registered)
+    check_size(len(place.schema["properties"]), 0)
+    return list(map(check_name, place.schema["properties"]))
+
+
+def property_type(registered: RegisteredSchema, name: str) -> pa.DataType:
+    """Return the type of the column of a property.
+
+    :raises SchemaError: no column can have it
+    """
     place, documents = _object(registered)
-    properties = place.schema["properties"]
-    return {
-        check_name(name): partial(_type, place.inner(schema, name), documents) for name, schema in properties.items()
-    }
+    return _type(place._replace(budget=Budget()).inner(place.schema["properties"][name], name), documents)
 
 
+# A parsed document is many times as large as its text.
+@lru_cache(1)
 def _object(registered: RegisteredSchema) -> tuple[_Place, Mapping[str, Any]]:
     documents = {reference.name: _parsed(reference.text) for reference in registered.references}
     document = _parsed(registered.text)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
@@ -61,13 +62,14 @@ class JsonSchema(RegistryFormat):
         return None if self.latest is None else columns_of(_registered(self.schemas[self.latest]))
 
     def field_types(self) -> Mapping[str, Callable[[], pa.DataType]]:
-        from airflow_kafka_offsets.formats.json_schema import property_types
+        from airflow_kafka_offsets.formats.json_schema import property_names, property_type
 
         types: dict[str, Callable[[], pa.DataType]] = {}
         for number, plain in reversed(self.schemas.items()):
+            registered = _registered(plain)
             try:
-                for name, type_of in property_types(_registered(plain)).items():
-                    types.setdefault(name, type_of)
+                for name in property_names(registered):
+                    types.setdefault(name, partial(property_type, registered, name))
             except SchemaError as error:
                 raise ConfigurationError(
                     f"The properties of the JSON Schema {number} are not known: {error}"
@@ -102,9 +104,9 @@ class _JsonValues:
 
 
 def _unread(plain: _Plain, columns: pa.Schema) -> list[str]:
-    from airflow_kafka_offsets.formats.json_schema import property_types
+    from airflow_kafka_offsets.formats.json_schema import property_names
 
-    return [name for name in property_types(_registered(plain)) if name not in columns.names]
+    return [name for name in property_names(_registered(plain)) if name not in columns.names]
 
 
 def _registered(plain: _Plain) -> RegisteredSchema:

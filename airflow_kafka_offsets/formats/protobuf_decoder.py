@@ -28,10 +28,12 @@ from airflow_kafka_offsets.formats.protobuf_fields import (
     is_message,
     oneof_of,
     physical_fields,
+    physical_scalar,
     written,
 )
 from airflow_kafka_offsets.formats.protobuf_schema import Message
 from airflow_kafka_offsets.formats.record_format import SchemaError
+from airflow_kafka_offsets.formats.room import most_bytes
 from airflow_kafka_offsets.formats.wire_format import MismatchError, TwoReaders, UnreadableError, ValueReader, refusals
 
 # Of the largest numbers of all messages: the quick reader has a table of all numbers up to it, for each message and
@@ -41,6 +43,10 @@ _LARGEST_NUMBERS = 100_000
 # The quick reader calls itself for groups in groups, also for those that it skips, and dies where the stack ends. A
 # group takes a byte at least, and 80 bytes of the stack: a value of so few bytes cannot go too deep.
 _SHALLOW_BYTES = 2_000
+
+# Of oneofs that are no columns, which only the quick reader reads: it has a builder for each.
+_MOST_MEMBERS = 500
+_MOST_MEMBER_BYTES = 32 << 20
 
 _NO_MESSAGE = "it is not a message of its schema"
 
@@ -64,10 +70,15 @@ class ProtobufReader(ValueReader):
         read = self._descriptor.file.message_types_by_name.values()
         if sum(max((field.number for field in message.fields), default=0) for message in read) > _LARGEST_NUMBERS:
             return []
+        if sum(len(message.fields) for message in read) - _count(self._children) > _MOST_MEMBERS:
+            return []
         return [b"", _filled(self._class()).SerializeToString()]
 
     def read(self, values: pa.Array) -> dict[str, pa.Array]:
         self._check_depth(values)
+        read, needed = (most_bytes(kind, len(values), values.nbytes) for kind in self._read_types)
+        if read - needed > _MOST_MEMBER_BYTES:
+            raise UnreadableError("its oneofs have too many members")
         with refusals("Protobuf", _NO_MESSAGE, lambda error: isinstance(error, ValueError)):
             found = self._handler.array_to_record_batch(values)
             columns = {name: _nullable(found.column(name), kind) for name, kind in self._kinds.items()}
@@ -119,6 +130,11 @@ class ProtobufReader(ValueReader):
         return ptars.HandlerPool([self._descriptor.file]).get_for_message(self._descriptor)
 
     @cached_property
+    def _read_types(self) -> tuple[pa.DataType, pa.DataType]:
+        """What the quick reader reads of a message, and what is needed of it."""
+        return _read_type(self._descriptor), pa.struct(list(self._kinds.items()))
+
+    @cached_property
     def _class(self) -> Any:
         from google.protobuf.message_factory import GetMessageClass
 
@@ -155,6 +171,20 @@ def _add_message(file: Any, children: Iterable[Child]) -> str:
             field.type = source.type
             field.type_name = f".{_add_message(file, () if node is None else node.children)}"
     return str(message.name)
+
+
+def _read_type(message: Message) -> pa.DataType:
+    """Return the type that the quick reader reads a message as."""
+    fields = []
+    for field in message.fields:
+        item = _read_type(field.message_type) if is_message(field) else physical_scalar(field)
+        fields.append((field.name, pa.list_(item) if field.is_repeated else item))
+    return pa.struct(fields)
+
+
+def _count(children: Iterable[Child]) -> int:
+    """Return the number of fields that are read for columns."""
+    return sum(1 + _count(node.children) for node in written(children))
 
 
 def _filled(message: Message) -> Message:

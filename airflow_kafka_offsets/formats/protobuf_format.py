@@ -107,7 +107,7 @@ class Protobuf(RegistryFormat):
                 return None
         except SchemaError:
             return None  # its records will be bad, each with this reason
-        return "it has groups, or columns with large field numbers, or this ptars reads it otherwise than protobuf"
+        return "it has groups, large field numbers or oneofs, or this ptars reads it otherwise than protobuf"
 
     def schema_columns(self) -> pa.Schema | None:
         from airflow_kafka_offsets.formats.protobuf_fields import columns_of

@@ -25,7 +25,7 @@ from airflow_kafka_offsets.formats.record_format import (
     RefusedSchemasError,
     SchemaError,
 )
-from airflow_kafka_offsets.formats.schema_limits import MOST_BYTES
+from airflow_kafka_offsets.formats.schema_limits import MOST_BYTES, Budget
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -319,7 +319,7 @@ class RegistryFormat(Templated, ABC):
         """
         import pyarrow as pa
 
-        from airflow_kafka_offsets.formats.columns import spark_ddl
+        from airflow_kafka_offsets.formats.columns import count_types, spark_ddl
 
         types = self.field_types()
         if self.columns_from == "target":
@@ -329,8 +329,15 @@ class RegistryFormat(Templated, ABC):
             names = given.names
         if on_new_field == "add":
             names += [name for name in types if name not in names]
+        columns, budget = [], Budget()
         try:
-            columns = [given.field(name) if name in given.names else pa.field(name, types[name]()) for name in names]
+            for name in names:
+                if name in given.names:
+                    columns.append(given.field(name))
+                else:
+                    columns.append(pa.field(name, types[name]()))
+                    # Each has the limit of its own schema.
+                    budget.take(0, count_types(columns[-1].type))
         except SchemaError as error:
             raise ConfigurationError(
                 f"A field of the schemas cannot become a column: {error}, or leave it out with on_new_field='ignore'"

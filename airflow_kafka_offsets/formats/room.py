@@ -13,6 +13,8 @@ from contextvars import ContextVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_kafka_offsets.formats.avro_schema import LARGEST_VECTORIZED
+
 _left: ContextVar[float] = ContextVar("room", default=math.inf)
 
 
@@ -76,3 +78,29 @@ def filled(array: pa.Array, value: pa.Array) -> pa.Array:
         return pc.fill_null(array, value[0])
     places = pc.if_else(array.is_valid(), pa.array(range(len(array)), pa.int64()), len(array))
     return pa.concat_arrays([array, value]).take(places)
+
+
+def most_bytes(kind: pa.DataType, count: int, size: int) -> int:
+    """Return how many bytes values of a type take at most in Arrow, texts apart.
+
+    :param count: of values
+    :param size: of the bytes that they are read from: each may be an item of a list
+    """
+    return count * _room(kind) + size * _largest_item(kind)
+
+
+def _largest_item(kind: pa.DataType) -> int:
+    """Return how many bytes an item of a list takes at most."""
+    parts = [kind.field(index).type for index in range(kind.num_fields)]
+    own = _room(parts[0]) if pa.types.is_list(kind) else 0
+    return max([own, *map(_largest_item, parts)])
+
+
+def _room(kind: pa.DataType) -> int:
+    """Return how many bytes a null takes."""
+    if pa.types.is_struct(kind):
+        return sum(_room(kind.field(index).type) for index in range(kind.num_fields))
+    if pa.types.is_binary(kind) or pa.types.is_decimal(kind):
+        # What Avro has as a fixed type is read as one.
+        return LARGEST_VECTORIZED
+    return 8

@@ -17,11 +17,10 @@ from airflow_kafka_offsets.core.bisection import Run, split_at_failures
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import NewFieldError, RecordError, TransformError
-from airflow_kafka_offsets.formats.avro_schema import LARGEST_VECTORIZED
 from airflow_kafka_offsets.formats.columns import add_origin, format_columns
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema, schemas_read
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder, RefusedSchemasError, decoder_of
-from airflow_kafka_offsets.formats.room import RoomError, limited_room
+from airflow_kafka_offsets.formats.room import RoomError, limited_room, most_bytes
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.transforms.columns import check_columns
 from airflow_kafka_offsets.transforms.transform import BatchFunction
@@ -119,25 +118,7 @@ def _longest(records: pa.RecordBatch, name: str) -> int:
 
 def most_room(records: pa.RecordBatch, columns: pa.Schema) -> int:
     """Return how many bytes the rows of records take at most, texts apart."""
-    row = pa.struct(list(columns))
-    return int(records.num_rows * _room(row) + records.nbytes * _largest_item(row))
-
-
-def _largest_item(kind: pa.DataType) -> int:
-    """Return how many bytes an item of a list takes at most."""
-    parts = [kind.field(index).type for index in range(kind.num_fields)]
-    own = _room(parts[0]) if pa.types.is_list(kind) else 0
-    return max([own, *map(_largest_item, parts)])
-
-
-def _room(kind: pa.DataType) -> int:
-    """Return how many bytes a null takes."""
-    if pa.types.is_struct(kind):
-        return sum(_room(kind.field(index).type) for index in range(kind.num_fields))
-    if pa.types.is_binary(kind) or pa.types.is_decimal(kind):
-        # What Avro has as a fixed type is read as one.
-        return LARGEST_VECTORIZED
-    return 8
+    return most_bytes(pa.struct(list(columns)), records.num_rows, records.nbytes)
 
 
 @contextmanager

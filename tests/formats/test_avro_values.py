@@ -219,6 +219,21 @@ def test_a_large_value_of_a_recursive_schema_is_read() -> None:
     assert (own_columns(rows), len(bad)) == ([{"name": "root"}], 1)
 
 
+@pytest.mark.parametrize("more", ["int", ["int", "string"]], ids=["together", "one by one"])
+def test_values_without_bytes_are_not_null(more: Any) -> None:
+    none = [("e", record(("n", "null"), name="e")), ("z", {"type": "fixed", "name": "z", "size": 0}), ("n", "null")]
+    kind = record(
+        ("more", more), *none, ("s", ["null", record(("x", "int"), ("e", "e"), ("z", "z"), ("n", "null"), name="s")])
+    )
+    inner = "e: STRUCT<a: INT>, z: BINARY, n: INT"
+    ddl = f"{inner.replace(':', '', 1).replace('z:', 'z').replace('n:', 'n')}, s STRUCT<x: INT, {inner}>"
+    empty = {"e": {"n": None}, "z": b"", "n": None}
+    values = [{"more": 1, **empty, "s": {"x": 1, **empty}}, {"more": 1, **empty, "s": None}]
+    rows, bad = decoded(Avro(ddl, schema=json.dumps(kind)), [encode(kind, value) for value in values])
+    found = {"e": {"a": None}, "z": b"", "n": None}
+    assert (own_columns(rows), bad) == ([found | {"s": {"x": 1, **found}}, found | {"s": None}], [])
+
+
 @pytest.mark.parametrize("items", ["null", record(name="e"), {"type": "fixed", "name": "f", "size": 0}])
 def test_arrays_of_nothing_are_refused_as_they_could_be_endless(items: Any) -> None:
     schema = record(("a", {"type": "array", "items": items}), ("b", "int"))

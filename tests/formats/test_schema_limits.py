@@ -630,6 +630,38 @@ class TestManyVersions:
         gc.collect()
         assert len([each for each in gc.get_objects() if isinstance(each, protobuf_schema.Schema)]) <= 16
 
+    def test_few_parsed_json_schemas_are_in_memory_at_once(self, server: FakeRegistry) -> None:
+        properties = {f"p{i}": {"type": "integer"} for i in range(1_000)}
+        for number in range(20):
+            schema = {"type": "object", "properties": properties | {f"new{number}": {"type": "string"}}}
+            server.register("orders-value", schema, kind="JSON")
+        found = FORMATS["JSON"].prepared(["orders"], "value", {"r": server.config})
+        found.field_types()
+        tracemalloc.start()
+        types = found.field_types()
+        assert tracemalloc.get_traced_memory()[0] < 2_000_000
+        tracemalloc.stop()
+        assert [types[name]() for name in ("new0", "p0", "new19")] == [pa.string(), pa.int64(), pa.string()]
+
+    def test_added_columns_have_a_limit_together(self, server: FakeRegistry, kind: str) -> None:
+        for name in "ab":
+            parts = [f"x{i}" for i in range(6_000)]
+            numbered = " ".join(f"int32 {part} = {i};" for i, part in enumerate(parts, 1))
+            schemas: dict[str, Any] = {
+                "AVRO": record("r", field(name, record("inner", *(field(part, "int") for part in parts)))),
+                "JSON": {
+                    "type": "object",
+                    "properties": {
+                        name: {"type": "object", "properties": {part: {"type": "integer"} for part in parts}}
+                    },
+                },
+                "PROTOBUF": f'syntax = "proto3"; message R {{ Inner {name} = 1; }} message Inner {{ {numbered} }}',
+            }
+            server.register("orders-value", schemas[kind], kind=kind)
+        found = DECLARED[kind].prepared(["orders"], "value", {"r": server.config})
+        with pytest.raises(ConfigurationError, match=MANY):
+            found.with_fields("add", "target", lambda: None)
+
     def test_decoders_are_forgotten_by_the_characters_of_their_schemas(
         self, server: FakeRegistry, kind: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

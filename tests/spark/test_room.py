@@ -5,6 +5,7 @@ in Arrow, and a byte of a value may be an object of Python's.
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.exceptions import RecordError
+from airflow_kafka_offsets.formats import protobuf_decoder
 from airflow_kafka_offsets.formats.avro_decoder import _long
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.columns import format_columns, row_columns
@@ -355,3 +357,51 @@ def test_rows_do_not_depend_on_how_many_are_decoded_together(values: list[bytes]
     assert rows.equals(pa.Table.from_batches([whole.rows], columns))
     bad = [(portion.column("offset")[bad.row], *bad[1:]) for portion, part in found for bad in part.bad]
     assert bad == [(records.column("offset")[bad.row], *bad[1:]) for bad in whole.bad]
+
+
+EMPTY = {"type": "record", "name": "empty", "fields": []}
+
+
+def test_fields_without_bytes_take_no_memory_for_each_record() -> None:
+    schema = avro_record("r", ("id", "long"), ("e", EMPTY), *((name, "empty") for name in NAMES))
+    inner = avro_record("r", ("id", "long"), ("s", schema | {"name": "s"}))
+    for kind, ddl in ((schema, "id BIGINT"), (inner, "s STRUCT<id: BIGINT>")):
+        record_format = Avro(ddl, schema=json.dumps(kind))
+        records = record_batch([b"\2", b"\2\2"] * 1_000)
+        decode = record_format.decoder(record_format.columns())
+        decode(records.slice(0, 2))
+        tracemalloc.start()
+        rows, bad = decode(records)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+        tracemalloc.stop()
+        assert (rows.num_rows, len(bad)) == (1_000, 1_000)
+
+
+@pytest.mark.parametrize(("count", "is_list"), [(400, False), (400, True), (900, False), (900, True)])
+def test_members_of_a_oneof_that_are_no_columns_take_little_memory(
+    monkeypatch: pytest.MonkeyPatch, count: int, is_list: bool
+) -> None:
+    members = " ".join(f"int64 {name} = {number + 2};" for number, name in enumerate(NAMES[:count]))
+    text = f'syntax = "proto3"; message R {{ oneof o {{ int64 id = 1; {members} }} repeated R rs = 2000; }}'
+    ddl = "rs ARRAY<STRUCT<id: BIGINT>>" if is_list else "id BIGINT"
+    known = with_values(Protobuf(ddl, registry_conn_id="r"), schemas={"1": compiled(text)})
+    # Of the members that a message sets, the last one counts.
+    messages = [b"\x08\1", b"\x08\1\x10\1", b"\x10\1\x08\2"] + [b"\x08\3"] * 15_000
+    expected = [1, None, 2] + [3] * 15_000
+    if is_list:
+        messages = [b"".join(b"\x82\x7d" + bytes([len(item)]) + item for item in messages)]
+    sizes = [0]
+    check_oneofs = protobuf_decoder._check_oneofs
+
+    def note(columns: dict[str, pa.Array], children: Any) -> None:
+        sizes.append(sum(array.nbytes for array in columns.values()))
+        check_oneofs(columns, children)
+
+    monkeypatch.setattr(protobuf_decoder, "_check_oneofs", note)
+    decode = known.decoder(known.columns())
+
+    rows, bad = decode(record_batch([b"\0\0\0\0\1\0" + message for message in messages]))
+
+    found = [item["id"] for item in rows.column(0)[0].as_py()] if is_list else rows.column(0).to_pylist()
+    assert (found, bad) == (expected, [])
+    assert max(sizes) < 40_000_000

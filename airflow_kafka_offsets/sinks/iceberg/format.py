@@ -14,10 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
+import pydantic
 import sqlalchemy as sa
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog, SqlCatalogBaseTable
-from pyiceberg.exceptions import NoSuchTableError, ServerError, ServiceUnavailableError, TooManyRequestsError
+from pyiceberg.exceptions import (
+    NoSuchTableError,
+    ServerError,
+    ServiceUnavailableError,
+    TooManyRequestsError,
+    ValidationError,
+)
 from pyiceberg.table import Table
 from requests.exceptions import SSLError
 from sqlalchemy.engine import Connection, Engine
@@ -145,11 +152,21 @@ def _check_url(uri: str) -> None:
 
 
 def find_table(catalog: Catalog, identifier: str) -> Table | None:
-    """Return a table; None where the catalog has none."""
+    """Return a table; None where the catalog has none.
+
+    :raises TargetError: its metadata is not Iceberg's
+    """
     try:
         return catalog.load_table(identifier)
     except NoSuchTableError:
         return None
+    except (ValidationError, pydantic.ValidationError) as error:
+        reason = type(error).__name__
+    # Outside of the handler: the error quotes a file, which may be any that the worker can read, as catalogs name it.
+    raise TargetError(
+        f"The metadata of table {identifier!r} is not Iceberg's ({reason}): correct the file that its catalog names. "
+        "Nothing was written"
+    )
 
 
 def catalog_properties(conn_id: str, connections: Connections) -> dict[str, Any]:

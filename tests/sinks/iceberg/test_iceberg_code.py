@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import IcebergTable
@@ -177,3 +179,22 @@ def test_a_catalog_in_postgres_loads_no_library(engine: Engine, driver: str, giv
 def test_a_catalog_in_mysql_gets_no_files(engine: Engine, uri: str) -> None:
     with pytest.raises(ConfigurationError, match="A MySQL server can ask its clients for files"):
         IcebergTable("shop.orders", {"type": "sql", "uri": uri}).connect(engine).snapshot()
+
+
+@pytest.mark.parametrize("where", ["positions", "sql"])
+@pytest.mark.parametrize("content", ["the key of another system", '{"key": "of another system"}', "1"])
+def test_a_catalog_that_names_another_file_as_metadata_does_not_get_it_quoted(
+    engine: Engine, tmp_path: Path, where: str, content: str
+) -> None:
+    table = iceberg_sink(where, tmp_path).connect(engine)
+    table.prepare(COLUMNS)
+    (tmp_path / "file").write_text(content)
+    catalog = engine if where == "positions" else sa.create_engine(f"sqlite:///{tmp_path}/catalog.db")
+    with catalog.begin() as conn:
+        conn.execute(
+            sa.text("UPDATE iceberg_tables SET metadata_location = :file"), {"file": f"file://{tmp_path}/file"}
+        )
+    with pytest.raises(TargetError, match=r"is not Iceberg's \(ValidationError\)") as refused:
+        table.snapshot()
+    shown = "".join(traceback.format_exception(refused.value))
+    assert not any(word in shown for word in ("another system", "input_value"))
