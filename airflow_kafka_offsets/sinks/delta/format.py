@@ -79,6 +79,9 @@ from airflow_kafka_offsets.writers.table_rows import file_columns, is_added
 if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.delta.table import DeltaTable
 
+# What delta-rs leaves as it is in the path of an action, besides letters and digits.
+_PLAIN = "!$&'()+,/:;=@"
+
 
 class DeltaSnapshot(Snapshot):
     """A table in one version; see `Snapshot`."""
@@ -115,7 +118,14 @@ class DeltaSnapshot(Snapshot):
     def check_history(self, group_id: str, last_rewind: datetime | None, abandoned: Collection[int] = ()) -> None:
         refuse_restored(self.name, self._log, group_id, last_rewind, abandoned)
 
-    def check_removal(self) -> None:
+    def check_removal(self, files: Sequence[LakeFile] = ()) -> None:
+        for file in files:
+            if quote(file.native[0], safe=_PLAIN) != file.key:
+                raise TargetError(
+                    f"File {file.key!r} of table {self.name!r} cannot be replaced: in the log its path is spelled as "
+                    "Spark spells characters that are not ASCII, and delta-rs would remove another spelling. Nothing "
+                    "was changed; delete the rows with Spark, or partition by another column"
+                )
         if self.configuration.get("delta.appendOnly", "false").lower() == "true":
             raise TargetError(
                 f"Rows of table {self.name!r} cannot be removed: it has delta.appendOnly=true. Nothing was changed; "

@@ -7,7 +7,7 @@ A file with no other rows is dropped; of any other file, the remaining rows are 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -29,6 +29,7 @@ from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.writers.data_files import Files, write_data_files
 from airflow_kafka_offsets.writers.lake_writer import FileFormat
+from airflow_kafka_offsets.writers.object_files import Nowhere
 from airflow_kafka_offsets.writers.table_rows import with_columns
 
 _KEYS = (BATCH_ID, TOPIC, PARTITION)
@@ -256,7 +257,7 @@ class Search:
         """
         removal = self._find_again(snapshot)
         if removal.files:
-            snapshot.check_removal()
+            snapshot.check_removal(removal.files)
         return removal
 
     def count(self, snapshot: RowSource) -> int:
@@ -357,6 +358,12 @@ def rewrite(
         f"Rows of table {snapshot.name!r} that stay cannot be written again ({reason}): they are in "
         f"{first_few((repr(each.file.key) for each in kept), most=3)}"
     )
+
+
+def try_rewrite(snapshot: Snapshot, kept: Sequence[KeptRows]) -> None:
+    """Read rows that stay, and write them for a trial; see `rewrite`."""
+    if kept:
+        deque(rewrite(snapshot, snapshot.shape(), "trial", kept, Nowhere()), maxlen=0)
 
 
 def without(rows: int, removed: pa.Array) -> pa.Array:

@@ -114,9 +114,10 @@ class RowSource(ABC):
         """
         return self
 
-    def check_removal(self) -> None:  # noqa: B027
+    def check_removal(self, files: Sequence[LakeFile] = ()) -> None:  # noqa: B027
         """Check that rows may be removed.
 
+        :param files: that are dropped for it
         :raises TargetError: they may not
         """
 

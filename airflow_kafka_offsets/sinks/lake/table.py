@@ -17,7 +17,7 @@ from airflow_kafka_offsets.core.history import OUTPUT_KINDS, REPLAY_KINDS, REWIN
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.sinks.lake.columns import match, match_new, required_columns
-from airflow_kafka_offsets.sinks.lake.removal import ReplacedRows
+from airflow_kafka_offsets.sinks.lake.removal import ReplacedRows, Search, try_rewrite
 from airflow_kafka_offsets.sinks.lake.rows import LakeRows
 from airflow_kafka_offsets.sinks.lake.snapshot import Snapshot
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
@@ -130,10 +130,9 @@ class LakeTable(Table):
         if (snapshot := self.snapshot(conn)) is not None:
             rows = ReplacedRows.read(conn, self.sink.name, replaced)
             rows.check_columns(snapshot.columns)
-            if ids := rows.batch_ids:
-                # Files that cannot be read raise an error; of one that is removed meanwhile, the commit finds another.
-                with suppress(FileNotFoundError):
-                    snapshot.files([{BATCH_ID: (ids[0], ids[-1])}])
+            # Of a file that is removed meanwhile, the commit finds another.
+            with suppress(FileNotFoundError):
+                try_rewrite(snapshot, Search(rows).find(snapshot).mixed)
 
     def writer(self, columns: pa.Schema | None, output: Output) -> LakeWriter:
         snapshot = self.snapshot()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -33,6 +32,7 @@ from airflow_kafka_offsets.sinks.lake.removal import (
     missing_file,
     of_output,
     rewrite,
+    try_rewrite,
     without,
 )
 from airflow_kafka_offsets.sinks.lake.snapshot import Change, PublicationResult, Snapshot, UnknownOutcomeError
@@ -41,7 +41,6 @@ from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.rows import StagedRows
 from airflow_kafka_offsets.writers.lake_writer import FileFormat
-from airflow_kafka_offsets.writers.object_files import Nowhere
 
 log = logging.getLogger(__name__)
 
@@ -124,9 +123,8 @@ class LakeTarget(Target):
 
     def check_removed(self) -> None:
         """Read the rows that stay of the files with removed rows, and write them for a trial."""
-        if mixed := self._removal.mixed:
-            snapshot = self._existing()
-            deque(rewrite(snapshot, snapshot.shape(), self.output.attempt, mixed, Nowhere()), maxlen=0)
+        if self.snapshot is not None:
+            try_rewrite(self.snapshot, self._removal.mixed)
 
     def write(self, rows: StagedRows) -> int:
         self._is_written = True

@@ -155,10 +155,12 @@ def test_a_rewind_that_cannot_remove_rows_moves_no_position(group: LakeGroup, ur
         content[first : first + column.total_compressed_size] = b"\xff" * column.total_compressed_size
         path.write_bytes(content)
 
+    with pytest.raises(expected, match=f"File '{name}' of table 'delta.*' cannot be read: "):
+        group.replay({group.topic: {0: (2, 4)}}, replace=True)
     with pytest.raises(expected, match=f"File '{name}' of table 'delta.*' cannot be read: .* write the rows again"):
         Rewinder(group.loader)("to-offset", 4, replace=group.sink)
 
-    assert (state(group), group.position()) == ([(1, "load", "committed")], 6)
+    assert (group.position(), len(group.loader.launcher.jobs)) == (6, 1)  # before Spark started
     produce(group.loader.kafka, group.topic, names(6, 2))
     assert group.load(NEXT, **COLUMNS).rows == 2
 
@@ -189,6 +191,24 @@ def test_a_rewind_that_cannot_write_the_rows_that_stay_moves_no_position(group: 
     with pytest.raises(TargetError, match=r"that stay cannot be written again \(\w+\): they are in 'part-1.parquet'"):
         Rewinder(group.loader)("to-offset", 4, replace=group.sink)
     assert (state(group), group.position()) == ([(1, "load", "committed")], 6)
+
+
+def test_a_file_whose_path_delta_rs_spells_in_another_way_is_not_replaced(group: LakeGroup, uri: str) -> None:
+    """Spark leaves characters of the path as they are that are not ASCII. The removal would have no effect."""
+    group.load(**COLUMNS)
+    log = Path(uri, "_delta_log", f"{1:020}.json")
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    (add,) = (action["add"] for action in actions if "add" in action)
+    Path(uri, add["path"]).rename(Path(uri, "Köln.parquet"))
+    add["path"] = "Köln.parquet"
+    log.write_text("\n".join(json.dumps(action, ensure_ascii=False) for action in actions), encoding="utf-8")
+
+    for bounds in ({group.topic: {0: (1, 3)}}, {group.topic: {0: (0, 6)}}):
+        with pytest.raises(TargetError, match=r"File 'Köln.parquet' of table .* cannot be replaced"):
+            group.replay(bounds, replace=True, run=None)
+    with pytest.raises(TargetError, match=r"File 'Köln.parquet' of table .* cannot be replaced"):
+        Rewinder(group.loader)("to-offset", 4, replace=group.sink)
+    assert (group.offsets(), group.position()) == (list(range(6)), 6)
 
 
 def test_rows_that_cannot_be_removed_hold_up_no_other_group(

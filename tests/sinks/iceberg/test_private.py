@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.io import pyarrow as pyiceberg_arrow
@@ -16,6 +19,9 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 
 from airflow_kafka_offsets.sinks.iceberg.private import iceberg_schema
+from airflow_kafka_offsets.sinks.table import Output
+from tests.support.iceberg import iceberg_sink
+from tests.support.lake import publish_rows
 
 
 @pytest.mark.parametrize(
@@ -48,3 +54,9 @@ def test_a_transaction_has_its_updates_and_requirements() -> None:
 def test_columns_get_the_types_of_iceberg() -> None:
     schema = iceberg_schema(pa.schema([("id", pa.int64()), ("items", pa.list_(pa.string()))]))
     assert [str(field.field_type) for field in schema.fields] == ["long", "list<string>"]
+
+
+def test_rows_with_nan_in_the_partition_are_removed(tmp_path: Path) -> None:
+    table = iceberg_sink("sql", tmp_path, partition_by=("ratio",)).connect(sa.create_engine("sqlite://"))
+    publish_rows(table, pa.record_batch({"id": [1, 2, 3], "ratio": [math.nan, math.nan, 0.5]}), tmp_path)
+    assert [part.rows for part in table.retire(Output(1, "g", (), "series", "batch-1-y"))] == [3]
