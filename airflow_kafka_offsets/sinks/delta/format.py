@@ -32,7 +32,6 @@ from deltalake.transaction import AddAction, RemoveAction
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.origin import BATCH_ID
-from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.delta.columns import (
     arrow_columns,
@@ -224,16 +223,6 @@ class DeltaSnapshot(Snapshot):
     def is_own(self, path: str, attempt: str) -> bool:
         return has_plain_path(path, attempt)
 
-    def check_dropped(self, files: Sequence[LakeFile]) -> None:
-        # Spark leaves characters as they are that delta-rs encodes; readers compare the paths of actions as texts.
-        if other := [file.key for file in files if quote(file.native[0], safe=_NOT_ENCODED) != file.key]:
-            raise TargetError(
-                f"Rows of table {self.name!r} cannot be removed: another program wrote the path "
-                f"{first_few(map(repr, other), most=3)} into the log, which delta-rs writes otherwise, so that readers "
-                "would take a file that is removed for one that is there. Remove the rows with that program, or do not "
-                "replace rows"
-            )
-
     def size(self, path: str) -> int | None:
         return self.storage.size(path)
 
@@ -295,10 +284,6 @@ def _inner(actions: pa.Table, side: str, name: str) -> pa.ChunkedArray | None:
         return None
     kind = actions.schema.field(side).type
     return pc.struct_field(actions[side], name) if kind.get_field_index(name) >= 0 else None
-
-
-# What delta-rs leaves as it is in a path, besides letters and digits.
-_NOT_ENCODED = "!$&'()+,/:;=@~"
 
 
 @dataclass(frozen=True)

@@ -235,12 +235,6 @@ class Snapshot(RowSource):
     def is_own(self, path: str, attempt: str) -> bool:
         """Return whether a path is that of a file which an attempt may write."""
 
-    def check_dropped(self, files: Sequence[LakeFile]) -> None:
-        """Check that files can be dropped from the table.
-
-        :raises TargetError: other readers would not find out about one of them
-        """
-
     @abstractmethod
     def size(self, path: str) -> int | None:
         """Return the size of a file; None where there is none."""

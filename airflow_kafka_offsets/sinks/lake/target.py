@@ -230,7 +230,6 @@ class LakeTarget(Target):
     def _plan(self, snapshot: Snapshot) -> None:
         """Find the rows that are removed, and count those of the batch that are written."""
         self._removal, newest = self._search.find(snapshot), self._search.newest
-        snapshot.check_dropped(self._removal.files)
         written = sum(file.rows for file in self._files)
         if newest is not None:
             written = len(newest) - len(self._removal.outdated)

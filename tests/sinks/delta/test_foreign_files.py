@@ -165,23 +165,6 @@ def test_a_rewind_that_cannot_remove_rows_moves_no_position(group: LakeGroup, ur
     assert group.load(NEXT, **COLUMNS).rows == 2
 
 
-def test_a_rewind_does_not_drop_a_file_whose_path_delta_rs_writes_otherwise(group: LakeGroup, uri: str) -> None:
-    """Spark leaves such a path as it is. It takes a file that is removed under another name for one that is there."""
-    group.load(**COLUMNS)
-    name = compact(group)
-    Path(uri, name).rename(Path(uri, f"ä-{name}"))
-    log = max(Path(uri, "_delta_log").glob("*.json"))
-    log.write_text(log.read_text().replace(name, f"ä-{name}"))
-    before = state(group)
-
-    with pytest.raises(TargetError, match=r"another program wrote the path 'ä-part-1\.parquet' into the log"):
-        Rewinder(group.loader)("to-offset", 4, replace=group.sink)
-
-    assert (group.position(), state(group)) == (6, before)
-    produce(group.loader.kafka, group.topic, names(6, 2))
-    assert group.load(NEXT, **COLUMNS).rows == 2
-
-
 def test_a_rewind_that_cannot_write_the_rows_that_stay_moves_no_position(group: LakeGroup) -> None:
     """Spark's timestamps end in the year 294247."""
     group.load(**COLUMNS)
