@@ -95,7 +95,7 @@ def hostile(inline_loader: Loader, loaded_topic: str, engine: Engine) -> Hostile
 
 
 @pytest.mark.server
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(data=st.data())
 def test_commands_answer_whatever_the_rows_of_a_group_are(
     cli: CommandLine, hostile: HostileRows, data: st.DataObject

@@ -123,6 +123,11 @@ def kill_and_run_again(loader: Loader, replay: DeadLetterReplay, number: int) ->
     assert_all_are_replayed(loader)
 
 
+@pytest.mark.parametrize(
+    "engine",
+    ["postgresql", *(pytest.param(each, marks=pytest.mark.long) for each in ("sqlite", "mariadb"))],
+    indirect=True,
+)
 def test_killed_in_a_transaction_and_after_it(inline_loader: Loader, replay: DeadLetterReplay) -> None:
     steps = steps_of(inline_loader, replay)
     for beginning in DAILY:

@@ -87,6 +87,11 @@ def assert_done(engine: Engine, rewind: Rewind, done: RewindResult) -> None:
     assert rows(engine, f"SELECT state FROM offset_batches WHERE batch_id = {rewind.abandon}") == [("abandoned",)]
 
 
+@pytest.mark.parametrize(
+    "engine",
+    ["postgresql", *(pytest.param(each, marks=pytest.mark.long) for each in ("sqlite", "mariadb"))],
+    indirect=True,
+)
 def test_a_rewind_that_is_killed_leaves_the_old_or_the_new(inline_loader: Loader, rewind: Rewind) -> None:
     engine = inline_loader.engine
     old = state(engine)

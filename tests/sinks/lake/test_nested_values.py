@@ -127,7 +127,7 @@ def test_a_required_field_that_is_null_refuses_its_record(
 def test_nested_nulls_stay_where_a_file_is_written_again(table: LakeTable, tmp_path: Path) -> None:
     publish_rows(table, rows(VALUES), tmp_path)
 
-    (removed,) = table.retire(Output(1, "g", (OffsetRange("orders", 0, 40, 41, 41),), "other"))
+    (removed,) = table.retire(Output(1, "g", (OffsetRange("orders", 0, 40, 41, 41),), "other", "batch-1-a"))
 
     assert removed.rows == 1
     assert offsets(table) == [41, 42, 43]
@@ -140,11 +140,13 @@ def test_a_file_without_field_ids_is_written_again_by_the_names_of_its_columns(t
     table = iceberg_sink("sql", tmp_path).connect(engine)
     table.prepare(ROWS)
     batch = rows(VALUES).append_column("_batch_id", pa.array([1] * len(VALUES)))
-    pq.write_table(pa.Table.from_batches([batch]), tmp_path / "foreign.parquet")
     snapshot: Any = table.snapshot()
-    snapshot.table.add_files([f"file://{tmp_path}/foreign.parquet"])
+    directory = Path(snapshot.table.location().removeprefix("file://"), "data")
+    directory.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_batches([batch]), directory / "foreign.parquet")
+    snapshot.table.add_files([f"file://{directory}/foreign.parquet"])
 
-    (removed,) = table.retire(Output(1, "g", (OffsetRange("orders", 0, 40, 41, 41),), "other"))
+    (removed,) = table.retire(Output(1, "g", (OffsetRange("orders", 0, 40, 41, 41),), "other", "batch-1-a"))
 
     assert removed.rows == 1
     assert read(table) == VALUES[1:]
