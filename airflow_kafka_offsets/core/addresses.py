@@ -54,6 +54,14 @@ def holds_credentials(uri: str) -> bool:
     return parts.password is not None or (parts.username is not None and not anonymous)
 
 
+def plain_http_host(url: str) -> str | None:
+    """Return the host of another machine that a URL leads to without TLS; None where it does not."""
+    if not url.lstrip().lower().startswith("http://"):  # clients leave out blanks before it, as `urlsplit` does
+        return None
+    host = urlsplit(url).hostname
+    return None if is_this_machine(host) else host
+
+
 def host_in_plain_text(uri: str) -> str | None:
     """Return the host of another machine to which the URI of a directory sends files without TLS; None where it does
     not.

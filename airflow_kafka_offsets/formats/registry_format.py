@@ -252,7 +252,7 @@ class RegistryFormat(Templated, ABC):
                         self._leave_out(f"Version {version} of subject {subject!r}", error, is_needed)
                         continue
                     if schema.type == self.schema_type:
-                        left -= sum(map(len, (schema.text, *(reference.text for reference in schema.references))))
+                        left -= schema.characters
                         if found and left < 0:
                             break
                         found[str(number)] = schema
@@ -467,7 +467,7 @@ class TaskSchemas:
         plain = self._format.plain_schemas({str(number): found})[str(number)]
         if isinstance(plain, SchemaError):
             raise plain
-        self._bytes += len(found.text) + sum(len(reference.text) for reference in found.references)
+        self._bytes += found.characters
         if self._bytes > _MOST_READ_BYTES:
             raise RefusedSchemasError(
                 f"schema {number}: the schemas that the records of the slice name have more than "

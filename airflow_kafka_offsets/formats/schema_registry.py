@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from airflow_kafka_offsets.core.addresses import is_this_machine
+from airflow_kafka_offsets.core.addresses import plain_http_host
 from airflow_kafka_offsets.core.warn import warn_once
 from airflow_kafka_offsets.exceptions import ConfigurationError, RegistryUnavailableError
 from airflow_kafka_offsets.formats.record_format import SchemaError
@@ -77,6 +77,11 @@ class RegisteredSchema(NamedTuple):
     type: str
     text: str
     references: tuple[Reference, ...] = ()
+
+    @property
+    def characters(self) -> int:
+        """How many it has, with those of all that it refers to."""
+        return len(self.text) + sum(len(reference.text) for reference in self.references)
 
 
 _Version = tuple[str, int]
@@ -313,7 +318,6 @@ def check_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     if parts.username or parts.password:
         raise ConfigurationError("The URL of a schema registry must not hold credentials: use basic.auth.user.info")
     has_secret = config.get("basic.auth.user.info") or config.get("bearer.auth.token")
-    if has_secret and parts.scheme == "http" and not is_this_machine(parts.hostname):
-        what = "The credentials for the schema registry cross the network to"
-        warn_once(log, f"{what} {parts.hostname} in plain text: use https")
+    if has_secret and (host := plain_http_host(str(config["url"]))):
+        warn_once(log, f"The credentials for the schema registry cross the network to {host} in plain text: use https")
     return config

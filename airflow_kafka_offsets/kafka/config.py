@@ -13,9 +13,8 @@ import ssl
 import struct
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
-from airflow_kafka_offsets.core.addresses import address, is_this_machine
+from airflow_kafka_offsets.core.addresses import address, is_this_machine, plain_http_host
 from airflow_kafka_offsets.core.warn import warn_once
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
@@ -164,11 +163,10 @@ def weaknesses(config: Mapping[str, Any]) -> list[str]:
             f"security.protocol={protocol}: {crosses} the network to {', '.join(away)} in plain text; use "
             f"{'sasl_ssl' if protocol == 'sasl_plaintext' else 'ssl or sasl_ssl'}"
         )
-    token_url = urlsplit(str(config.get("sasl.oauthbearer.token.endpoint.url", "")))
-    if token_url.scheme.lower() == "http" and not is_this_machine(token_url.hostname):
+    if host := plain_http_host(str(config.get("sasl.oauthbearer.token.endpoint.url", ""))):
         found.append(
-            f"sasl.oauthbearer.token.endpoint.url: the client's secret crosses the network to {token_url.hostname} in "
-            "plain text; use https"
+            f"sasl.oauthbearer.token.endpoint.url: the client's secret crosses the network to {host} in plain text; "
+            "use https"
         )
     return found
 

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Set
 from datetime import datetime
+from functools import cached_property
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -129,7 +130,11 @@ class GroupRequest:
         return self.caller.sees_group(self.source, self._dag_ids(group))
 
     def _dag_ids(self, group: GroupSummary) -> Set[str]:
-        return LoadingDags(self.readings.dags(0.0)).of(self.source, group)
+        return self._loading.of(self.source, group)
+
+    @cached_property
+    def _loading(self) -> LoadingDags:
+        return LoadingDags(self.readings.dags(0.0))
 
     def target(self, conn: Connection, tables: Tables) -> GroupTarget:
         """Return what the group loads into."""

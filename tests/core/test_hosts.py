@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_kafka_offsets.core.addresses import address, is_this_machine
+from airflow_kafka_offsets.core.addresses import address, is_this_machine, plain_http_host
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,20 @@ def test_other_hosts_are_not_local(host: str) -> None:
 )
 def test_an_address_without_a_port_is_that_of_kafka(server: str, host: str, port: int) -> None:
     assert address(server) == (host, port)
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("http://registry:8081", "registry"),
+        (" HTTP://registry:8081", "registry"),
+        ("https://registry:8081", None),
+        ("http://localhost:8081", None),
+        ("http://[::1]:8081", None),
+        ("http://", None),
+        ("registry:8081", None),
+        ("//[no URL", None),
+    ],
+)
+def test_only_http_to_another_machine_is_in_plain_text(url: str, host: str | None) -> None:
+    assert plain_http_host(url) == host

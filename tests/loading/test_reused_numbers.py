@@ -73,6 +73,14 @@ class Restored:
         getattr(self, second)()
         restore(self.loader, backup)
 
+    def find_after(self, again: str) -> None:
+        """Use the number again, and see that the next load finds the lost batch."""
+        # It may be refused itself.
+        with suppress(OlderLedgerError):
+            getattr(self, again)()
+        with pytest.raises(OlderLedgerError, match=r"holds rows of batch 2, which .* older backup than the table"):
+            self.load()
+
 
 @EVERY_SINK
 @pytest.mark.parametrize("again", ["rewind", "rewind_and_replace", "replay", "replay_dead_letters"])
@@ -82,11 +90,7 @@ def test_a_lost_number_that_anything_but_a_load_uses_again_is_found(
     group = Restored(inline_loader, topic(), sinks(tmp_path)[kind])
     group.lose("load")
 
-    # It may be refused itself.
-    with suppress(OlderLedgerError):
-        getattr(group, again)()
-    with pytest.raises(OlderLedgerError, match=r"holds rows of batch 2, which .* older backup than the table"):
-        group.load()
+    group.find_after(again)
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg-external"])
@@ -98,10 +102,7 @@ def test_a_lost_replay_of_dead_letters_is_found_in_an_external_target(
     group = Restored(inline_loader, topic(), sinks(tmp_path)[kind])
     group.lose("replay_dead_letters")
 
-    with suppress(OlderLedgerError):
-        getattr(group, again)()
-    with pytest.raises(OlderLedgerError, match=r"holds rows of batch 2, which .* older backup than the table"):
-        group.load()
+    group.find_after(again)
 
 
 def test_the_advice_loads_each_record_once_although_a_lost_replay_replaced_rows(

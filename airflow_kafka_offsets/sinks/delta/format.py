@@ -227,10 +227,8 @@ class DeltaSnapshot(Snapshot):
         return self.storage.size(path)
 
     def commit(self, change: Change) -> bool:
-        new, version = (
-            [] if change.columns is None else lacking(self.columns, file_columns(change.columns)),
-            self.version,
-        )
+        version = self.version
+        new = [] if change.columns is None else lacking(self.columns, file_columns(change.columns))
         try:
             if new:
                 self._add_columns(new)

@@ -15,9 +15,8 @@ import logging
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
-from airflow_kafka_offsets.core.addresses import is_this_machine
+from airflow_kafka_offsets.core.addresses import plain_http_host
 from airflow_kafka_offsets.core.warn import warn_once
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.sink import Connections
@@ -113,8 +112,8 @@ def read_storage(conn_id: str, connections: Connections) -> dict[str, str]:
 
 def warn_of_plain_http(whose: str, options: Mapping[str, Any]) -> None:
     """Log a warning where an option is the address of another machine without TLS."""
-    for value in map(str, options.values()):
-        if value.lower().startswith("http://") and not is_this_machine(host := urlsplit(value).hostname):
+    for value in options.values():
+        if host := plain_http_host(str(value)):
             what = f"rows and credentials cross the network to {host} in plain text: use https"
             warn_once(log, f"{whose}: {what}")
 
