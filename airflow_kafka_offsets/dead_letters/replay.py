@@ -230,13 +230,13 @@ def _replay(context: DeadLetterContext, source_id: int, who: str, reason: str | 
     log_planned(batch, claim.title)
     with prefer_fenced_error(claim):
         staged = stage(context, claim, batch)
-        done, errors = LoadResult(), errors_of(bad_records(context, batch, staged))
-        while (rest := claim.leave_out(errors)) is not None:
+        done, rest = LoadResult(), claim.leave_out(errors_of(bad_records(context, batch, staged)))
+        while rest is not None:
             try:
                 done = stage_and_commit(context, rest, batch, staged, began)
                 break
             except StillBadError as refused:
-                errors = refused.errors
+                rest = rest.leave_out(refused.errors)
         else:
             # It may have begun to be published before the target refused the last record.
             run_pending_cleanups(context.ledger, context.table, batch.group_id)
