@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from itertools import groupby
@@ -271,9 +272,11 @@ def settle_dead_letter_batches(ledger: Ledger, table: Table, group_id: str) -> l
         if claim is None:
             continue
         publication = Publication.of(ledger, table, claim.batch, DEAD_LETTERS)
-        if claim.batch.is_publishing and claim.records and publication.is_published():
-            finished.append(_finish(claim, publication))
-        else:
+        # Another process that takes it over settles it.
+        with suppress(FencedError):
+            if claim.batch.is_publishing and claim.records and publication.is_published():
+                finished.append(_finish(claim, publication))
+                continue
             abandoned = {"state": "abandoned", "reason": _INTERRUPTED}
             claim.transact(lambda conn: update_open(conn, ledger.tables, batch_id, **abandoned))  # noqa: B023
             log.info("Batch %d of group %r is abandoned: %s", batch_id, group_id, _INTERRUPTED)

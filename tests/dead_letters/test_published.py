@@ -19,6 +19,7 @@ from airflow_kafka_offsets.dead_letters import replay as replay_module
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, drop_dead_letters
 from airflow_kafka_offsets.exceptions import FencedError, LedgerError, OpenBatchError
+from airflow_kafka_offsets.ledger import dead_letter_batches
 from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed, settle_dead_letter_batches
 from airflow_kafka_offsets.ledger.publications import Publication
 from airflow_kafka_offsets.loading.stage import stage
@@ -245,6 +246,28 @@ def test_dead_letters_that_are_removed_after_they_were_decoded_are_not_published
     assert sum(done.records for done in replayed(2, 6)) == left
     group.load(NEXT)
     assert group.proved() == (5 + left, 2 - left)
+
+
+@pytest.mark.parametrize("dies", ["before", "after"])
+def test_two_processes_settle_it_at_once(
+    group: LakeGroup, replayed: Callable[..., list[Replayed]], monkeypatch: pytest.MonkeyPatch, dies: str
+) -> None:
+    with dying(LakeTarget, dies):
+        replayed(2, 6)
+    take_over = dead_letter_batches._take_over
+    others: list[list[Replayed]] = []
+
+    def overtaken(*args: Any, **options: Any) -> Any:
+        claim = take_over(*args, **options)
+        monkeypatch.setattr(dead_letter_batches, "_take_over", take_over)
+        others.append(replayed())
+        return claim
+
+    monkeypatch.setattr(dead_letter_batches, "_take_over", overtaken)
+    assert replayed() == []
+
+    assert others == [[Replayed(1, 2, 2, 0, 2)] if dies == "after" else []]
+    assert group.proved() == ((7, 0) if dies == "after" else (5, 2))
 
 
 def test_a_user_may_abandon_it(group: LakeGroup, replayed: Callable[..., list[Replayed]]) -> None:
