@@ -24,6 +24,9 @@ from airflow_kafka_offsets.escaping import printable
 from airflow_kafka_offsets.plugin.group_rows import share_level
 from airflow_kafka_offsets.plugin.sources import Source
 
+# How many times its length a text of JSON may have on lines of its own.
+_MOST_BLANKS = 8
+
 STATIC = {
     "style.css": "text/css",
     "uPlot.min.css": "text/css",
@@ -86,8 +89,9 @@ def text_of(excerpt: Excerpt | None) -> tuple[str, str]:
             pretty = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
         except (ValueError, RecursionError):
             pretty = ""
-        # Nothing but blanks may change: not the form of a number, nor a key that is there twice.
-        if pretty.split() and "".join(pretty.split()) == "".join(text.split()):
+        # Nothing but blanks may change: not the form of a number, nor a key that is there twice. What is nested deep
+        # would be mostly blanks.
+        if 0 < len(pretty) < _MOST_BLANKS * len(text) and "".join(pretty.split()) == "".join(text.split()):
             return pretty, "JSON"
     return text, "text"
 

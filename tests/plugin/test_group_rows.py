@@ -94,6 +94,9 @@ def test_durations_have_two_units() -> None:
     assert {number: duration(timedelta(seconds=number)) for number in seconds} == seconds
 
 
+DEEP = "[" * 850 + ",".join("1" * 1_100) + "]" * 850
+
+
 @pytest.mark.parametrize(
     ("excerpt", "text"),
     [
@@ -106,6 +109,8 @@ def test_durations_have_two_units() -> None:
         (Excerpt(b"a" + "ü".encode()[:1], 3), ("a", "text")),
         (Excerpt("aü".encode(), 9), ("aü", "text")),
         (Excerpt(b"[" * 4_000, 4_000), ("[" * 4_000, "text")),
+        # On lines of their own, they would be 3 MB.
+        (Excerpt(DEEP.encode(), len(DEEP)), (DEEP, "text")),
     ],
 )
 def test_bytes_are_written_as_what_they_are(excerpt: Excerpt | None, text: tuple[str, str]) -> None:
