@@ -83,9 +83,9 @@ class RegisteredSchema(NamedTuple):
     references: tuple[Reference, ...] = ()
 
     @property
-    def characters(self) -> int:
+    def bytes(self) -> int:
         """How many it has, with those of all that it refers to."""
-        return len(self.text) + sum(len(reference.text) for reference in self.references)
+        return len(self.text.encode()) + sum(len(reference.text.encode()) for reference in self.references)
 
 
 _Version = tuple[str, int]
