@@ -10,9 +10,11 @@ import json
 import logging
 import ssl
 import sys
+import threading
 import time
 import zlib
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from functools import cached_property
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
@@ -40,7 +42,7 @@ _ATTEMPTS = 4
 
 _PAUSE_SECONDS = 0.5
 
-# Of each wait for bytes, and of a whole answer.
+# Of each wait for bytes, and of a whole request.
 _TIMEOUT_SECONDS = 30.0
 
 _ENCODING = "gzip"
@@ -199,9 +201,9 @@ class SchemaRegistry:
         self._answers[key] = answer
 
     def close(self) -> None:
-        """Close the connections."""
-        if "_client" in vars(self):
-            self._client.close()
+        """Close the connections; a request opens them again."""
+        if (client := vars(self).pop("_client", None)) is not None:
+            client.close()
 
     def _registered(self, answer: _Answer, budget: Budget, within: tuple[_Version, ...] = ()) -> RegisteredSchema:
         references: dict[Reference, None] = {}
@@ -223,16 +225,42 @@ class SchemaRegistry:
             if attempt:
                 time.sleep(_PAUSE_SECONDS * 2 ** (attempt - 1))
             try:
-                with self._client.stream("GET", path) as response:
-                    if response.status_code < 500 and response.status_code != 429:
-                        return self._answer(path, response.status_code, _content(response))
+                status, content = self._request(path)
             except httpx.TransportError as error:
                 problem = f"{type(error).__name__}: {error}"
                 continue
-            problem = f"it answers with status {response.status_code}"
+            if content is not None:
+                return self._answer(path, status, content)
+            problem = f"it answers with status {status}"
         raise RegistryUnavailableError(
             f"The schema registry at {self.host} did not answer {path} in {_ATTEMPTS} attempts: {problem}"
         )
+
+    def _request(self, path: str) -> tuple[int, bytes | None]:
+        """Return the status and the content of an answer; None instead of the content where it is worth another try.
+
+        :raises SchemaError: the content is too much, or cannot be decompressed
+        :raises httpx.TransportError: there is no answer within the time limit
+        """
+        import httpx
+
+        found: Future[tuple[int, bytes | None]] = Future()
+
+        def ask() -> None:
+            try:
+                with self._client.stream("GET", path) as response:
+                    status = response.status_code
+                    found.set_result((status, None if status >= 500 or status == 429 else _content(response)))
+            except Exception as error:
+                found.set_exception(error)
+
+        # Another thread, because httpx has a limit for each wait only: a byte of the headers may come now and then.
+        threading.Thread(target=ask, daemon=True).start()
+        try:
+            return found.result(_TIMEOUT_SECONDS)
+        except TimeoutError:
+            self.close()
+            raise httpx.ReadTimeout(f"the answer takes more than {_TIMEOUT_SECONDS:g} s") from None
 
     def _answer(self, path: str, status: int, content: bytes) -> Any:
         if status in (401, 403):
@@ -291,15 +319,12 @@ def _content(response: Any) -> bytes:
     """Return what a response has, which may be compressed. httpx would decompress all that came at once.
 
     :raises SchemaError: it is too much, or cannot be decompressed
-    :raises httpx.ReadTimeout: it does not come to its end
     """
-    import httpx
-
     encoding = response.headers.get("Content-Encoding", "identity").lower()
     if encoding not in ("identity", _ENCODING):
         raise SchemaError(f"the registry answers with the encoding {encoding[:40]!r}, which it was not asked for")
     unzip = zlib.decompressobj(zlib.MAX_WBITS | 16) if encoding == _ENCODING else None
-    content, began = bytearray(), time.monotonic()
+    content = bytearray()
     for part in response.iter_raw():
         try:
             content += part if unzip is None else unzip.decompress(part, _MOST_ANSWER_BYTES + 1)
@@ -307,8 +332,6 @@ def _content(response: Any) -> bytes:
             raise SchemaError(f"the registry answers with what is no {_ENCODING}") from None
         if len(content) > _MOST_ANSWER_BYTES:
             raise SchemaError(f"the registry answers with more than {_MOST_ANSWER_BYTES:,} bytes")
-        if time.monotonic() - began > _TIMEOUT_SECONDS:
-            raise httpx.ReadTimeout(f"the answer takes more than {_TIMEOUT_SECONDS:g} s")
     return bytes(content)
 
 
