@@ -198,17 +198,19 @@ def test_a_row_with_a_key_that_is_there_is_an_error_and_no_dead_letter(
 
 
 def test_a_row_that_no_statement_can_hold_is_named(
-    mariadb_engine: Engine, mariadb: MariaDbServer, tmp_path: Path
+    mariadb_engine: Engine, mariadb: MariaDbServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     schema = columns(text=pa.string())
     TARGET.connect(mariadb_engine).prepare(schema)
     large = [at(0, text="a"), at(1, text="x" * (16 << 20)), at(2, text="b")]
 
     assert write(mariadb_engine, TARGET, staged(tmp_path, schema, large)) == 3  # LOAD DATA has no such limit
+    assert "by INSERT" not in caplog.text
     mariadb.execute("SET GLOBAL local_infile = 0")
     try:
         with pytest.raises(RecordError, match=r"offset 1 .*max_allowed_packet"):
             write(mariadb_engine, TARGET, staged(tmp_path, schema, large))
+        assert "by INSERT, at half the speed of LOAD DATA LOCAL" in caplog.text
     finally:
         mariadb.execute("SET GLOBAL local_infile = 1")
 
