@@ -6,7 +6,7 @@ PARALLEL := -n 3 --dist worksteal
 # Airflow is started dozens of times; without bytecode each start compiles it anew, which takes longer than the start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup quick-java test unit integration lint format types size lowest demo soak fuzz bench bench-quick bench-growth bench-rewind bench-lag bench-pages bench-formats bench-transforms bench-lake bench-connect bench-scale airflow docs reference constraints release-check clean
+.PHONY: help setup quick-java test unit integration mysql lint format types size lowest demo soak fuzz bench bench-quick bench-growth bench-rewind bench-lag bench-pages bench-formats bench-transforms bench-lake bench-connect bench-scale airflow docs reference constraints release-check clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ unit: setup ## the tests that need no server
 
 integration: quick-java ## the tests with a real broker, Postgres, Spark and Airflow
 	$(PYTEST) tests -m "server and not long" $(PARALLEL)
+
+mysql: quick-java ## the tests of MariaDB on MySQL (ARGS="-k NAME")
+	$(PYTEST) tests -m mysql --servers mysql-8.0 $(PARALLEL) $(ARGS)
 
 lint: setup ## check format, lint rules, and which packages may import which
 	$(PYTHON) -m ruff format --check .
