@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from airflow_kafka_offsets.core.options import Coordination, IsolationLevel, Limits, Reading, Staging, StateTables
 from airflow_kafka_offsets.core.parameters import COUNT, NAME, Rule, from_attributes, or_none

@@ -12,8 +12,8 @@ from functools import partial
 from uuid import UUID
 
 import sqlalchemy as sa
+from airflow.configuration import conf
 from airflow.models.serialized_dag import SerializedDagModel  # noqa: TID251 - the page runs in the API server
-from airflow.sdk import conf
 from airflow.utils.session import create_session  # noqa: TID251
 from fastapi import FastAPI, HTTPException, Request, Response
 

@@ -236,7 +236,7 @@ def test_a_topic_that_is_not_there_names_no_host(web: Web, orders: str, kafka: K
 def test_a_connection_of_kafka_that_was_deleted_is_named(
     web: Web, orders: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow.sdk.exceptions import AirflowNotFoundException
+    from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
     def missing(_: str) -> None:
         raise AirflowNotFoundException("canary")
