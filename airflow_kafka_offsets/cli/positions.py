@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from typing import Any
 
 from airflow_kafka_offsets.cli.command import cluster, database, scope, usage
 from airflow_kafka_offsets.cli.connections import read_text
 from airflow_kafka_offsets.cli.load_target import check_target, target_of
-from airflow_kafka_offsets.cli.output import note, show, show_value
+from airflow_kafka_offsets.cli.output import note, show, show_value, write
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
@@ -80,7 +79,7 @@ def export(args: Namespace) -> None:
         raise ConfigurationError(
             f"There are no stored positions of group {args.group!r} yet: there is nothing to export"
         )
-    sys.stdout.write(write_offsets({tp: position.offset for tp, position in positions.items()}))
+    write(write_offsets({tp: position.offset for tp, position in positions.items()}))
 
 
 def _chosen(args: Namespace) -> list[tuple[str, Any]]:
