@@ -85,10 +85,12 @@ def test_commands_print_what_they_print_in_airflow(
 
 @pytest.mark.server
 def test_a_rewind_is_executed_and_undone(connected: Program, loaded_topic: str) -> None:
-    moved = connected("rewind", "loader", "--to-earliest", "--execute", "--reason", "a bug", "--output", "json")
+    moved = connected(
+        "rewind", "loader", "--to-earliest", "--execute", "--reason", "a bug", "--yes", "--output", "json"
+    )
     assert moved.status == 0, moved.stderr
     assert connected("lag", "loader", "--output", "json").json[-1]["lag"] == 5
-    undone = connected("rewind", "loader", "--undo", "--execute", "--output", "json")
+    undone = connected("rewind", "loader", "--undo", "--execute", "--reason", "no bug", "--yes", "--output", "json")
     assert undone.status == 0, undone.stderr
     assert connected("lag", "loader", "--output", "json").json[-1]["lag"] == 0
 

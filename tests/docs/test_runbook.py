@@ -68,7 +68,7 @@ def test_a_rewind_of_an_upsert_target_is_harmless_unless_it_replaces(orders: Ord
     newest = {number: (99.0 if number < 5 else 12.5) for number in range(10)}
     assert amounts(orders) == newest
     shell = Shell("In every situation", orders, airflow)
-    rewind = ("rewind", "orders_loader", "--conn-id", "warehouse", "--to-offset", "8", "--execute")
+    rewind = ("rewind", "orders_loader", "--conn-id", "warehouse", "--to-offset", "8", "--execute", "--reason", "x")
 
     assert airflow(*rewind).status == 0
     assert amounts(orders) == newest
