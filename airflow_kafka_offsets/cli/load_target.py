@@ -6,10 +6,8 @@ A task is as its DAG file says now. Airflow's metadata database is not asked.
 from __future__ import annotations
 
 import copy
-import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import fields, replace
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
@@ -145,9 +143,7 @@ def _find_task(args: Namespace, *, only: Sequence[str] | None = None) -> Pipelin
         needs a run, or the task loads another group
     """
     dag_id, task_id = args.dag_id, args.task_id
-    # DAG files may print, and Airflow logs.
-    with redirect_stdout(sys.stderr):
-        dag, broken = _find_dag(dag_id)
+    dag, broken = _find_dag(dag_id)
     if dag is None:
         errors = f"; these files have errors: {first_few(sorted(broken))}" if broken else ""
         raise ConfigurationError(f"No DAG file has a DAG {dag_id!r}{errors}")

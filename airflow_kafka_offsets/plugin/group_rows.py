@@ -56,7 +56,7 @@ class GroupRow:
             self.level,
             self.share if self.share is not None else 1.0,
             -(delay or timedelta(0)),
-            -(self.report.lag if self.report is not None else 0),
+            -((self.report.lag or 0) if self.report is not None else 0),
             self.group.group_id,
             *self.source.order(),
         )

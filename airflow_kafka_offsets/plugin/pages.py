@@ -65,7 +65,7 @@ class Overview:
 
     @property
     def lag(self) -> int:
-        return sum(row.report.lag for row in self.rows if row.report is not None)
+        return sum(row.report.lag or 0 for row in self.rows if row.report is not None)
 
     def at_least(self, level: Level) -> int:
         """Return how many groups have a level that is as urgent or more."""

@@ -85,10 +85,12 @@ def test_commands_print_what_they_print_in_airflow(
 
 @pytest.mark.server
 def test_a_rewind_is_executed_and_undone(connected: Program, loaded_topic: str) -> None:
-    moved = connected("rewind", "loader", "--to-earliest", "--execute", "--reason", "a bug", "--output", "json")
+    moved = connected(
+        "rewind", "loader", "--to-earliest", "--execute", "--reason", "a bug", "--yes", "--output", "json"
+    )
     assert moved.status == 0, moved.stderr
     assert connected("lag", "loader", "--output", "json").json[-1]["lag"] == 5
-    undone = connected("rewind", "loader", "--undo", "--execute", "--output", "json")
+    undone = connected("rewind", "loader", "--undo", "--execute", "--reason", "no bug", "--yes", "--output", "json")
     assert undone.status == 0, undone.stderr
     assert connected("lag", "loader", "--output", "json").json[-1]["lag"] == 0
 
@@ -151,7 +153,7 @@ def test_an_argument_with_a_password_is_refused_and_not_repeated(arguments: tupl
 
 
 def test_a_reason_may_be_about_passwords(program: Program) -> None:
-    done = program("abandon", "g", "--batch", "1", "--reason", "password: rotated", "--database", "sqlite://")
+    done = program("abandon", "g", "--batch", "1", "--reason", "password: rotated", "--yes", "--database", "sqlite://")
     assert done.status == 1
     assert "arguments must not contain" not in done.stderr
 
