@@ -161,9 +161,7 @@ def partition_error(partition: PartitionLag, kafka: str | None) -> Problem:
     # What our own comparison found begins with the partition.
     if error.startswith(f"{partition.topic_partition}: "):
         return Problem(error)
-    where = f" of connection {kafka!r}" if kafka is not None else ""
-    what = f"The Kafka cluster{where} does not describe topic {partition.topic!r}, or this partition of it"
-    return Problem(what, shortened(error), kafka)
+    return Problem(f"Connection {kafka!r} does not describe topic {partition.topic!r}", shortened(error), kafka)
 
 
 def headroom_share(partitions: Iterable[PartitionLag]) -> float | None:
