@@ -222,7 +222,8 @@ class SchemaRegistry:
                 continue
             problem = f"it answers with status {response.status_code}"
         raise RegistryUnavailableError(
-            f"The schema registry at {self.host} did not answer {path} in {_ATTEMPTS} attempts: {problem}"
+            f"The schema registry at {self.host} did not answer {path} in {_ATTEMPTS} attempts: {problem}. "
+            "Check the host of its connection, and that it runs"
         )
 
     def _answer(self, path: str, status: int, content: bytes) -> Any:
