@@ -1,8 +1,11 @@
-"""Recognise DDL that needs no closer look when a DAG file is parsed. The file imports this module: it is light."""
+"""Check declared columns when a DAG file is parsed, which happens every few seconds: this module is light."""
 
 from __future__ import annotations
 
 import re
+
+from airflow_kafka_offsets.core.templates import holds_template
+from airflow_kafka_offsets.exceptions import ConfigurationError
 
 _TYPE = (
     r"(?:BOOLEAN|TINYINT|SMALLINT|INT|BIGINT|FLOAT|DOUBLE|STRING|DATE|TIMESTAMP|TIMESTAMP_NTZ"
@@ -22,7 +25,21 @@ _COLUMN = rf"\s*{_NAME}\s+{_TYPE}(?:\s+NOT\s+NULL)?\s*"
 _COLUMNS = re.compile(rf"{_COLUMN}(?:,{_COLUMN})*", re.IGNORECASE)
 
 
-def is_plain_ddl(ddl: str) -> bool:
+def check_literal(ddl: str, *, binary: bool = False) -> None:
+    """Refuse what is neither DDL nor a template. The parser is loaded only for what may be wrong.
+
+    :param binary: see `parse_ddl`
+    :raises ConfigurationError: see `parse_ddl`
+    """
+    if not isinstance(ddl, str):
+        raise ConfigurationError(f"Columns are declared as Spark DDL, such as 'id BIGINT, name STRING'; got {ddl!r}")
+    if not holds_template(ddl) and not _is_plain(ddl):
+        from airflow_kafka_offsets.formats.columns import parse_ddl
+
+        parse_ddl(ddl, binary=binary)
+
+
+def _is_plain(ddl: str) -> bool:
     """Return whether a text is a list of columns of known types. Of another text, only a parser can tell."""
     shorter, length = ddl, None
     while length != len(shorter):

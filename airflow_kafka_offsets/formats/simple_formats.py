@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_kafka_offsets.core.bisection import Failure, Run, split_at_failures
-from airflow_kafka_offsets.core.templates import Templated, holds_template
+from airflow_kafka_offsets.core.templates import Templated
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats.plain_ddl import is_plain_ddl
+from airflow_kafka_offsets.formats.plain_ddl import check_literal
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder
 
 if TYPE_CHECKING:
@@ -51,11 +51,7 @@ class Json(_SimpleFormat):
     ddl: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ddl, str):
-            raise ConfigurationError(f"Json needs its columns as Spark DDL, such as 'id BIGINT'; got ddl={self.ddl!r}")
-        # A DAG file is parsed every few seconds: the parser is loaded only for what may be wrong.
-        if not holds_template(self.ddl) and not is_plain_ddl(self.ddl):
-            self.columns()
+        check_literal(self.ddl)
 
     def columns(self) -> pa.Schema:
         """Return the declared columns as an Arrow schema.

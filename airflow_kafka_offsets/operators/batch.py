@@ -15,13 +15,13 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_kafka_offsets.core.instants import check_start, check_until
 from airflow_kafka_offsets.core.options import Coordination, IsolationLevel, Limits, Reading, Staging, StateTables
 from airflow_kafka_offsets.core.parameters import COUNT, NAME, Rule, from_attributes, or_none
+from airflow_kafka_offsets.core.shared_docs import complete_docs
 from airflow_kafka_offsets.core.templates import is_rendered_later
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, GroupBusyError
 from airflow_kafka_offsets.formats.extra_columns import ExtraColumns
 from airflow_kafka_offsets.hooks.named_errors import with_named_connections
 from airflow_kafka_offsets.operators.base import NO_INTERVAL, RULES, GroupOperator, PipelineOperator, topics_of
-from airflow_kafka_offsets.operators.shared_docs import complete_docs
 from airflow_kafka_offsets.replaying.bounds import BOUNDS, BoundsGiven
 from airflow_kafka_offsets.spark.properties import Spark
 

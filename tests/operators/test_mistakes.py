@@ -45,6 +45,8 @@ def load(**given: Any) -> KafkaBatchOperator:
 IN_THE_FILE: dict[str, tuple[Given, list[str]]] = {
     "type": (lambda: {"value_format": Json("id BIGNT")}, ["'id BIGNT', near 'BIGNT'", "known types are BOOLEAN"]),
     "nested type": (lambda: {"value_format": Json("a ARRAY<STRNG>")}, ["near 'STRNG'", "known types are"]),
+    "foreign type": (lambda: {"value_format": Json("a MAP<STRING,INT>")}, ["unknown type 'MAP<STRING, INT>'"]),
+    "BIGNT in Avro": (lambda: {"value_format": Avro("id BIGNT", registry_conn_id="r")}, ["near 'BIGNT'"]),
     "duplicate": (lambda: {"value_format": Json("`id` INT, ID INT")}, ["Column 'ID' is declared twice"]),
     "start": (lambda: {"start": "beginning"}, ["start must be one of earliest, latest", "got start='beginning'"]),
     "until": (lambda: {"until": "tomorrow"}, ["until must be a timestamp (ISO 8601)", "until='tomorrow'"]),
