@@ -233,7 +233,8 @@ class SchemaRegistry:
                 return self._answer(path, status, content)
             problem = f"it answers with status {status}"
         raise RegistryUnavailableError(
-            f"The schema registry at {self.host} did not answer {path} in {_ATTEMPTS} attempts: {problem}"
+            f"The schema registry at {self.host} did not answer {path} in {_ATTEMPTS} attempts: {problem}. "
+            "Check the host of its connection, and that it runs"
         )
 
     def _request(self, path: str) -> tuple[int, bytes | None]:

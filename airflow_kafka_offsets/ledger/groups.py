@@ -96,6 +96,13 @@ def check_name(group_id: str, stored: str) -> None:
         )
 
 
+def is_known(ledger: Ledger, group_id: str) -> bool:
+    """Return whether there is a group."""
+    groups = ledger.tables.consumer_groups.c
+    with ledger.connect() as conn:
+        return conn.scalar(sa.select(groups.group_id).where(groups.group_id == group_id)) is not None
+
+
 def group_row(conn: Connection, tables: Tables, group_id: str) -> sa.Row[tuple[object, ...]]:
     """Return the row of a group that exists."""
     groups = tables.consumer_groups

@@ -21,7 +21,7 @@ from airflow_kafka_offsets import exceptions as errors
 from airflow_kafka_offsets.core.offsets import Scope, parse_scope
 from airflow_kafka_offsets.core.options import IsolationLevel
 from airflow_kafka_offsets.core.text import shortened
-from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
+from airflow_kafka_offsets.exceptions import KAFKA, ConfigurationError, KafkaOffsetsError
 from airflow_kafka_offsets.hooks.links import rewinds_are_on
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.overview import group_summaries
@@ -385,7 +385,7 @@ def _problems_of(kafka_conn_id: str, *, only_with_hosts: bool = False) -> Iterat
     try:
         yield
     except Exception as error:
-        if only_with_hosts and not getattr(error, "names_hosts", False):
+        if only_with_hosts and KAFKA not in getattr(error, "about", ()):
             raise
         may_pass = getattr(error, "retriable", False)
         code = status.HTTP_503_SERVICE_UNAVAILABLE if may_pass else status.HTTP_409_CONFLICT

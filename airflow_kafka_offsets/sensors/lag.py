@@ -20,6 +20,7 @@ from airflow.sdk import BaseOperatorLink
 from airflow_kafka_offsets.core.options import IsolationLevel, StateTables
 from airflow_kafka_offsets.core.parameters import assign, from_attributes, read_rendered
 from airflow_kafka_offsets.hooks.links import GroupLink, RewindLink
+from airflow_kafka_offsets.hooks.named_errors import with_named_connections, with_names
 from airflow_kafka_offsets.lag.thresholds import LagWatch
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class KafkaLagSensor(BaseSensorOperator):
         # Raises for what cannot work, when the DAG is parsed.
         self._watch()
 
+    @with_named_connections
     def execute(self, context: Context) -> Any:
         """Wait, and return the report."""
         if not self.deferrable:
@@ -169,7 +171,7 @@ class KafkaLagSensor(BaseSensorOperator):
             judgement = watch.judge(report)
         except KafkaOffsetsError as error:
             if not error.retriable:
-                raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+                raise AirflowFailException(f"{type(error).__name__}: {with_names(self, error)}") from None
             self.log.warning("Poking again: %s", error)
             return PokeReturnValue(is_done=False)
         self.log.info("%s", judgement.text)

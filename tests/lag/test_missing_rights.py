@@ -137,6 +137,7 @@ class TestWithoutDescribe:
         done = cli("show", "loader", *DB, "--output", "json")
         assert done.status == 1
         assert f"user 'loader' needs the ACL Describe on topic '{topic}'" in done.json[0]["error"]
+        assert "Or the name is misspelt" in done.json[0]["error"]
 
     @pytest.mark.usefixtures("cli")
     def test_a_sensor_does_not_wait_for_it(self, topic: str) -> None:
