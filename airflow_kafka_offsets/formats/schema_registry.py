@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import logging
 import ssl
+import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -49,6 +50,9 @@ _ENCODING = "gzip"
 # Of an answer: JSON writes a character as six bytes at most.
 _MOST_ANSWER_BYTES = 6 * MOST_BYTES + 1_000_000
 
+# Of the answers that are kept; a character takes up to four.
+_MOST_KEPT_BYTES = 16 * MOST_BYTES
+
 # Of a schema, those of its references counted.
 _MOST_REFERENCES = 500
 
@@ -81,9 +85,9 @@ class RegisteredSchema(NamedTuple):
     references: tuple[Reference, ...] = ()
 
     @property
-    def characters(self) -> int:
+    def bytes(self) -> int:
         """How many it has, with those of all that it refers to."""
-        return len(self.text) + sum(len(reference.text) for reference in self.references)
+        return len(self.text.encode()) + sum(len(reference.text.encode()) for reference in self.references)
 
 
 _Version = tuple[str, int]
@@ -112,18 +116,12 @@ def _answer_of(found: Mapping[str, Any]) -> _Answer:
         check_size(len(given), 0, _MOST_REFERENCES, "references")
         references = [(part["name"], part["subject"], int(part["version"])) for part in given]
         answer = _Answer(found.get("id"), found.get("schemaType") or "AVRO", found["schema"], references)
-        _check_bytes([answer.type, answer.text, *(text for part in references for text in part[:2])])
+        Budget().fetch([answer.type, answer.text, *(text for part in references for text in part[:2])])
     except SchemaError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise SchemaError(f"the registry describes it in an unknown way: {type(error).__name__}") from None
     return answer
-
-
-def _check_bytes(texts: Iterable[str]) -> None:
-    # What is no text of Unicode, or none at all, has no bytes.
-    if sum(len(text.encode()) for text in texts) > MOST_BYTES:
-        raise SchemaError(f"it has more than {MOST_BYTES:,} bytes, with all that it refers to")
 
 
 class SchemaRegistry:
@@ -137,6 +135,7 @@ class SchemaRegistry:
         self._url = str(check_config(config)["url"]).rstrip("/")
         self._answers: dict[_Version, _Answer | str] = {}
         self._versions: dict[_Version, tuple[Any, RegisteredSchema]] = {}
+        self._kept_bytes = 0
 
     @property
     def host(self) -> str:
@@ -182,14 +181,24 @@ class SchemaRegistry:
             if key not in self._answers:
                 found = self._get(f"/subjects/{quote(key[0], safe='')}/versions/{key[1]}")
                 try:
-                    self._answers[key] = _answer_of(found)
+                    self._keep(key, _answer_of(found))
                 except SchemaError as error:
-                    self._answers[key] = str(error)
+                    self._keep(key, str(error))
             answer = self._answers[key]
             if isinstance(answer, str):
                 raise SchemaError(answer)
+            budget.fetch([answer.text])
             self._versions[key] = answer.id, self._registered(answer, budget, (*within, key))
         return self._versions[key]
+
+    def _keep(self, key: _Version, answer: _Answer | str) -> None:
+        """Keep an answer, in the place of all others if they take too much memory."""
+        self._kept_bytes += sys.getsizeof(answer if isinstance(answer, str) else answer.text)
+        if self._kept_bytes > _MOST_KEPT_BYTES:
+            self._answers.clear()
+            self._versions.clear()
+            self._kept_bytes = 0
+        self._answers[key] = answer
 
     def close(self) -> None:
         """Close the connections; a request opens them again."""
@@ -205,7 +214,7 @@ class SchemaRegistry:
             except NotFoundError:
                 raise SchemaError(f"it refers to version {version} of subject {subject!r}, which is unknown") from None
             references |= dict.fromkeys([*referred.references, Reference(name, referred.text)])
-        _check_bytes([answer.type, answer.text, *(text for reference in references for text in reference)])
+        Budget().fetch([answer.type, answer.text, *(text for reference in references for text in reference)])
         return RegisteredSchema(answer.type, answer.text, tuple(references))
 
     def _get(self, path: str) -> Any:
@@ -224,7 +233,8 @@ class SchemaRegistry:
                 return self._answer(path, status, content)
             problem = f"it answers with status {status}"
         raise RegistryUnavailableError(
-            f"The schema registry at {self.host} did not answer {path} in {_ATTEMPTS} attempts: {problem}"
+            f"The schema registry at {self.host} did not answer {path} in {_ATTEMPTS} attempts: {problem}. "
+            "Check the host of its connection, and that it runs"
         )
 
     def _request(self, path: str) -> tuple[int, bytes | None]:

@@ -72,16 +72,21 @@ def database_engine(conn_id: str) -> sa.Engine:
     :raises AirflowNotFoundException: there is no such connection
     :raises ConfigurationError: its hook has no SQLAlchemy engine, or its extra cannot be used
     """
+    from airflow.sdk.exceptions import AirflowException
+
     connection = _connection(conn_id)
     if connection.conn_type == "mysql":
         url = sa.URL.create("mysql", *(getattr(connection, name) for name in _FIELDS))
         engine = _mysql_engine(url, connection.extra_dejson, conn_id)
     else:
-        hook = connection.get_hook()
+        try:
+            hook = connection.get_hook()
+        except (AirflowException, AttributeError):
+            hook = None  # no installed provider has the type
         if not hasattr(hook, "get_sqlalchemy_engine"):
             raise ConfigurationError(
-                f"Connection {conn_id!r} is of type {connection.conn_type!r}, which is not a SQL database: the target "
-                "and the positions must be in one"
+                f"Connection {conn_id!r} is of type {connection.conn_type!r}, which is not a SQL database, or "
+                "its provider is not installed: the target and the positions must be in a SQL database"
             )
         if connection.conn_type == "postgres":
             # The hook's own engine has its URL alone, without sslmode and the like.
@@ -256,7 +261,7 @@ def kafka_config(conn_id: str) -> dict[str, Any]:
     try:
         return check_config(connection.extra_dejson)
     except ConfigurationError as error:
-        raise ConfigurationError(f"Connection {conn_id!r}: {error}") from error
+        raise ConfigurationError(f"Connection {conn_id!r}: {error}") from None
 
 
 def kafka_cluster(conn_id: str, isolation_level: str = "read_committed", *, timeout: float = 30.0) -> Cluster:
@@ -281,10 +286,11 @@ def registry_config(conn_id: str) -> dict[str, Any]:
     from airflow_kafka_offsets.formats.schema_registry import check_config
 
     connection = _connection(conn_id)
-    if connection.conn_type != "http":
+    # `airflow connections add` stores a type without a provider as generic.
+    if connection.conn_type not in ("http", "generic"):
         raise ConfigurationError(
             f"Connection {conn_id!r} is of type {connection.conn_type!r}; the connection of a schema registry has "
-            "type 'http'"
+            "type 'http' or 'generic'"
         )
     host = connection.host or ""
     url = urlsplit(host if "://" in host else f"{connection.schema or 'http'}://{host}")
@@ -296,7 +302,7 @@ def registry_config(conn_id: str) -> dict[str, Any]:
     try:
         return dict(check_config(config))
     except ConfigurationError as error:
-        raise ConfigurationError(f"Connection {conn_id!r}: {error}") from error
+        raise ConfigurationError(f"Connection {conn_id!r}: {error}") from None
 
 
 def sink_connections(sink: Sink) -> dict[str, dict[str, Any]]:

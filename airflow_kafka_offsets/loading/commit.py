@@ -44,7 +44,7 @@ def stage_and_commit(
     batch: Batch,
     staged: StagedBatch | None,
     began: float,
-    prefetch: Callable[[Batch], AbstractContextManager[None]] = lambda _: nullcontext(),
+    prefetch: Callable[[Batch, StagedBatch], AbstractContextManager[None]] = lambda *_: nullcontext(),
 ) -> LoadResult:
     """Stage a batch, if no earlier attempt has, and commit it. If its files are damaged, do both once more.
 
@@ -57,7 +57,7 @@ def stage_and_commit(
     """
     try:
         staged = staged or stage(context, claim, batch)
-        with prefetch(batch):
+        with prefetch(batch, staged):
             return commit(context, claim, batch, staged, began)
     except StagedFileError as damaged:
         log.warning("Batch %d is staged again: %s", batch.batch_id, damaged)

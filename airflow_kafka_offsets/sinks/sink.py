@@ -73,6 +73,11 @@ class Sink(Templated, ABC):
         return False
 
     @property
+    def appends_files(self) -> bool:
+        """Whether its commit only appends those files, however many rows they hold."""
+        return self.writes_files and not self.replaces_rows
+
+    @property
     def tables(self) -> Sequence[DatabaseTable]:
         """All tables in the database of the positions that hold its rows; empty where the rows are also in others.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import socket
+import sys
 import threading
 import tracemalloc
 import zlib
@@ -344,6 +345,26 @@ def test_a_schema_and_its_references_have_a_limit_of_bytes(server: FakeRegistry)
     with pytest.raises(SchemaError, match="more than 4,000,000 bytes, with all that it refers to"):
         registry.by_id(3)
     assert len(registry.by_id(1).text) == 3_000_000
+    registry.close()
+
+
+def test_references_are_fetched_until_they_are_too_large(server: FakeRegistry) -> None:
+    for number in range(50):
+        server.register(f"s{number}", "x" * 1_500_000)
+    server.register("all", '"int"', [reference(f"s{number}") for number in range(50)])
+    registry = SchemaRegistry(server.config)
+    with pytest.raises(SchemaError, match="more than 4,000,000 bytes, with all that it refers to"):
+        registry.by_id(51)
+    assert len(server.requests) == 4
+    registry.close()
+
+
+def test_what_a_registry_answered_is_not_kept_for_ever(server: FakeRegistry) -> None:
+    registry = SchemaRegistry(server.config)
+    for number in range(30):
+        server.register(f"s{number}", "\N{GRINNING FACE}" + "x" * 3_000_000)
+        assert registry.version(f"s{number}", 1)[0] == number + 1
+    assert sum(sys.getsizeof(registered.text) for _, registered in registry._versions.values()) < 80_000_000
     registry.close()
 
 

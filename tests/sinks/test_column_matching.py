@@ -113,7 +113,7 @@ class TestMatch:
         assert f"(ALTER TABLE {added})" in str(raised.value)
 
     def test_a_column_of_another_type_is_refused_with_both_types(self) -> None:
-        with pytest.raises(TargetError, match="column 'a' is INTEGER, the rows hold string"):
+        with pytest.raises(TargetError, match="column 'a' is INTEGER, the rows hold STRING"):
             match(table(sa.Column("a", sa.Integer)), rows(a=pa.string()), POSTGRES)
 
     def test_a_column_that_the_table_needs_is_refused_by_name(self) -> None:

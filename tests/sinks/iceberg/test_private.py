@@ -29,6 +29,9 @@ from tests.support.lake import publish_rows
     ("function", "parameters"),
     [
         (RestCatalog._fetch_config, ["self"]),
+        (RestCatalog._response_to_table, ["self", "identifier_tuple", "table_response"]),
+        (RestCatalog._response_to_staged_table, ["self", "identifier_tuple", "table_response"]),
+        (RestCatalog._load_file_io, ["self", "properties", "location"]),
         (Catalog._load_file_io, ["self", "properties", "location"]),
         (Table._do_commit, ["self", "updates", "requirements"]),
         (Catalog._convert_schema_if_needed, ["schema", "format_version"]),
