@@ -132,7 +132,7 @@ class DeadLetterClaim(BatchClaim):
             # Not the number of those that are there: some may have been removed, which the commit has to notice.
             records = self.records - self._leave_out(conn, errors)
             if not records:
-                reason = f"nothing was written: all of {count(self.records, 'record')} are bad still"
+                reason = "nothing was written: all records are bad still"
                 update_open(conn, tables, self.batch.batch_id, state="abandoned", reason=reason)
             return records
 
