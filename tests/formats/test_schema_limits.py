@@ -158,6 +158,11 @@ BOMBS: list[tuple[str, Any, str]] = [
     ("AVRO", record("r", field("x", "int"), field("x", "int")), "two fields of the record 'r' have the same name"),
     ("AVRO", record("r", field("x", "string", default=LONG)), "more than 10,000 characters"),
     ("AVRO", record("r", field("x", {"type": "enum", "name": "e", "symbols": [LONG]})), "more than 10,000 characters"),
+    (
+        "AVRO",
+        record("r", field("x", {"type": "enum", "name": "e", "symbols": [1] * 10_001})),
+        "more than 10,000 symbols in an enum",
+    ),
     ("AVRO", record("r"), "the record 'r' has no fields"),
     ("AVRO", {**AVRO, "namespace": "n" * 1_000}, LONG_NAME),
     ("AVRO", record("r", field("x" * 1_001, "int")), LONG_NAME),
