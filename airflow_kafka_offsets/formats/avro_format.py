@@ -86,8 +86,7 @@ class Avro(RegistryFormat):
         from airflow_kafka_offsets.formats.avro_schema import as_record
 
         kind = as_record(_parsed(schema), self.column)
-        places = [place for place, part in enumerate(kind.fields) if part.type.physical is not None]
-        if AvroReader(kind, places).is_vectorized:
+        if AvroReader(kind, kind.physical_fields).is_vectorized:
             return None
         return "it is recursive or large, or has a union of several types"
 

@@ -46,7 +46,7 @@ _MOST_CHARACTERS = 5 * MOST_BYTES
 _MOST_REFUSED = 100
 
 # Of the schemas that the records of a slice name, and that the worker does not know: they go into the history.
-_MOST_READ_BYTES = 64 << 20
+_MOST_READ_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +258,7 @@ class RegistryFormat(Templated, ABC):
                         self._leave_out(f"Version {version} of subject {subject!r}", error, is_needed)
                         continue
                     if schema.type == self.schema_type:
-                        left -= schema.characters
+                        left -= schema.bytes
                         if found and left < 0:
                             break
                         found[str(number)] = schema
@@ -473,7 +473,7 @@ class TaskSchemas:
         plain = self._format.plain_schemas({str(number): found})[str(number)]
         if isinstance(plain, SchemaError):
             raise plain
-        self._bytes += found.characters
+        self._bytes += found.bytes
         if self._bytes > _MOST_READ_BYTES:
             raise RefusedSchemasError(
                 f"schema {number}: the schemas that the records of the slice name have more than "

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets.core.addresses import is_this_machine
 from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.core.warn import warn_once
 from airflow_kafka_offsets.database.libpq import check_libpq
 from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.exceptions import ConfigurationError
@@ -94,7 +95,7 @@ def database_engine(conn_id: str) -> sa.Engine:
             # Error messages must not show the values of rows.
             engine = hook.get_sqlalchemy_engine(engine_kwargs={"hide_parameters": True})
     unify_sessions(engine)
-    _warn_once(engine, conn_id)
+    _warn_of_weakness(engine, conn_id)
     return engine
 
 
@@ -157,12 +158,12 @@ def _mysql_engine(url: sa.URL, extra: Mapping[str, Any], name: str) -> sa.Engine
     return sa.create_engine(url, hide_parameters=True, connect_args=arguments)
 
 
-def _warn_once(engine: sa.Engine, name: str) -> None:
+def _warn_of_weakness(engine: sa.Engine, name: str) -> None:
     """Log a warning about the first connection where it is not encrypted."""
 
     def look(driver_connection: Any, _: object) -> None:
         if problem := database_weakness(driver_connection):
-            log.warning("Connection %r: %s", name, problem)
+            warn_once(log, f"Connection {name!r}: {problem}")
 
     sa.event.listen(engine, "connect", look, once=True)
 
@@ -227,7 +228,7 @@ def open_url(url: str) -> AbstractContextManager[sa.Engine]:
         # Error messages must not show the values of rows.
         engine = sa.create_engine(parsed, hide_parameters=True)
     unify_sessions(engine)
-    _warn_once(engine, name)
+    _warn_of_weakness(engine, name)
     return _open(engine)
 
 

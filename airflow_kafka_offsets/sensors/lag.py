@@ -8,9 +8,14 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperatorLink, BaseSensorOperator, PokeReturnValue
-from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSkipException,
+    BaseSensorOperator,
+    PokeReturnValue,
+    conf,
+)
+from airflow.sdk import BaseOperatorLink
 
 from airflow_kafka_offsets.core.options import IsolationLevel, StateTables
 from airflow_kafka_offsets.core.parameters import assign, from_attributes, read_rendered
@@ -145,7 +150,7 @@ class KafkaLagSensor(BaseSensorOperator):
         :raises AirflowFailException: waiting cannot help
         """
         # Imported here because DAG files are parsed every few seconds.
-        from airflow.sdk.observability import stats
+        from airflow.providers.common.compat.sdk import Stats
 
         from airflow_kafka_offsets.database.errors import translated_errors
         from airflow_kafka_offsets.exceptions import KafkaOffsetsError
@@ -162,7 +167,7 @@ class KafkaLagSensor(BaseSensorOperator):
                 translated_errors(f"The database of connection {self.conn_id!r} could not be read", ""),
             ):
                 report = measure_lag(ledger, cluster, question, new_group=True)
-            emit_lag(stats, self.group_id, report)
+            emit_lag(Stats, self.group_id, report)
             judgement = watch.judge(report)
         except KafkaOffsetsError as error:
             if not error.retriable:

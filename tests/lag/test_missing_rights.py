@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.sensors.lag import KafkaLagSensor

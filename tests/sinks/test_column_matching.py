@@ -53,6 +53,13 @@ class TestRequired:
         assert required(keyed) == ["a", "b"]
 
 
+def test_types_of_postgres_that_cut_texts_are_refused() -> None:
+    for name in ("name", '"char"'):
+        column = sa.Column("a", postgresql.base.ischema_names[name]())
+        with pytest.raises(TargetError, match=r"column 'a' is of the type name or \"char\", which cut texts"):
+            match(table(column), rows(a=pa.string()), POSTGRES)
+
+
 class TestIsAdded:
     @pytest.mark.parametrize("name", [*row_columns(Json("a INT")).names[1:], "_batch_id"])
     def test_audit_columns_are_added_by_this_package(self, name: str) -> None:

@@ -133,6 +133,9 @@ def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> pa.Schema:
                 faults.append(f"it has no column {field.name!r} ({add_column(table, field, dialect)})")
             continue
         wire = wire_type(field.type, column.type, dialect)
+        if type(column.type) is sa.String and dialect.name == "postgresql":
+            faults.append(f'column {field.name!r} is of the type name or "char", which cut texts without an error')
+            continue
         if column.computed is not None or (column.identity is not None and column.identity.always):
             faults.append(f"column {field.name!r} is GENERATED ALWAYS by the database, and cannot be written")
         elif wire is None:

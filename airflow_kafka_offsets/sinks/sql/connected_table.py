@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.engine.reflection import ObjectKind
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
-from airflow_kafka_offsets.database.errors import database_message, is_outage
+from airflow_kafka_offsets.database.errors import database_message, is_outage, lacks_rights
 from airflow_kafka_offsets.database.mysql import check_driver, check_transactional, is_mysql
 from airflow_kafka_offsets.database.tables import check_rights, forget_reflected, reflected, without_placeholders
 from airflow_kafka_offsets.database.transactions import transact
@@ -194,10 +194,10 @@ class ConnectedSqlTable(Table):
                 created = self.reflect(conn)
             if created is not None:  # by another group, at the same moment
                 return created
+            grant = ", or grant CREATE on the schema" if lacks_rights(error) else ""
             raise TargetError(
                 f"Table {self.sink.name!r} does not exist in database {engine.url.database!r}, and user "
-                f"{engine.url.username!r} cannot create it: {database_message(error)}. Create it, or grant CREATE on "
-                "the schema."
+                f"{engine.url.username!r} cannot create it: {database_message(error)}. Create it{grant}."
             ) from error
         return table
 
