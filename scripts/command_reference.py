@@ -26,7 +26,10 @@ one.
 
 A command prints data on standard output and notes on standard error. A failure is one line on standard error with the
 next action, and exit code 1, or 2 for a wrong option. `--output json` and `yaml` have numbers, instants in ISO 8601 and
-durations in seconds; `table` and `plain` are for people. No command prints passwords.
+durations in seconds, and null for what is not known; `table` and `plain` are for people. No command prints passwords.
+
+What moves positions or deletes needs `--reason`. Before it acts, it says what will happen, and asks on the terminal;
+`--yes` answers in scripts.
 
 `--conn-id` is the connection of the database that a load writes into; it has the state tables. `--schema` and
 `--prefix` are `StateTables.schema` and `StateTables.prefix` of the operator.
@@ -185,7 +188,9 @@ def _differences(parsers: Parsers, own: Parsers) -> Iterator[str]:
     yield "Its own options:\n\n"
     yield from _listed(added.items())
     text = (
-        f"It does not have {_enumerated(sorted(dropped))}, nor the commands {_enumerated(missing)}: these need Airflow."
+        f"With one of {_enumerated(sorted(dropped))}, and for the commands {_enumerated(missing)}, it finds "
+        "connections and DAGs in Airflow, as `airflow kafka-offsets` does. On Airflow 3.1, which takes no commands of "
+        "providers, leave out the word `airflow`: `kafka-offsets groups --conn-id warehouse`."
     )
     yield f"\n{_filled(text)}\n"
 

@@ -189,8 +189,10 @@ AUTHOR = (
         "--who",
         "the author, for the history, which also has the user of the database (default: the user of the process)",
     ),
-    option("--reason", "why, for the history"),
+    option("--reason", "why, for the history; what moves positions or deletes needs it"),
+    Argument(("-y", "--yes"), {"help": "do not ask for confirmation, for scripts", "action": "store_true"}),
 )
+"""The arguments of commands that change something; see `command.confirm`."""
 
 DEAD_LETTERS = (
     *GROUP,

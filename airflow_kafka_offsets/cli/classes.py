@@ -7,7 +7,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from airflow_kafka_offsets.cli.output import note
+from airflow_kafka_offsets.cli.output import note, write
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks.java import check_java, class_archive
 from airflow_kafka_offsets.hooks.spark import spark_home, submit_environment
@@ -36,7 +36,7 @@ def archive_classes(args: Namespace) -> None:
         archive = class_archive(home, with_sql=with_sql)
         note(f"Java writes the classes of a load {'with' if with_sql else 'without'} a DataFrame transform")
         archive.write(submit, environment)
-        sys.stdout.write(f"{archive.path}\n")
+        write(f"{archive.path}\n")
         if not archive.java_options():
             raise ConfigurationError(
                 f"Loads will not use {archive.path}: users besides root and this one may write to it or to a "

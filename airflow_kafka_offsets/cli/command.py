@@ -6,6 +6,7 @@ Arguments are in `arguments`, printing is in `output`.
 from __future__ import annotations
 
 import re
+import sys
 import traceback
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -87,6 +88,30 @@ def database(args: Namespace) -> Iterator[Ledger]:
     """Open the database of the arguments for a block, with the state tables of `--schema` and `--prefix`."""
     with args.connections.open_database() as engine:
         yield Ledger(engine, Tables.of(args.schema, args.prefix))
+
+
+@usage()
+def check_change(args: Namespace, *, needs_reason: bool = True) -> None:
+    """Check, before anything is asked, that a change has a reason, and a terminal to confirm it on or `--yes`."""
+    if needs_reason and not (args.reason or "").strip():
+        raise ConfigurationError("A change needs --reason: why, for the history")
+    if not args.yes and not sys.stdin.isatty():
+        raise ConfigurationError("Standard input is no terminal, on which the change could be confirmed: add --yes")
+
+
+def confirm(args: Namespace, *consequences: str) -> None:
+    """Say what a command is about to change, and ask on a terminal whether to.
+
+    :raises ConfigurationError: the user does not want it
+    """
+    for consequence in consequences:
+        note(consequence)
+    if args.yes:
+        return
+    sys.stderr.write("Continue? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise ConfigurationError("Not confirmed: nothing was changed")
 
 
 def cluster(args: Namespace) -> Cluster:

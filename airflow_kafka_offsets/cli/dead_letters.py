@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from airflow_kafka_offsets.cli.command import database, offset_bounds, usage
+from airflow_kafka_offsets.cli.command import check_change, confirm, database, offset_bounds, usage
 from airflow_kafka_offsets.cli.load_target import check_target, pipeline_of
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.text import count
@@ -51,13 +51,20 @@ def replay(args: Namespace) -> None:
     """Put dead letters through the pipeline, and print what became of them."""
     dead_letters, corrected = _dead_letters(args), _corrected(args.corrected)
     check_target(args, "A replay")
+    check_change(args, needs_reason=False)
     with database(args) as ledger:
         with ledger.connect() as conn:
             cluster_of(conn, ledger.tables, args.group)
             topics = topics_of(conn, ledger.tables, dead_letters)
+            records = sum(each["records"] for each in summary(conn, ledger.tables, dead_letters))
         replayed = []
         if topics:
             pipeline, _, spark, connections = pipeline_of(args, topics)
+            confirm(
+                args,
+                f"{count(records, 'dead letter is', 'dead letters are')} decoded again, and those that become rows of "
+                f"{pipeline.sink.name!r} are deleted",
+            )
             launcher = None
             if pipeline.needs_spark_sql:
                 launcher = args.connections.launcher(*spark, name=f"dead-letters.{args.group}")
@@ -77,15 +84,20 @@ def replay(args: Namespace) -> None:
 def drop(args: Namespace) -> None:
     """Delete what dead letters hold."""
     dead_letters = _dead_letters(args)
+    if args.execute:
+        check_change(args)
     with database(args) as ledger:
         with ledger.connect() as conn:
             cluster_of(conn, ledger.tables, args.group)
             if args.older_than is not None:
                 dead_letters = replace(dead_letters, committed_before=database_now(conn) - args.older_than)
-            if not args.execute:
-                show(summary(conn, ledger.tables, dead_letters), args.output)
-                note("Nothing was dropped; --execute deletes the contents of these dead letters")
-                return
+            found = summary(conn, ledger.tables, dead_letters)
+        if not args.execute:
+            show(found, args.output)
+            note("Nothing was dropped; --execute --reason WHY deletes the contents of these dead letters")
+            return
+        records = count(sum(each["records"] for each in found), "dead letter")
+        confirm(args, f"Key, value, headers and error of {records} are deleted, for good: they cannot be replayed")
         dropped = drop_dead_letters(
             dead_letters, engine=ledger.engine, tables=ledger.tables, who=args.who, reason=args.reason
         )

@@ -6,10 +6,8 @@ A task is as its DAG file says now. Airflow's metadata database is not asked.
 from __future__ import annotations
 
 import copy
-import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import fields, replace
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
@@ -23,6 +21,7 @@ from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.fan_out import of_tables
 from airflow_kafka_offsets.sinks.sink import DatabaseTable, Sink
 from airflow_kafka_offsets.spark.properties import Spark
+from airflow_kafka_offsets.version_compat import dag_bag
 
 _OF_TASK = ("table", "table_schema", "columns", "transform", "upsert_key", "staging_dir")
 
@@ -144,9 +143,7 @@ def _find_task(args: Namespace, *, only: Sequence[str] | None = None) -> Pipelin
         needs a run, or the task loads another group
     """
     dag_id, task_id = args.dag_id, args.task_id
-    # DAG files may print, and Airflow logs.
-    with redirect_stdout(sys.stderr):
-        dag, broken = _find_dag(dag_id)
+    dag, broken = _find_dag(dag_id)
     if dag is None:
         errors = f"; these files have errors: {first_few(sorted(broken))}" if broken else ""
         raise ConfigurationError(f"No DAG file has a DAG {dag_id!r}{errors}")
@@ -171,13 +168,12 @@ def _find_dag(dag_id: str) -> tuple[Any, list[str]]:
     """Return a DAG of the DAG files, or None, and the files that have errors."""
     # Each imports a large part of Airflow.
     from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.dag_processing.dagbag import BundleDagBag
 
     bundles: Any = DagBundlesManager()  # type: ignore[no-untyped-call]  # Airflow does not annotate it
     broken: list[str] = []
     for bundle in bundles.get_all_dag_bundles():
         bundle.initialize()
-        bag = BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
+        bag = dag_bag(bundle)
         if dag_id in bag.dags:
             return bag.dags[dag_id], []
         broken += bag.import_errors

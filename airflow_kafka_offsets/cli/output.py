@@ -1,12 +1,14 @@
-"""How commands print: data to standard output in the format of `--output`, notes to standard error."""
+"""How commands print: data alone to standard output, in the format of `--output`, and notes to standard error."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from airflow_kafka_offsets.core.text import short_duration
 from airflow_kafka_offsets.escaping import printable
@@ -16,6 +18,55 @@ if TYPE_CHECKING:
 
 # Of a table that is no terminal: rows must not break.
 _WIDTH = 200
+
+# The width at which the texts of a column may break, and what is between columns.
+_READABLE, _BETWEEN = 40, " | "
+
+_STANDARD_OUTPUT = 1
+
+_data: list[TextIO] = []
+"""Where data goes within `data_alone`."""
+
+
+@contextmanager
+def data_alone() -> Iterator[None]:
+    """Keep standard output for data during the block. What else is written to it goes to standard error: Airflow's log,
+    and what DAG files and child processes print.
+    """
+    output = sys.stdout
+    try:
+        descriptor = output.fileno()
+    except OSError:  # a stream in memory
+        descriptor = -1
+    with redirect_stdout(sys.stderr):
+        if descriptor != _STANDARD_OUTPUT:
+            _data.append(output)
+            try:
+                yield
+            finally:
+                _data.pop()
+            return
+        # Loggers keep the stream that they began with, and processes have its descriptor.
+        output.flush()
+        with os.fdopen(os.dup(_STANDARD_OUTPUT), "w", encoding=output.encoding, errors=output.errors) as data:
+            os.dup2(sys.stderr.fileno(), _STANDARD_OUTPUT)
+            _data.append(data)
+            try:
+                yield
+            finally:
+                _data.pop()
+                output.flush()
+                data.flush()
+                os.dup2(data.fileno(), _STANDARD_OUTPUT)
+
+
+def write(text: str) -> None:
+    """Print data as they are."""
+    _output().write(text)
+
+
+def _output() -> TextIO:
+    return _data[-1] if _data else sys.stdout
 
 
 def show(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] = ()) -> None:
@@ -64,8 +115,8 @@ def _print(text: str, output: str) -> None:
         text = yaml.dump(json.loads(text)).removesuffix("\n")
     # Of ASCII, the only control character that JSON allows.
     text = text.replace("\x7f", r"\u007f")
-    if not sys.stdout.isatty():
-        sys.stdout.write(f"{text}\n")
+    if not _output().isatty():
+        write(f"{text}\n")
         return
     from rich.syntax import Syntax
 
@@ -74,15 +125,55 @@ def _print(text: str, output: str) -> None:
 
 def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.box import ASCII_DOUBLE_HEAD
+    from rich.cells import cell_len
     from rich.table import Table
 
-    table = Table(box=ASCII_DOUBLE_HEAD, show_edge=False, pad_edge=False)
-    for heading in headings:
-        # Nothing is truncated.
-        table.add_column(heading, overflow=None)  # type: ignore[arg-type]
-    for row in rows:
-        table.add_row(*row)
-    _console().print(table)
+    console = _console()
+    columns = [[heading, *texts] for heading, texts in zip(headings, zip(*rows, strict=True), strict=True)]
+    widths = [min(max(map(cell_len, column)), max(_READABLE, cell_len(column[0]))) for column in columns]
+    parts = _folded(columns, widths, console.width) if _output().isatty() else [range(len(columns))]
+    for number, part in enumerate(parts):
+        table = Table(box=ASCII_DOUBLE_HEAD, show_edge=False, pad_edge=False)
+        for index in part:
+            # Nothing is truncated.
+            table.add_column(headings[index], overflow="fold", min_width=min(widths[index], console.width))
+        for row in rows:
+            table.add_row(*(row[index] for index in part))
+        if number:
+            console.print()
+        console.print(table)
+
+
+def _folded(columns: Sequence[Sequence[str]], widths: Sequence[int], terminal: int) -> list[Sequence[int]]:
+    """Return the columns of one or more tables, one below the other, none of which is wider than the terminal.
+
+    The columns that tell rows apart come again in each table.
+    """
+    if sum(widths) + len(_BETWEEN) * (len(widths) - 1) <= terminal:
+        return [range(len(columns))]
+    keys = _keys(columns)
+    if sum(widths[key] + len(_BETWEEN) for key in keys) > terminal // 2:
+        keys = []
+    parts: list[list[int]] = [[]]
+    for index, width in enumerate(widths):
+        taken = sum(widths[each] + len(_BETWEEN) for each in parts[-1])
+        if len(parts[-1]) > len(keys) and taken + width > terminal:
+            parts.append([*keys])
+        if index not in parts[-1]:
+            parts[-1].append(index)
+    return [*parts]
+
+
+def _keys(columns: Sequence[Sequence[str]]) -> list[int]:
+    """Return the first columns that tell rows apart, without those that have the same text in all rows."""
+    keys: list[int] = []
+    for index, (_, *texts) in enumerate(columns):
+        if len(set(texts)) > 1 or len(texts) == 1:
+            keys.append(index)
+        found = set(zip(*(columns[key][1:] for key in keys), strict=True))
+        if len(found) == len(texts):
+            return keys
+    return []
 
 
 def _print_plain(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -91,7 +182,7 @@ def _print_plain(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None
     sides = ["right" if _are_numbers(column) else "left" for column in zip(*rows, strict=True)]
     # tabulate would read numbers, and write 1e5 as 100000.
     table = tabulate(rows, headings, tablefmt="plain", disable_numparse=True, colalign=sides or None)
-    sys.stdout.write(f"{table}\n")
+    write(f"{table}\n")
 
 
 def _are_numbers(column: Sequence[str]) -> bool:
@@ -101,8 +192,8 @@ def _are_numbers(column: Sequence[str]) -> bool:
 def _console() -> Console:
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else _WIDTH
-    return Console(width=width, markup=False, emoji=False, highlight=False)
+    width = None if _output().isatty() else _WIDTH
+    return Console(file=_output(), width=width, markup=False, emoji=False, highlight=False)
 
 
 def _plain(value: timedelta | datetime) -> float | str:

@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from typing import Any
 
-from airflow_kafka_offsets.cli.command import cluster, database, scope, usage
+from airflow_kafka_offsets.cli.command import check_change, cluster, confirm, database, scope, usage
 from airflow_kafka_offsets.cli.connections import read_text
 from airflow_kafka_offsets.cli.load_target import check_target, target_of
-from airflow_kafka_offsets.cli.output import note, show, show_value
+from airflow_kafka_offsets.cli.output import note, show, show_value, write
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
+from airflow_kafka_offsets.ledger.group_table import group_table
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.positions import read_positions, stored_positions
 from airflow_kafka_offsets.ledger.tables import Ledger
@@ -24,11 +24,13 @@ from airflow_kafka_offsets.rewinding.execution import abandon_batch, execute_rew
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS, Scenario, write_offsets
+from airflow_kafka_offsets.sinks.sink import Sink
+from airflow_kafka_offsets.sinks.target_names import is_table
 
 
 def rewind(args: Namespace) -> None:
     """Preview a rewind, or execute it; a saved preview is executed as it was shown."""
-    _check_replaced(args)
+    _check_move(args)
     if args.preview is not None:
         preview = _saved_preview(args)
         with database(args) as ledger:
@@ -39,13 +41,19 @@ def rewind(args: Namespace) -> None:
 
 def import_group(args: Namespace) -> None:
     """Preview the positions that a consumer group in Kafka has committed, or make them those of a group."""
-    _check_replaced(args)
+    _check_move(args)
     _move(args, Scenario.of("import", args.from_group))
 
 
 def abandon(args: Namespace) -> None:
     """Abandon an open batch."""
+    check_change(args)
     with database(args) as ledger:
+        confirm(
+            args,
+            f"Batch {args.batch} of group {args.group!r} is abandoned: what its attempt has read is lost, and the next "
+            "load plans a new batch",
+        )
         abandon_batch(
             args.group, args.batch, engine=ledger.engine, tables=ledger.tables, who=args.who, reason=args.reason
         )
@@ -80,7 +88,7 @@ def export(args: Namespace) -> None:
         raise ConfigurationError(
             f"There are no stored positions of group {args.group!r} yet: there is nothing to export"
         )
-    sys.stdout.write(write_offsets({tp: position.offset for tp, position in positions.items()}))
+    write(write_offsets({tp: position.offset for tp, position in positions.items()}))
 
 
 def _chosen(args: Namespace) -> list[tuple[str, Any]]:
@@ -133,8 +141,12 @@ def _show_and_execute(args: Namespace, preview: RewindPreview, ledger: Ledger) -
     target = target_of(args, args.replace) if args.replace is not False else None
     if target is not None:
         preview.refuse_replace()
-    result = None
+    result, is_asked = None, args.execute and not args.yes
+    if is_asked:
+        _show(preview, args.output)
+    consequences = _consequences(preview, ledger, None if target is None else target.sink)
     if args.execute:
+        confirm(args, *consequences)
         result = execute_rewind(
             preview,
             engine=ledger.engine,
@@ -145,20 +157,14 @@ def _show_and_execute(args: Namespace, preview: RewindPreview, ledger: Ledger) -
             replace=target.sink if target is not None else None,
             connections=target.connections if target is not None else None,
         )
-    _show(preview, args.output)
-    if preview.instant is not None:
-        note(f"The instant meant is {preview.instant.isoformat()}")
-    offsets = (
-        f"{count(preview.offsets_reread, 'offset is', 'offsets are')} read again, "
-        f"{count(preview.offsets_skipped, 'was never loaded and is', 'were never loaded and are')} skipped"
-    )
+    if not is_asked:
+        _show(preview, args.output)
     if result is None:
+        for consequence in consequences:
+            note(consequence)
         if preview.open_batch is not None:
             note(f"Batch {preview.open_batch} is open: finish it first, or add --abandon {preview.open_batch}")
-        note(
-            f"{count(len(preview.changed), 'position')} would change: {offsets}. Nothing was changed; add --execute to "
-            "do it"
-        )
+        note("Nothing was changed; add --execute --reason WHY to do it")
     elif result.batch_id is None:
         abandoned = f"; batch {args.abandon} is abandoned" if args.abandon is not None else ""
         note(f"No position was to be changed{abandoned}")
@@ -166,16 +172,48 @@ def _show_and_execute(args: Namespace, preview: RewindPreview, ledger: Ledger) -
         rows, dead_letters = count(result.rows_removed, "row"), count(result.dead_letters_removed, "dead letter")
         removed = f"; {rows} and {dead_letters} were removed" if target is not None else ""
         moved = count(result.moved, "position was", "positions were")
-        note(f"{moved} changed, as number {result.batch_id} of the history: {offsets}{removed}")
+        note(f"{moved} changed, as number {result.batch_id} of the history{removed}")
+
+
+def _consequences(preview: RewindPreview, ledger: Ledger, target: Sink | None) -> list[str]:
+    """Return what a rewind changes, and what becomes of the rows.
+
+    :param target: whose rows are removed
+    """
+    consequences = [] if preview.instant is None else [f"The instant meant is {preview.instant.isoformat()}"]
+    consequences.append(
+        f"{count(len(preview.changed), 'position')} would change: "
+        f"{count(preview.offsets_reread, 'offset is', 'offsets are')} read again, "
+        f"{count(preview.offsets_skipped, 'was never loaded and is', 'were never loaded and are')} skipped"
+    )
+    if target is not None:
+        consequences.append(
+            f"The rows of the offsets that are read again are removed from {target.name!r}, and so are their dead "
+            "letters. This cannot be undone: the next load writes them again"
+        )
+    elif preview.offsets_reread:
+        with ledger.connect() as conn:
+            known = group_table(conn, ledger.tables, preview.group_id)
+        where, remedy = "the target", "--replace"
+        if known is not None:
+            where = repr(known.name)
+            remedy = f"--replace {known.name}" if is_table(known.name) else "--replace --dag-id DAG --task-id TASK"
+        consequences.append(
+            f"Rows stay in {where}: the next load duplicates those of the offsets that are read again, unless it has "
+            f"an upsert key. {remedy} removes them"
+        )
+    return consequences
 
 
 @usage()
-def _check_replaced(args: Namespace) -> None:
-    """Check, before anything is asked, that `--replace` and a task go together."""
+def _check_move(args: Namespace) -> None:
+    """Check, before anything is asked, that `--replace` and a task go together, and that a change has a reason."""
     if args.replace is not False:
         check_target(args, "--replace", table="--replace TABLE")
     elif args.dag_id is not None or args.task_id is not None:
         raise ConfigurationError("--dag-id and --task-id name the target of --replace: give it too, or leave them out")
+    if args.execute:
+        check_change(args)
 
 
 def _show(preview: RewindPreview, output: str) -> None:

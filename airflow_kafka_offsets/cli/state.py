@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.cli.command import database, usage
-from airflow_kafka_offsets.cli.output import note, show
+from airflow_kafka_offsets.cli.output import note, show, write
 from airflow_kafka_offsets.core.text import count, first_few, shortened
 from airflow_kafka_offsets.database.errors import database_message, is_outage
 from airflow_kafka_offsets.exceptions import ConfigurationError
@@ -47,7 +46,7 @@ def init(args: Namespace) -> None:
                     "without state tables"
                 )
                 text = ledger.tables.ddl(ledger.engine.dialect)
-            sys.stdout.write(text + granted)
+            write(text + granted)
             if not text:
                 note(f"The state tables already have schema version {SCHEMA_VERSION}: there is nothing to run")
             return

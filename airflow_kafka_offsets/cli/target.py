@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict, replace
 
-from airflow_kafka_offsets.cli.command import database, offset_bounds, usage, whole_topics
+from airflow_kafka_offsets.cli.command import check_change, confirm, database, offset_bounds, usage, whole_topics
 from airflow_kafka_offsets.cli.load_target import check_target, pipeline_of, target_of
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.options import DeadLetters, Limits
@@ -26,10 +26,15 @@ def replay(args: Namespace) -> None:
     with usage():
         if not topics and args.dag_id is None:
             raise ConfigurationError("A replay needs --topic, or --dag-id and --task-id of the load")
+    check_change(args, needs_reason=args.replace)
     with database(args) as ledger:
         pipeline, kafka_conn_id, spark, connections = pipeline_of(args, topics)
         reading = replace(pipeline.reading, isolation_level=args.isolation_level or pipeline.reading.isolation_level)
         pipeline = replace(pipeline, on_bad_record=_on_bad_record(args, pipeline), reading=reading)
+        rows = "rows of it that are there stay, and without an upsert key are duplicated"
+        if args.replace:
+            rows = "the earlier rows of it, and their dead letters, are removed in the same transaction"
+        confirm(args, f"The range is loaded into {pipeline.sink.name!r}: {rows}")
         result = replay_range(
             pipeline,
             bounds,
@@ -69,7 +74,12 @@ def verify(args: Namespace) -> None:
             show([asdict(violation) | {"violations": error.count} for violation in error.violations], args.output)
             raise
         show([asdict(coverage)], args.output)
-        if not coverage.output_checked:
+        if coverage.output_checked:
+            note(
+                f"Proved: every record of group {args.group!r} before its positions is in {sink.name!r} exactly once, "
+                f"or dead-lettered ({coverage.text})"
+            )
+        else:
             with ledger.connect() as conn:
                 rows = sink.connect(ledger.engine, connections).rows(conn)
                 note(verification.describe_unchecked(rows.limit))

@@ -27,7 +27,7 @@ from airflow_kafka_offsets.core.parameters import (
     one_of,
     or_none,
 )
-from airflow_kafka_offsets.core.templates import Templated, holds_template
+from airflow_kafka_offsets.core.templates import Templated, as_json, holds_template
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 IsolationLevel = Literal["read_committed", "read_uncommitted"]
@@ -90,7 +90,7 @@ class Options(Templated):
 
     def serialize(self) -> dict[str, Any]:
         """Return all fields, for the Rendered Templates tab."""
-        return {"type": type(self).__name__} | vars(self)
+        return as_json({"type": type(self).__name__} | vars(self))
 
     def _read(self, declared: Field[Any], rendered: Any) -> Any:
         return self.rules[declared.name].read(rendered) if isinstance(rendered, str) else rendered

@@ -103,12 +103,14 @@ class LagReport:
     unknown_headroom: str | None = None
 
     @property
-    def lag(self) -> int:
-        return sum(self._known("lag"))
+    def lag(self) -> int | None:
+        """Return the sum of the known lags; None if none is known."""
+        return self._sum("lag")
 
     @property
-    def lost(self) -> int:
-        return sum(self._known("lost"))
+    def lost(self) -> int | None:
+        """Return the sum of the known lost offsets; None if none is known."""
+        return self._sum("lost")
 
     @property
     def complete(self) -> bool:
@@ -145,12 +147,17 @@ class LagReport:
         """Return the shortest known time until records are lost; None if none is known."""
         return min(self._known("headroom_time"), default=None)
 
+    def _sum(self, measure: str) -> int | None:
+        known = self._known(measure)
+        return sum(known) if known else None
+
     def _known(self, measure: str) -> list[Any]:
         values = (getattr(partition, measure) for partition in self.partitions)
         return [value for value in values if value is not None]
 
     def __str__(self) -> str:
-        parts = [f"lag {self.lag:,} in {count(len(self.partitions), 'partition')}"]
+        lag = "unknown" if self.lag is None else f"{self.lag:,}"
+        parts = [f"lag {lag} in {count(len(self.partitions), 'partition')}"]
         if self.lost:
             parts.append(f"{count(self.lost, 'offset')} lost to retention")
         if self.errors:

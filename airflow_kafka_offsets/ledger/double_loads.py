@@ -237,13 +237,13 @@ def _double_load(row: Any, offsets: str, group_id: str, target: str, planned: Of
             f"Batch {row.batch_id}, a replay of group {row.consumer_group!r}, has appended {offsets} to table "
             f"{target!r}. {begins} Load into another table, or into a sink with an upsert_key; or{before} let the "
             f"group begin after them: airflow kafka-offsets rewind {group_id} --topic {tp.topic}:{tp.partition} "
-            f"--to-offset {row.end_offset} --conn-id CONN_ID --execute."
+            f"--to-offset {row.end_offset} --conn-id CONN_ID --execute --reason WHY."
         )
     return DoubleLoadError(
         f"Group {row.consumer_group!r} has loaded {offsets} into table {target!r} with batch {row.batch_id}. {begins} "
         "If it is the same load under another name, end that load, and take over its positions: airflow "
         f"kafka-offsets rewind {group_id} --topic {tp.topic} --to-group {row.consumer_group} --new-group --conn-id "
-        "CONN_ID --execute. If the transform of each group takes other records, set in both loads: "
+        "CONN_ID --execute --reason WHY. If the transform of each group takes other records, set in both loads: "
         'Coordination(other_groups="allow").'
     )
 

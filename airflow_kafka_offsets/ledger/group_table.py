@@ -195,5 +195,5 @@ def _another_table(group_id: str, known: GroupTable, topics: Sequence[str], targ
         f"{target!r}, and would miss the records that are in the other table. Nothing was loaded. Give every load its "
         f"own group_id. To continue in {target!r} from the positions of this group, choose a new group_id, and copy "
         f"the positions to it: airflow kafka-offsets rewind NEW_GROUP {scope} --to-group {group_id} --new-group "
-        "--conn-id CONN_ID --execute."
+        "--conn-id CONN_ID --execute --reason WHY."
     )

@@ -32,6 +32,7 @@ from airflow_kafka_offsets.loading.stage import StagedBatch, stage
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
 from airflow_kafka_offsets.sinks.table import Target
 from airflow_kafka_offsets.staging.dead_letters import dead_letters, too_many
+from airflow_kafka_offsets.staging.manifest import MANIFEST
 from airflow_kafka_offsets.staging.rows import RefusedRecords, StagedRows
 
 log = logging.getLogger(__name__)
@@ -81,6 +82,8 @@ def commit(context: BatchContext, claim: Claim, batch: Batch, staged: StagedBatc
     :raises StagedFileError: a file is missing, or not as it was written; nothing was committed
     """
     pipeline, publication = context.pipeline, context.publication(batch, claim.kind, staged.directory.name)
+    if {file.branch for file in staged.manifest.files} - set(pipeline.sink.branch_numbers):
+        raise StagedFileError(f"{MANIFEST} names a branch that the sink does not have")
     _refuse_too_many(pipeline, batch, staged)
     commit_began = time.monotonic()
     schema = StagedRows(staged.directory, staged.manifest).schema()

@@ -251,8 +251,8 @@ def _launch(launcher: Launcher, job: StageJob) -> None:
         # Several tasks may have failed. An error that no retry can fix comes first.
         reported = sorted(reported_failures(job), key=lambda error: (error.retriable, str(error)))
         cause = reported[0] if reported else failure(job.batch_id, error, job.dataframe_transform)
-        # The message has what of the traceback is the user's.
-        raise cause from None if isinstance(cause, TransformError) else error
+        # A reported error says all that the user can use.
+        raise cause from None if reported or isinstance(cause, TransformError) else error
 
 
 def resume_staged(

@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.providers.common.compat.sdk import AirflowSkipException
 
+from airflow_kafka_offsets.core.instants import check_start, check_until
 from airflow_kafka_offsets.core.options import Coordination, IsolationLevel, Limits, Reading, Staging, StateTables
 from airflow_kafka_offsets.core.parameters import COUNT, NAME, Rule, from_attributes, or_none
+from airflow_kafka_offsets.core.shared_docs import complete_docs
+from airflow_kafka_offsets.core.templates import is_rendered_later
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, GroupBusyError
 from airflow_kafka_offsets.formats.extra_columns import ExtraColumns
+from airflow_kafka_offsets.hooks.named_errors import with_named_connections
 from airflow_kafka_offsets.operators.base import NO_INTERVAL, RULES, GroupOperator, PipelineOperator, topics_of
-from airflow_kafka_offsets.operators.shared_docs import complete_docs
 from airflow_kafka_offsets.replaying.bounds import BOUNDS, BoundsGiven
 from airflow_kafka_offsets.spark.properties import Spark
 
@@ -113,6 +116,10 @@ class KafkaBatchOperator(PipelineOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.take(locals())
+        if not is_rendered_later(start):
+            check_start(start)
+        if until and not is_rendered_later(until):
+            check_until(until)
 
     @property
     def rewind_choice(self) -> dict[str, Any]:
@@ -120,6 +127,7 @@ class KafkaBatchOperator(PipelineOperator):
         done = self._done["batches"] if self._done is not None else []
         return {"scenario": "to-batch", "value": done[0]} if done else {}
 
+    @with_named_connections
     def execute(self, context: Context) -> dict[str, Any]:
         """Load.
 
@@ -207,6 +215,7 @@ class KafkaReplayOperator(PipelineOperator):
         super().__init__(**kwargs)
         self.take(locals())
 
+    @with_named_connections
     def execute(self, context: Context) -> dict[str, Any]:
         """Replay.
 
@@ -276,6 +285,7 @@ class KafkaReplayPlanOperator(GroupOperator):
         super().__init__(**kwargs)
         self.take(locals())
 
+    @with_named_connections
     def execute(self, context: Context) -> list[list[dict[str, Any]]]:
         """Plan.
 

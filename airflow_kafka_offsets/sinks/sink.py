@@ -85,6 +85,11 @@ class Sink(Templated, ABC):
         """
         return ()
 
+    @property
+    def branch_numbers(self) -> Sequence[int | None]:
+        """The numbers of the branches of which files have rows; None for a sink that has no branches."""
+        return (None,)
+
     @abstractmethod
     def connect(self, engine: Engine, connections: Connections | None = None) -> Table:
         """Return the target with its connections.

@@ -103,7 +103,7 @@ def test_replay_of_no_dead_letters_succeeds(cli: CommandLine, orders: str) -> No
 
 
 def test_a_group_that_does_not_exist_is_named(cli: CommandLine, orders: str) -> None:
-    for command in (("list",), ("show",), ("replay", *INTO), ("drop", "--execute")):
+    for command in (("list",), ("show",), ("replay", *INTO), ("drop", "--execute", "--reason", "x")):
         refused = cli("dead-letters", command[0], "other", *DB, *command[1:])
         assert refused.status == 1
         assert f"kafka-offsets dead-letters {command[0]}: The state tables" in refused.stderr
@@ -124,7 +124,7 @@ def test_dropped_dead_letters_leave_who_and_why(cli: CommandLine, orders: str, i
     (counted,) = cli("dead-letters", "list", "loader", *DB, "--error-class", "dropped", "--output", "json").json
     assert counted["records"] == 2
     assert reread(inline_loader).dead_letters == 3
-    assert cli(*choice, "--execute").json == [{"group": "loader", "dropped": 0}]
+    assert cli(*choice, "--execute", "--reason", "again").json == [{"group": "loader", "dropped": 0}]
     replayed = cli("dead-letters", "replay", "loader", *DB, *INTO, "--output", "json")
     assert replayed.json == [{"batch": 1, "records": 0, "rows": 0, "still_bad": 1, "replayed_by": 2}]
 
@@ -140,7 +140,8 @@ def test_dead_letters_of_old_batches_are_dropped(cli: CommandLine, orders: str, 
         conn.execute(batches.update().values(committed_at=committed - timedelta(days=31)))
 
     assert [row["records"] for row in cli("dead-letters", "drop", "loader", *DB, *old).json] == [3]
-    assert cli("dead-letters", "drop", "loader", *DB, *old, "--execute").json == [{"group": "loader", "dropped": 3}]
+    done = cli("dead-letters", "drop", "loader", *DB, *old, "--execute", "--reason", "old")
+    assert done.json == [{"group": "loader", "dropped": 3}]
 
 
 def test_dead_letters_are_chosen_by_schema_id(cli: CommandLine, orders: str, inline_loader: Loader) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -10,6 +12,7 @@ import pytest
 from airflow.utils import yaml
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.cli.output import show
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.claims import claim_group
 from airflow_kafka_offsets.ledger.install import initialize
@@ -67,6 +70,44 @@ class TestOutput:
         claim_group(Ledger(engine), "[red]a[/blue] :bug:", TaskRun("r"), cluster_id="c", lease=timedelta(0))
         for form in FORMATS:
             assert "[red]a[/blue] :bug:" in cli("groups", *DB, "--output", form).stdout
+
+    @pytest.mark.parametrize("columns", [80, 240])
+    def test_a_table_that_is_wider_than_the_terminal_is_folded(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+        rows = [
+            {"group": "orders_loader", "topic": "orders", "partition": partition}
+            | {f"a_wide_measure_{number}": 1000 + number + partition for number in range(9)}
+            for partition in range(3)
+        ]
+
+        show(rows, "table")
+
+        printed = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out)
+        lines = printed.splitlines()
+        assert max(map(len, lines)) <= columns
+        # No heading and no value is broken, and each part says which partition a line is of.
+        assert all(f"A-WIDE-MEASURE-{number}" in printed for number in range(9))
+        parts = printed.count("PARTITION")
+        assert (parts > 1) == (columns == 80)
+        assert lines[0].startswith("GROUP")
+        assert [line.split(" | ")[0].strip() for line in lines[-3:]] == (
+            ["0", "1", "2"] if parts > 1 else ["orders_loader"] * 3
+        )
+
+    def test_a_long_text_breaks_in_its_own_column(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "60")
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+
+        show([{"check": "kafka", "found": "word " * 40, "result": "ok"}], "table")
+
+        printed = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out)
+        assert max(map(len, printed.splitlines())) <= 60
+        assert printed.count("word") == 40
 
 
 class TestFailures:

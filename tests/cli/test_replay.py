@@ -40,8 +40,8 @@ def test_a_replay_of_a_batch_replaces_its_rows_and_moves_nothing(
     command = ("kafka-offsets", "replay", "loader", "--conn-id", "warehouse", "--topic", name, "--table", "target")
     columns = ("--columns", "id BIGINT NOT NULL, name STRING")
     with WarmAirflowHome(dags=tmp_path, connections=connections) as home:
-        refused = home.run(*command, *columns, "--batch", "1")
-        done = home.run(*command, *columns, "--batch", "1", "--replace", "--reason", "a wrong transform")
+        refused = home.run(*command, *columns, "--batch", "1", "--yes")
+        done = home.run(*command, *columns, "--batch", "1", "--replace", "--reason", "a wrong transform", "--yes")
 
     assert refused.returncode == 1
     assert "kafka-offsets replay: " in refused.stderr

@@ -4,9 +4,11 @@ history.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ from airflow_kafka_offsets.verification.verify import verify
 from devstack.kafka import KafkaBroker
 from tests.support.airflow_runs import airflow_uri
 from tests.support.clients import produce
-from tests.support.command_line import DB, Done, kafka_connection, leave_open
+from tests.support.command_line import DB, Done, Terminal, kafka_connection, leave_open
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, names, positions, rows
 from tests.support.rewind_commands import Rewinds, assert_rows_once
@@ -55,12 +57,47 @@ def test_a_saved_preview_of_another_group_is_refused(rewinds: Rewinds, tmp_path:
     saved = tmp_path / "preview.json"
     saved.write_text(rewinds("rewind", "--to-offset", "50", "--output", "json").stdout)
 
-    done = rewinds.airflow("rewind", "other", *DB, "--preview", str(saved), "--execute")
+    done = rewinds.airflow("rewind", "other", *DB, "--preview", str(saved), "--execute", "--reason", "x")
 
     assert (done.status, done.stdout) == (1, "")
     assert "The saved preview is of group 'loader', not of 'other'" in done.stderr
     assert rewinds.position == 100
     assert rows(rewinds.loader.engine, "SELECT group_id FROM consumer_groups") == [("loader",)]
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_rewind_is_executed_only_if_the_user_confirms_what_it_does(
+    rewinds: Rewinds, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, saved: bool
+) -> None:
+    scenario: tuple[str, ...] = ("--to-offset", "40")
+    if saved:
+        (tmp_path / "preview.json").write_text(rewinds("rewind", *scenario, "--output", "json").stdout)
+        scenario = ("--preview", str(tmp_path / "preview.json"))
+    command = ("rewind", "loader", *DB, *scenario, "--execute")
+
+    monkeypatch.setattr(sys, "stdin", Terminal("no"))
+    without_reason = rewinds.airflow(*command)
+    declined = rewinds.airflow(*command, "--reason", "a bug")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    not_asked = rewinds.airflow(*command, "--reason", "a bug")
+    assert rewinds.position == 100
+    monkeypatch.setattr(sys, "stdin", Terminal("yes"))
+    confirmed = rewinds.airflow(*command, "--reason", "a bug")
+
+    assert (without_reason.status, without_reason.stdout) == (2, "")
+    assert "--reason" in without_reason.stderr
+    assert (not_asked.status, not_asked.stdout) == (2, "")
+    assert "add --yes" in not_asked.stderr
+    assert declined.status == 1
+    assert declined.stderr.splitlines()[-1].endswith("Not confirmed: nothing was changed")
+    assert confirmed.status == 0
+    for done in (declined, confirmed):
+        assert "60" in done.stdout
+        says, _, _ = done.stderr.partition("Continue? [y/N] ")
+        assert "1 position would change: 60 offsets are read again, 0 were never loaded and are skipped" in says
+        assert "Rows stay in 'target': the next load duplicates those of the offsets that are read again" in says
+        assert "--replace target removes them" in says
+    assert rewinds.position == 40
 
 
 def test_replace_and_load_again_leave_every_record_once(rewinds: Rewinds) -> None:
@@ -83,6 +120,7 @@ def test_replace_that_was_forgotten_is_made_good(rewinds: Rewinds) -> None:
 
     assert done.status == 0
     assert "50 offsets are read again" in done.stderr
+    assert "The rows of the offsets that are read again are removed from 'target'" in done.stderr
     assert "50 rows and 0 dead letters were removed" in done.stderr
     rewinds.loader(rewinds.topic)
     assert_rows_once(rewinds.loader, 200)
@@ -229,8 +267,9 @@ def test_the_real_airflow_command_previews_executes_and_fails(
     with WarmAirflowHome(dags=tmp_path, connections=connections) as home:
         preview = home.run(*common, "--to-offset", "50", "--output", "json")
         (tmp_path / "preview.json").write_text(preview.stdout)
-        executed = home.run(*common, "--preview", str(tmp_path / "preview.json"), "--execute", "--replace", "target")
-        again = home.run(*common, "--preview", str(tmp_path / "preview.json"), "--execute")
+        execute = (*common, "--preview", str(tmp_path / "preview.json"), "--execute", "--reason", "a test", "--yes")
+        executed = home.run(*execute, "--replace", "target")
+        again = home.run(*execute)
 
     assert json.loads(preview.stdout)["offsets_reread"] == 50
     assert executed.returncode == 0, executed.stderr

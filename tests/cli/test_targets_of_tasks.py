@@ -136,7 +136,7 @@ def test_a_rewind_replaces_the_rows_of_its_target(
     ok(cli(*move, *JSON))
     assert positions(inline_loader.engine) == {(orders, 0): 10}
 
-    done = cli(*move, "--execute", *JSON)
+    done = cli(*move, "--execute", "--reason", "a test", *JSON)
 
     assert done.status == 0, done.stderr
     assert "rows and 1 dead letter were removed" in done.stderr
@@ -148,7 +148,7 @@ def test_a_rewind_replaces_the_rows_of_its_target(
 
 
 def test_a_replay_goes_through_its_pipeline(cli: CommandLine, orders: str, inline_loader: Loader, sink: Sinks) -> None:
-    done = cli("replay", "loader", *DB, "--batch", "2", "--replace", *TASK, *JSON)
+    done = cli("replay", "loader", *DB, "--batch", "2", "--replace", "--reason", "a test", *TASK, *JSON)
 
     (result,) = ok(done)
     assert (result["records"], result["dead_letters"]) == (4, 1)  # as the task says: DeadLetters()
@@ -198,7 +198,7 @@ class TestArguments:
         self, cli: CommandLine, orders: str, tmp_path: Path, inline_loader: Loader
     ) -> None:
         write_dag(tmp_path, orders, "SqlTable('{{ \"orders\" }}', conn_id='warehouse')")
-        move = ("--kafka-conn-id", "kafka_shop", "--to-offset", "4", "--replace", "--execute")
+        move = ("--kafka-conn-id", "kafka_shop", "--to-offset", "4", "--replace", "--execute", "--reason", "a test")
 
         assert data(cli, "verify", "loader", *TASK)[0]["rows"] == 9
         ok(cli("rewind", "loader", *DB, *move, *TASK, *JSON))
@@ -219,7 +219,7 @@ class TestArguments:
         [
             ("verify", ()),
             ("rewind", ("--to-earliest", "--kafka-conn-id", "kafka_shop", "--replace")),
-            ("replay", ("--batch", "1", "--replace")),
+            ("replay", ("--batch", "1", "--replace", "--reason", "x")),
         ],
     )
     def test_a_task_of_another_group_is_refused(

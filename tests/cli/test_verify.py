@@ -23,6 +23,10 @@ class TestVerify:
         proved = "1 partition, 1 batch, 5 records, 5 rows, 0 dead letters, 0 skipped offsets"
         assert f"The coverage of group 'loader' is proved: {proved}" in caplog.text
         assert "Coverage(" not in caplog.text
+        for form in ("json", "table"):
+            done = cli("verify", "loader", *DB, "--table", "target", "--output", form)
+            sentence = "Proved: every record of group 'loader' before its positions is in 'target' exactly once"
+            assert f"{sentence}, or dead-lettered ({proved})" in done.stderr.splitlines()[-1]
         (compared,) = data(cli, "verify", "loader", "--table", "target", "--kafka-conn-id", "kafka_default")
 
         assert (alone["records"], alone["rows"], alone["reread"]) == (5, 5, None)

@@ -106,7 +106,7 @@ def test_all_shell_snippets_are_known_here() -> None:
         "airflow kafka-offsets lag orders_loader --conn-id warehouse --output json",
         "airflow kafka-offsets import orders_loader --conn-id warehouse --from-group old-job",
         "airflow kafka-offsets rewind new_group --conn-id warehouse --topic orders --to-group old_group --new-group "
-        "--execute",
+        "\\\n    --execute --reason 'a new table'",
         # test_spark_connect_example.py
         "airflow connections add spark_remote --conn-type spark_connect --conn-host spark.example.com "
         "--conn-port 15002 "
@@ -114,9 +114,9 @@ def test_all_shell_snippets_are_known_here() -> None:
         # tests/cli/test_targets_of_tasks.py
         "airflow kafka-offsets verify orders_loader --conn-id warehouse --dag-id load_orders --task-id load\n"
         "airflow kafka-offsets rewind orders_loader --conn-id warehouse --to-batch 2 --execute --replace \\\n"
-        "    --dag-id load_orders --task-id load\n"
+        "    --dag-id load_orders --task-id load --reason 'wrong amounts'\n"
         "airflow kafka-offsets replay orders_loader --conn-id warehouse --batch 2 --replace --dag-id load_orders "
-        "--task-id load",
+        "--task-id load \\\n    --reason 'wrong amounts'",
     }
 
 

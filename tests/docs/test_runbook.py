@@ -68,7 +68,7 @@ def test_a_rewind_of_an_upsert_target_is_harmless_unless_it_replaces(orders: Ord
     newest = {number: (99.0 if number < 5 else 12.5) for number in range(10)}
     assert amounts(orders) == newest
     shell = Shell("In every situation", orders, airflow)
-    rewind = ("rewind", "orders_loader", "--conn-id", "warehouse", "--to-offset", "8", "--execute")
+    rewind = ("rewind", "orders_loader", "--conn-id", "warehouse", "--to-offset", "8", "--execute", "--reason", "x")
 
     assert airflow(*rewind).status == 0
     assert amounts(orders) == newest
@@ -178,7 +178,19 @@ def dead_letters(orders: Orders) -> int:
 @section("A lost target table")
 def test_a_lost_table_is_filled_again(shell: Shell, orders: Orders, airflow: CommandLine) -> None:
     load_days(orders)
-    again = ("--topic", "orders", "--batch", "2", "--table", "orders", "--replace", "--columns", COLUMNS)
+    again = (
+        "--topic",
+        "orders",
+        "--batch",
+        "2",
+        "--table",
+        "orders",
+        "--replace",
+        "--columns",
+        COLUMNS,
+        "--reason",
+        "x",
+    )
     assert airflow("replay", "orders_loader", "--conn-id", "warehouse", *again).status == 0
     orders.write("DROP TABLE orders")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -30,8 +32,23 @@ class Done(NamedTuple):
         return json.loads(self.stdout)
 
 
+class Terminal(io.StringIO):
+    """Standard input of a person who confirms everything, or nothing."""
+
+    def __init__(self, answer: str = "y") -> None:
+        super().__init__()
+        self._answer = answer
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]
+        return f"{self._answer}\n"
+
+
 class CommandLine:
-    """Runs commands. Where a shell would see a message and a status, `Done` has them.
+    """Runs commands, on a terminal of somebody who confirms. Where a shell would see a message and a status, `Done` has
+    them.
 
     :param connections: connection ids, and what their ``AIRFLOW_CONN_…`` variable says
     """
@@ -44,6 +61,7 @@ class CommandLine:
         # Airflow logs to the standard output of its first import, which must not be what a command prints.
         with capsys.disabled():
             import airflow.cli.cli_parser  # noqa: F401
+        monkeypatch.setattr(sys, "stdin", Terminal())
         for conn_id, value in connections.items():
             self.connect(conn_id, value)
 

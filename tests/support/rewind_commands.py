@@ -16,7 +16,10 @@ class Rewinds:
 
     def __call__(self, command: str, *arguments: str) -> Done:
         kafka = () if command in ("abandon", "export", "history") else ("--kafka-conn-id", "kafka_default")
-        return self.airflow(command, "loader", "--conn-id", "warehouse", *kafka, *arguments)
+        change = ["--yes"] if "--execute" in arguments else []
+        if change and "--reason" not in arguments:
+            change += ["--reason", "a test"]
+        return self.airflow(command, "loader", "--conn-id", "warehouse", *kafka, *arguments, *change)
 
     def new_offsets(self, *arguments: str) -> dict[int, int | None]:
         """What a rewind previews, by partition."""
