@@ -13,7 +13,6 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
-from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.plugin.access import READS_DAG, Caller, CallerDep, not_found
 from airflow_kafka_offsets.plugin.group_rows import STATES, GroupRow
@@ -205,7 +204,7 @@ def overview(readings: Readings, caller: Caller, view: View, dag_id: str | None 
     rows: list[tuple[GroupRow, list[str]]] = []
     cards: list[SourceCard] = []
     for look in looks:
-        loaded_by = [(row, loading.of(look.source, row.group)) for row in look.rows(loading.schedules)]
+        loaded_by = [(row, loading.of(look.source, row.group)) for row in look.rows()]
         mine = [
             (row, sorted(dag_ids & caller.readable_dags))
             for row, dag_ids in loaded_by
@@ -242,7 +241,7 @@ def _card(look: SourceLook, rows: Sequence[GroupRow], caller: Caller) -> SourceC
     problems: list[str] = []
     age, failure = look.stored.age, look.problem
     if failure is not None:
-        as_of = f". Its {count(len(rows), 'group')} are shown as they were {age:.0f} s ago" if rows and age else ""
+        as_of = f". Its groups are shown as they were {age:.0f} s ago" if rows and age else ""
         problems.append(caller.text(failure) + as_of)
     problems += dict.fromkeys(caller.text(row.lag_problem) for row in rows if row.lag_problem is not None)
     used = {row.kafka for row in rows}

@@ -181,7 +181,7 @@ def test_a_deleted_topic_is_no_lag_of_zero(web: Web, orders: str, kafka: Kafka) 
         assert "all loaded" not in text
         assert "1 partition with an error" in text
         assert f"has no topic {orders!r}".replace("'", "&#39;") in text
-        assert '<span class="state error">error</span>' in text
+        assert '<span class="state critical">error</span>' in text
     assert "<dt>Lag</dt><dd>unknown</dd>" in group
 
 
@@ -204,7 +204,7 @@ def test_a_database_that_hangs_is_named_beside_what_it_said_last(
     page = web.get("/").text.replace("&#39;", "'")
     end.set()
 
-    assert "The database of connection 'warehouse' does not answer. Its 1 group are shown" in page
+    assert "The database of connection 'warehouse' does not answer. Its groups are shown as they were" in page
     assert "group=loader" in page
     assert "<small>and 1 database</small>" in page
 
