@@ -72,7 +72,7 @@ def test_schemas_of_many_slices_are_kept_once_and_have_a_limit(
     assert list(found.values()) == list(schemas[:2])
 
     write_slice(staging, replace(read(MANY), schemas=schemas))
-    with pytest.raises(StagingError, match="have more than 2,500 characters together. Abandon the batch"):
+    with pytest.raises(StagingError, match=r"have more than 2,500 characters together\. Abandon the batch"):
         notes.find()
 
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyiceberg.catalog import Catalog, CatalogType, infer_catalog_type, load_catalog
-from pyiceberg.catalog.rest import AUTH_MANAGER, RestCatalog, TableResponse
+from pyiceberg.catalog.rest import RestCatalog, TableResponse
+from pyiceberg.catalog.rest.auth import AUTH_MANAGER
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import (
