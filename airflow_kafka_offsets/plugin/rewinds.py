@@ -285,7 +285,14 @@ def _form_page(
         status_code,
         group=request.summary,
         target=target,
-        undo=undo,
+        impossible={
+            name: reason
+            for name, reason in (
+                ("undo", undo),
+                ("to-batch", None if request.summary.last_commit is not None else "No batch was committed yet"),
+            )
+            if reason is not None
+        },
         offered=_OFFERED,
         first=_FIRST,
         zone=datetime.now(time_zone()).tzname(),
