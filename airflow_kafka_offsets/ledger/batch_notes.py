@@ -128,7 +128,8 @@ def schemas_of_group(conn: Connection, tables: Tables, group_id: str) -> list[Re
         .join(tables.schema_texts, texts.digest == read.digest)
         .order_by(read.batch_id.desc(), read.part, read.schema_id)
     )
-    found, size = [], 0
+    found: list[ReadSchema] = []
+    size = 0
     for row in conn.execute(query).all():
         size += row.size
         if size > _MOST_STORED and found:
@@ -139,6 +140,6 @@ def schemas_of_group(conn: Connection, tables: Tables, group_id: str) -> list[Re
                 _MOST_STORED >> 20,
             )
             break
-        text = conn.scalar(sa.select(texts.texts).where(texts.digest == row.digest))
+        text = conn.execute(sa.select(texts.texts).where(texts.digest == row.digest)).scalar_one()
         found.append(ReadSchema(row.part, row.schema_id, row.type, json.loads(text)))
     return found
