@@ -15,7 +15,7 @@ from airflow_kafka_offsets.cli.entries import Argument
 if TYPE_CHECKING:
     from airflow_kafka_offsets.core.instants import Start
 
-_COMMITTED_BY = "committed-by:"
+_COMMITTED_BY, _BASE64 = "committed-by:", "base64:"
 
 
 def option(flag: str, text: str, **settings: Any) -> Argument:
@@ -82,6 +82,18 @@ def consumer_group(text: str) -> str:
     return text
 
 
+def record_key(text: str) -> bytes:
+    """Parse the key of records: text, or bytes in Base64 after `base64:`."""
+    import base64
+
+    if not text.startswith(_BASE64):
+        return text.encode()
+    try:
+        return base64.b64decode(text.removeprefix(_BASE64), validate=True)
+    except ValueError:
+        raise ArgumentTypeError(f"must have Base64 after {_BASE64}; got {text!r}") from None
+
+
 def start(text: str) -> Start:
     """Parse where a load begins: a word, an instant, a duration back from now, or the commits of a consumer group."""
     from airflow_kafka_offsets.core.instants import CommittedBy
@@ -111,6 +123,8 @@ DATABASE = (
 )
 
 GROUP = (option("group", "the group_id of the load", metavar="GROUP"), *DATABASE)
+
+GROUP_ACTIONS = ("list", "delete", "rename")
 
 KAFKA_CONN_ID = option("--kafka-conn-id", "the Airflow connection of Kafka", default="kafka_default")
 
@@ -203,6 +217,11 @@ DEAD_LETTERS = (
         metavar="CLASS",
     ),
     option("--schema-id", "only those whose value has this schema id", type=positive),
+    option(
+        "--key",
+        "only those of records with this key, such as a person's: a text, or base64: and the bytes in Base64",
+        type=record_key,
+    ),
     repeated("--offsets", "only these offsets of a partition, the end exclusive", metavar="TOPIC:PARTITION:START-END"),
 )
 """The arguments that choose dead letters."""
