@@ -208,12 +208,12 @@ def _consequences(preview: RewindPreview, ledger: Ledger, target: Sink | None) -
 @usage()
 def _check_move(args: Namespace) -> None:
     """Check, before anything is asked, that `--replace` and a task go together, and that a change has a reason."""
-    if args.execute:
-        check_change(args)
     if args.replace is not False:
         check_target(args, "--replace", table="--replace TABLE")
     elif args.dag_id is not None or args.task_id is not None:
         raise ConfigurationError("--dag-id and --task-id name the target of --replace: give it too, or leave them out")
+    if args.execute:
+        check_change(args)
 
 
 def _show(preview: RewindPreview, output: str) -> None:

@@ -22,11 +22,11 @@ def replay(args: Namespace) -> None:
     """Load a range, and print the result."""
     bounds = _bounds(args)
     check_target(args, "A replay")
-    check_change(args, needs_reason=args.replace)
     topics = whole_topics(args, "partitions are named with their offsets: --offsets TOPIC:PARTITION:START-END")
     with usage():
         if not topics and args.dag_id is None:
             raise ConfigurationError("A replay needs --topic, or --dag-id and --task-id of the load")
+    check_change(args, needs_reason=args.replace)
     with database(args) as ledger:
         pipeline, kafka_conn_id, spark, connections = pipeline_of(args, topics)
         reading = replace(pipeline.reading, isolation_level=args.isolation_level or pipeline.reading.isolation_level)

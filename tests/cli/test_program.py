@@ -153,7 +153,7 @@ def test_an_argument_with_a_password_is_refused_and_not_repeated(arguments: tupl
 
 
 def test_a_reason_may_be_about_passwords(program: Program) -> None:
-    done = program("abandon", "g", "--batch", "1", "--reason", "password: rotated", "--database", "sqlite://")
+    done = program("abandon", "g", "--batch", "1", "--reason", "password: rotated", "--yes", "--database", "sqlite://")
     assert done.status == 1
     assert "arguments must not contain" not in done.stderr
 

@@ -178,7 +178,19 @@ def dead_letters(orders: Orders) -> int:
 @section("A lost target table")
 def test_a_lost_table_is_filled_again(shell: Shell, orders: Orders, airflow: CommandLine) -> None:
     load_days(orders)
-    again = ("--topic", "orders", "--batch", "2", "--table", "orders", "--replace", "--columns", COLUMNS)
+    again = (
+        "--topic",
+        "orders",
+        "--batch",
+        "2",
+        "--table",
+        "orders",
+        "--replace",
+        "--columns",
+        COLUMNS,
+        "--reason",
+        "x",
+    )
     assert airflow("replay", "orders_loader", "--conn-id", "warehouse", *again).status == 0
     orders.write("DROP TABLE orders")
 
