@@ -82,6 +82,24 @@ def consumer_group(text: str) -> str:
     return text
 
 
+def map_index(text: str) -> int:
+    """Parse the index of a mapped task instance."""
+    if not text.isdecimal() or len(text) > 9:
+        raise ArgumentTypeError(f"must be a whole number of at least 0; got {text!r}")
+    return int(text)
+
+
+def map_values(text: str) -> dict[str, Any]:
+    """Parse the mapped arguments of a task."""
+    import json
+
+    with suppress(ValueError):
+        values = json.loads(text)
+        if isinstance(values, dict):
+            return values
+    raise ArgumentTypeError('must be a JSON object, such as \'{"topics": ["orders"]}\'')
+
+
 def record_key(text: str) -> bytes:
     """Parse the key of records: text, or bytes in Base64 after `base64:`."""
     import base64
@@ -141,6 +159,13 @@ UPSERT_KEY = repeated("--upsert-key", "a column of the load's upsert_key", metav
 TASK = (
     option("--dag-id", "the DAG of the load: its task, as it is now, defines the target and the pipeline"),
     option("--task-id", "the task of the load, in that DAG"),
+    option("--map-index", "which of its mapped task instances (default: the one that loads the group)", type=map_index),
+    option(
+        "--map-values",
+        "the arguments that it is mapped over, as a JSON object, where another task returns them in a run",
+        type=map_values,
+        metavar="JSON",
+    ),
 )
 """The arguments that name a task of a DAG."""
 

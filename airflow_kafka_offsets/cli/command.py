@@ -103,8 +103,8 @@ def database(args: Namespace) -> Iterator[Ledger]:
                 in_background(lambda: engine.connect().close()).result(DATABASE_TIMEOUT_SECONDS)
             except TimeoutError:
                 raise DatabaseUnavailableError(
-                    f"The database of {args.connections.database} does not answer within "
-                    f"{DATABASE_TIMEOUT_SECONDS:.0f} s"
+                    f"The database does not answer within {DATABASE_TIMEOUT_SECONDS:.0f} s: check "
+                    f"{args.connections.database}"
                 ) from None
         yield Ledger(engine, Tables.of(args.schema, args.prefix))
 
