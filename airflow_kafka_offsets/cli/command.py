@@ -103,7 +103,7 @@ def database(args: Namespace) -> Iterator[Ledger]:
                 in_background(lambda: engine.connect().close()).result(DATABASE_TIMEOUT_SECONDS)
             except TimeoutError:
                 raise DatabaseUnavailableError(
-                    f"The database does not answer within {DATABASE_TIMEOUT_SECONDS:.0f} s: check "
+                    f"The database does not answer within {DATABASE_TIMEOUT_SECONDS:g} s: check "
                     f"{args.connections.database}"
                 ) from None
         yield Ledger(engine, Tables.of(args.schema, args.prefix))
