@@ -6,7 +6,7 @@ PARALLEL := -n 3 --dist worksteal
 # Airflow is started dozens of times; without bytecode each start compiles it anew, which takes longer than the start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup quick-java test unit integration lint format types size lowest demo soak fuzz bench bench-quick bench-growth bench-rewind bench-lag bench-pages bench-formats bench-transforms bench-lake bench-connect bench-scale airflow docs reference constraints release-check clean
+.PHONY: help setup quick-java test unit integration mysql lint format types size lowest demo soak fuzz bench bench-quick bench-growth bench-rewind bench-lag bench-pages bench-formats bench-transforms bench-lake bench-connect bench-scale airflow docs reference constraints release-check clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ unit: setup ## the tests that need no server
 
 integration: quick-java ## the tests with a real broker, Postgres, Spark and Airflow
 	$(PYTEST) tests -m "server and not long" $(PARALLEL)
+
+mysql: quick-java ## the tests of MariaDB on MySQL (ARGS="-k NAME")
+	$(PYTEST) tests -m mysql --servers mysql-8.0 $(PARALLEL) $(ARGS)
 
 lint: setup ## check format, lint rules, and which packages may import which
 	$(PYTHON) -m ruff format --check .
@@ -109,12 +112,16 @@ reference: setup ## write docs/commands.md from the help of the commands
 
 COMPILE := uv pip compile --quiet --no-annotate -p 3.11 --custom-compile-command "make constraints"
 EXTRAS := --extra spark --extra postgres --extra sqlite --extra avro --extra protobuf --extra json-schema --extra sql --extra iceberg --extra delta --extra parquet
+# The oldest Airflow needs the dependencies of its time, but for those that pyproject.toml names, and what they need.
+AIRFLOW_TIME := 2026-01-20
 constraints: setup ## pin what pyproject.toml and constraints/*.in ask for, with hashes (ARGS=--upgrade: the newest of all)
 	@export PATH="$$PATH:.build/tools/bin"; \
 	$(COMPILE) --generate-hashes $(ARGS) pyproject.toml $(EXTRAS) --group dev -o constraints/dev.txt >/dev/null && \
 	$(COMPILE) --no-header --no-deps --resolution lowest-direct pyproject.toml --all-extras -o .build/lowest.in >/dev/null && \
+	{ grep '^apache-airflow==' .build/lowest.in; printf 'apache-airflow-providers-%s\n' fab openlineage; } | \
+	$(COMPILE) --no-header --exclude-newer $(AIRFLOW_TIME) - | grep -vE "^($$(sed 's/\[.*\]//; s/==.*/|/' .build/lowest.in | tr -d '\n')cryptography)==" >.build/airflow.txt && \
 	cp constraints/dev.txt .build/lowest.txt && \
-	$(COMPILE) --generate-hashes -c .build/lowest.in pyproject.toml --all-extras --group dev -o .build/lowest.txt >/dev/null && \
+	$(COMPILE) --generate-hashes -c .build/lowest.in -c .build/airflow.txt pyproject.toml --all-extras --group dev -o .build/lowest.txt >/dev/null && \
 	cp .build/lowest.txt constraints/lowest.txt && \
 	$(COMPILE) --generate-hashes $(ARGS) constraints/build.in -o constraints/build.txt >/dev/null && \
 	$(COMPILE) --generate-hashes $(ARGS) constraints/uv.in -o constraints/uv.txt >/dev/null && \

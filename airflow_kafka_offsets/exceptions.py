@@ -54,6 +54,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -78,19 +80,36 @@ class Violation:
 class KafkaOffsetsError(Exception):
     """The base class of all errors of this package.
 
-    :ivar names_hosts: whether the message has what the Kafka client knows of its connection, such as hosts, users and
-        files: it is for those who may read the connection
+    :ivar about: the parameters that may have named the connection that the message is about, such as `KAFKA`. A message
+        about Kafka has what the client knows of its connection, such as hosts, users and files: it is for those who may
+        read the connection
+    :ivar named: the parameters that named it, with their values, as the beginning of the message
     """
 
     retriable: ClassVar[bool] = False
-    names_hosts = False
+    about: tuple[str, ...] = ()
+    named = ""
 
     def __str__(self) -> str:
         # Messages quote names of the state tables, records, and what users' code raises: they are logged as they are.
-        return printable(self._message(), keep="\n\t")
+        return printable(f"{self.named}{self._message()}", keep="\n\t")
 
     def _message(self) -> str:
         return super().__str__()
+
+
+KAFKA, DATABASE, REGISTRY, LAKE = "kafka_conn_id", "conn_id", "registry_conn_id", ("storage_conn_id", "catalog_conn_id")
+"""The parameters that name connections; see `KafkaOffsetsError.about`."""
+
+
+@contextmanager
+def about(*parameters: str) -> Iterator[None]:
+    """Note in errors of a block which parameters may have named the connection that they are about."""
+    try:
+        yield
+    except KafkaOffsetsError as error:
+        error.about = error.about or parameters
+        raise
 
 
 class ConfigurationError(KafkaOffsetsError):
@@ -103,13 +122,14 @@ class KafkaUnavailableError(KafkaOffsetsError):
     """
 
     retriable = True
-    names_hosts = True
+    about = (KAFKA,)
 
 
 class RegistryUnavailableError(KafkaOffsetsError):
     """A schema registry could not be reached, or failed; the records could not be checked."""
 
     retriable = True
+    about = (REGISTRY,)
 
 
 class UnknownTopicError(KafkaOffsetsError):
@@ -187,7 +207,8 @@ class RecordError(KafkaOffsetsError):
         return (
             f"Record at topic {self.topic!r} partition {self.partition} offset {self.offset} cannot be loaded: "
             f"{self.reason}. Nothing of this batch was written and no position moved; correct the declared columns or "
-            "the target, and run the task again."
+            "the target, or set on_bad_record=DeadLetters() to keep such records apart and load the others; then run "
+            "the task again."
         )
 
 

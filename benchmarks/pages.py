@@ -41,7 +41,7 @@ class Round(NamedTuple):
     :param first: of the first answer
     :param whole: from the first request until an answer had every lag, or said why it is not known
     :param later: of the next answer
-    :param size: of the last page, in bytes
+    :param size: of what the page sends at a refresh, in bytes
     """
 
     first: float
@@ -110,13 +110,13 @@ def measure(groups: int) -> Round:
 
     def answer() -> tuple[float, str]:
         began = time.monotonic()
-        page = client.get(f"{PREFIX}/")
+        page = client.get(f"{PREFIX}/", headers={"X-Part": "live"})
         assert page.status_code == 200, page.text
         return time.monotonic() - began, page.text
 
     began = time.monotonic()
     first, page = answer()
-    while page.count('<td class="name"') != groups or _MEASURED in page:
+    while f" of {groups:,}<" not in page or _MEASURED in page:
         time.sleep(0.05)
         _, page = answer()
     whole = time.monotonic() - began

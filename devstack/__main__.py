@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from devstack.java import find_java
-from devstack.kafka_jars import kafka_classpath
+from devstack.kafka_jars import KAFKA_JARS
 from devstack.mariadb_programs import fetch_programs
 
 
@@ -24,7 +24,7 @@ def main() -> int:
         if arguments.command == "java":
             print(find_java())
         elif arguments.command == "jars":
-            kafka_classpath()
+            KAFKA_JARS.fetched()
         elif arguments.command == "mariadb":
             fetch_programs()
         elif arguments.command == "quick-java":

@@ -9,14 +9,14 @@ import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from devstack.kafka_jars import KAFKA_VERSION, kafka_java
+from devstack.kafka_jars import kafka_jars, kafka_java
 from devstack.paths import BUILD
-from devstack.process import ServerProcess, free_port
+from devstack.process import ServerProcess, free_port, listens
 from devstack.server import Server
 
 _START_TIMEOUT = 60.0
@@ -69,13 +69,18 @@ def _addresses(node_id: int, voters: str, listeners: Mapping[str, int], protocol
     spoken = {CLIENT: "PLAINTEXT", CONTROLLER: "PLAINTEXT", **protocols}
     roles = dict.fromkeys("controller" if name == CONTROLLER else "broker" for name in listeners)
     settings = {
-        "process.roles": ",".join(roles),
-        "node.id": str(node_id),
         "listeners": ",".join(addresses.values()),
         "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in spoken.items()),
-        "controller.listener.names": CONTROLLER,
-        "controller.quorum.voters": voters,
     }
+    if voters:
+        settings |= {
+            "process.roles": ",".join(roles),
+            "node.id": str(node_id),
+            "controller.listener.names": CONTROLLER,
+            "controller.quorum.voters": voters,
+        }
+    else:
+        settings["broker.id"] = str(node_id)
     if CLIENT in listeners:
         advertised = ",".join(address for name, address in addresses.items() if name != CONTROLLER)
         settings |= {"advertised.listeners": advertised, "inter.broker.listener.name": CLIENT}
@@ -87,7 +92,7 @@ class KafkaNode(Server):
 
     :param node_id: its number in the cluster
     :param cluster_id: the same for every node of the cluster
-    :param voters: the cluster's controllers, see :func:`voter`
+    :param voters: the cluster's controllers, see :func:`voter`; empty where a ZooKeeper has their place
     :param listeners: ports by name; with `CLIENT` the node is a broker, with `CONTROLLER` a controller
     :param protocols: what other listeners speak, by name; `CLIENT` and `CONTROLLER` are plain text
     :param directory: for the settings, data and log of this node
@@ -95,6 +100,7 @@ class KafkaNode(Server):
     :param heap: the JVM's maximum heap
     :param java_options: more options of the JVM
     :param config: settings by Kafka's names; they override those for tests
+    :param version: one of `devstack.versions`; None is that of every day
     """
 
     def __init__(
@@ -110,6 +116,7 @@ class KafkaNode(Server):
         java_options: Sequence[str] = (),
         scratch: Path | None = None,
         protocols: Mapping[str, str] | None = None,
+        version: str | None = None,
     ) -> None:
         self.node_id = node_id
         self.port = listeners.get(CLIENT, listeners.get(CONTROLLER, 0))
@@ -122,10 +129,11 @@ class KafkaNode(Server):
         addresses = _addresses(node_id, voters, listeners, protocols or {})
         settings = _SETTINGS | addresses | {"log.dirs": str(self.directory / "log")}
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in (settings | dict(config)).items()))
-        self._java = kafka_java(f"-Xmx{heap}")
+        self._java = kafka_java(f"-Xmx{heap}", version=version)
+        self._version = version
         self.process = ServerProcess(
             f"kafka node {node_id}",
-            [*kafka_java(f"-Xmx{heap}", *java_options), "kafka.Kafka", str(self._properties)],
+            [*kafka_java(f"-Xmx{heap}", *java_options, version=version), "kafka.Kafka", str(self._properties)],
             log=self.directory / "kafka.log",
             scratch=scratch or directory,
         )
@@ -160,7 +168,7 @@ class KafkaNode(Server):
         The tool is a JVM that takes longer than the broker's own start. The ids of a node are in one file of the
         directory alone.
         """
-        template = BUILD / f"kafka-{KAFKA_VERSION}-formatted-{self._roles}"
+        template = BUILD / f"{kafka_jars(self._version).name}-formatted-{self._roles}"
         if not template.exists():
             BUILD.mkdir(exist_ok=True)
             with (BUILD / f"{template.name}.lock").open("w") as lock:
@@ -199,6 +207,8 @@ class KafkaBroker(KafkaNode):
 
     Starting it after a stop or kill keeps port and data. Leaving the context removes them.
 
+    :param version: one of `devstack.versions`; None is that of every day. Before 3.3, the broker has a ZooKeeper
+        beside it
     :param heap: the JVM's maximum heap
     :param config: broker settings by Kafka's names; they override those for tests
     :param java_options: more options of the JVM
@@ -208,6 +218,7 @@ class KafkaBroker(KafkaNode):
     def __init__(
         self,
         *,
+        version: str | None = None,
         heap: str = "512m",
         config: dict[str, str] | None = None,
         java_options: Sequence[str] = (),
@@ -215,17 +226,65 @@ class KafkaBroker(KafkaNode):
     ) -> None:
         controller_port = free_port()
         self.ports = {name: free_port() for name in protocols or {}}
+        directory = Path(tempfile.mkdtemp(prefix="devstack-kafka-"))
+        self._keeper = _zookeeper(directory, version) if version in _WITH_ZOOKEEPER else None
+        controller = {CONTROLLER: controller_port} if self._keeper is None else {}
         super().__init__(
             1,
             cluster_id=new_cluster_id(),
-            voters=voter(1, controller_port),
-            listeners={CLIENT: free_port(), CONTROLLER: controller_port, **self.ports},
-            directory=Path(tempfile.mkdtemp(prefix="devstack-kafka-")),
+            voters=voter(1, controller_port) if controller else "",
+            listeners={CLIENT: free_port(), **controller, **self.ports},
+            directory=directory,
             heap=heap,
-            config=config or {},
+            config=(config or {}) if self._keeper is None else self._keeper.config | (config or {}),
             java_options=java_options,
             protocols=protocols,
+            version=version,
         )
+
+    def start(self) -> Self:
+        if self._keeper is not None:
+            # It knows the cluster, and needs no formatted directory.
+            self._formatted = True
+            if not self._keeper.process.running:
+                self._keeper.process.start()
+                self._keeper.process.wait_until(self._keeper.listens, _START_TIMEOUT, "its port")
+        return super().start()
+
+    def close(self) -> None:
+        if self._keeper is not None:
+            self._keeper.process.kill()
+        super().close()
+
+
+# Before KRaft, brokers kept the state of the cluster there.
+_WITH_ZOOKEEPER = ("2.8",)
+
+
+class _ZooKeeper(NamedTuple):
+    process: ServerProcess
+    port: int
+
+    def listens(self) -> bool:
+        return listens(self.port)
+
+    @property
+    def config(self) -> dict[str, str]:
+        """The settings of a broker."""
+        # A killed broker may register again only after its session has expired.
+        return {"zookeeper.connect": f"127.0.0.1:{self.port}", "zookeeper.session.timeout.ms": "2000"}
+
+
+def _zookeeper(directory: Path, version: str | None) -> _ZooKeeper:
+    port, properties = free_port(), directory / "zookeeper.properties"
+    settings = {
+        "dataDir": directory / "zookeeper", "clientPort": port, "clientPortAddress": "127.0.0.1", "tickTime": 500,
+        "maxSessionTimeout": 2000, "forceSync": "no", "admin.enableServer": "false",
+    }  # fmt: skip
+    properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    main = "org.apache.zookeeper.server.ZooKeeperServerMain"
+    command = [*kafka_java("-Xmx128m", version=version), main, str(properties)]
+    return _ZooKeeper(ServerProcess("zookeeper", command, log=directory / "zookeeper.log"), port)
 
 
 def new_cluster_id() -> str:

@@ -1,5 +1,5 @@
 """A real MariaDB, as a child process that listens on a TCP port; its programs are those that
-`devstack.mariadb_programs` finds.
+`devstack.mariadb_programs` finds, or of a given version.
 """
 
 import contextlib
@@ -8,23 +8,20 @@ import secrets
 import subprocess
 import tempfile
 import urllib.parse
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import pymysql
 
-from devstack.mariadb_programs import find_programs
+from devstack.mariadb_programs import Programs, find_programs
 from devstack.process import ServerProcess, free_port
 from devstack.server import Server
+from devstack.versions import Servers, mariadb_home
 
 _START_TIMEOUT = 60.0
 
-_SYSTEM_TABLES = (
-    "mysql_system_tables.sql",
-    "mysql_performance_tables.sql",
-    "mysql_system_tables_data.sql",
-    "maria_add_gis_sp_bootstrap.sql",
-)
+_SYSTEM_TABLES = ("*_system_tables.sql", "*_performance_tables.sql", "*_system_tables_data.sql", "*_sp_bootstrap.sql")
 
 
 class MariaDbServer(Server):
@@ -34,14 +31,17 @@ class MariaDbServer(Server):
     everything, and logs in with a password. What the server does not set by itself is as its authors ship it: its
     default character set is latin1, its default isolation level REPEATABLE READ.
 
+    :param version: one of `devstack.versions`; None is that of the machine
     :param settings: server settings by MariaDB's names; they override those for tests
     :raises RuntimeError: this machine has no MariaDB
     """
 
     user = "tester"
+    # What it refuses to start without, or keeps tests quick, and no other server of its kind has.
+    _own_settings: ClassVar[Mapping[str, str]] = {"log-warnings": "1"}
 
-    def __init__(self, *, settings: dict[str, str] | None = None) -> None:
-        self._programs = find_programs()
+    def __init__(self, *, version: str | None = None, settings: dict[str, str] | None = None) -> None:
+        self._programs = self._find_programs(version)
         self.port = free_port()
         self.password = secrets.token_urlsafe(12)
         self.directory = Path(tempfile.mkdtemp(prefix="devstack-mariadb-"))
@@ -57,7 +57,7 @@ class MariaDbServer(Server):
             # No test cuts the power: after a SIGKILL the operating system still has what was written.
             "innodb-flush-log-at-trx-commit": "2",
             "innodb-buffer-pool-size": "128M",
-            "log-warnings": "1",
+            **self._own_settings,
         } | (settings or {})
         self.process = ServerProcess(
             "mariadb",
@@ -66,6 +66,12 @@ class MariaDbServer(Server):
             env=self._programs.environment,
             scratch=self.directory,
         )
+
+    def _find_programs(self, version: str | None) -> Programs:
+        if version in (None, Servers().mariadb[0]):
+            return find_programs()
+        home = mariadb_home(str(version))
+        return Programs(home / "bin" / "mariadbd", home / "share")
 
     @property
     def _command(self) -> list[str]:
@@ -134,7 +140,7 @@ class MariaDbServer(Server):
 
     def _initialise(self) -> None:
         self._data.mkdir()
-        scripts = [(self._programs.share / name).read_text() for name in _SYSTEM_TABLES]
+        scripts = [next(self._programs.share.glob(name)).read_text() for name in _SYSTEM_TABLES]
         user = f"'{self.user}'@'%'"
         statements = [
             # The server reads a statement a line.

@@ -1,18 +1,14 @@
 """MariaDB's programs: those of this machine, or of Debian's packages, which are unpacked and not installed.
 
-`apt-get` verifies what it downloads by the signatures of the distribution. Where neither is to be had, the tests that
-need MariaDB are skipped, and say why.
+Where neither is to be had, the tests that need MariaDB are skipped, and say why.
 """
 
-import fcntl
 import os
-import re
 import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from devstack import debian
 from devstack.paths import BUILD
 
 _PACKAGE = "mariadb-server-core"
@@ -58,9 +54,7 @@ def find_programs() -> Programs:
             return Programs(server, share)
     usr = _HOME / "usr"
     if (share := _share(usr)) is not None:
-        return Programs(
-            usr / "sbin" / "mariadbd", share, (*usr.glob("lib/*-linux-gnu"), *_HOME.glob("lib/*-linux-gnu"))
-        )
+        return Programs(usr / "sbin" / "mariadbd", share, debian.library_folders(_HOME))
     raise RuntimeError(
         f"there is no MariaDB: mariadbd is not on PATH, and the set-up could not fetch Debian's package {_PACKAGE}; "
         "install MariaDB's server (Debian, Ubuntu: apt-get install mariadb-server-core; macOS: brew install mariadb), "
@@ -76,47 +70,10 @@ def fetch_programs() -> Programs:
     try:
         return find_programs()
     except RuntimeError:
-        if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        if not debian.can_unpack():
             raise
-    BUILD.mkdir(exist_ok=True)
-    with (BUILD / "mariadb.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits here, then finds them
-        if not _HOME.exists():
-            _fetch()
+    debian.unpack((_PACKAGE,), _HOME)
     return find_programs()
-
-
-def _fetch() -> None:
-    partial = Path(tempfile.mkdtemp(prefix="mariadb-", dir=BUILD))
-    try:
-        packages = _missing_packages()
-        if not packages and os.geteuid() == 0:
-            _run("apt-get", "update")
-            packages = _missing_packages()
-        if not packages:
-            raise RuntimeError(f"apt-get knows no package {_PACKAGE}: MariaDB cannot be fetched")
-        archives, unpacked = partial / "archives", partial / "unpacked"
-        archives.mkdir()
-        _run("apt-get", "download", *packages, folder=archives)
-        for archive in sorted(archives.glob("*.deb")):
-            _run("dpkg", "--extract", str(archive), str(unpacked))
-        unpacked.chmod(0o755)
-        unpacked.rename(_HOME)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _missing_packages() -> list[str]:
-    """Return the package and those it needs that are not installed; empty where apt-get does not know it."""
-    command = ["apt-get", "install", "--simulate", "--no-install-recommends", _PACKAGE]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"LC_ALL": "C"})
-    return re.findall(r"^Inst (\S+)", done.stdout, re.MULTILINE)
-
-
-def _run(*command: str, folder: Path | None = None) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
-    if done.returncode != 0:
-        raise RuntimeError(f"`{' '.join(command)}` failed, and MariaDB cannot be fetched:\n{done.stdout}{done.stderr}")
 
 
 def _share(prefix: Path) -> Path | None:

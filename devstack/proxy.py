@@ -25,6 +25,8 @@ _READY_FOR_QUERY = b"Z" + struct.pack("!I", 5)
 # In MariaDB's protocol.
 _COM_QUERY = b"\x03"
 _LONGEST_COMMIT = 64
+# Of the second byte of a server's capabilities.
+_OFFERS_ENCRYPTION = 0x08
 
 
 class _Fault(enum.Enum):
@@ -246,6 +248,16 @@ class _PostgresSession(_Session):
 class _MariaDbSession(_Session):
     def _forward_startup(self) -> None:
         pass  # its messages have the form of all others
+
+    def _forward_answers(self) -> None:
+        greeting = bytearray(self._server.recv(_CHUNK))
+        # Of a server that offers encryption, as MySQL does. After its version: a number, and the salt of the password.
+        if (end := greeting.find(b"\0", 5)) > 0:
+            flags = end + 1 + 4 + 8 + 1
+            greeting[flags + 1] &= ~_OFFERS_ENCRYPTION
+        with contextlib.suppress(OSError):
+            self._client.sendall(greeting)
+        super()._forward_answers()
 
     def _forward_requests(self) -> None:
         while len(header := self._requests.read(4)) == 4:

@@ -12,17 +12,14 @@ from sphinx.application import Sphinx
 
 import airflow_kafka_offsets
 from airflow_kafka_offsets import (
-    DeltaTable,
     KafkaBatchOperator,
     KafkaLagEventTrigger,
     KafkaLagSensor,
     KafkaLagTrigger,
     LoadOptions,
-    ParquetFiles,
     Pipeline,
 )
-from airflow_kafka_offsets.operators.shared_docs import complete_docs
-from airflow_kafka_offsets.sinks.lake.sink import DirectorySink
+from airflow_kafka_offsets.core.shared_docs import complete_docs
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"]
@@ -79,7 +76,6 @@ def _source_read(_: Sphinx, page: str, source: list[str]) -> None:
 _COMPLETED = {
     KafkaBatchOperator: (Pipeline, LoadOptions),
     KafkaLagSensor: (KafkaLagTrigger, KafkaLagEventTrigger),
-    DirectorySink: (DeltaTable, ParquetFiles),
 }
 
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 
-from airflow_kafka_offsets import Json, KafkaBatchOperator, Limits, SqlTable
+from airflow_kafka_offsets import Json, KafkaBatchOperator, SqlTable
 
 with DAG(
     dag_id="load_orders",
@@ -27,5 +27,4 @@ with DAG(
         topics=["orders"],
         value_format=Json("id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2), created TIMESTAMP"),
         sink=SqlTable("orders", conn_id="warehouse"),
-        limits=Limits(max_records=5_000_000),
     )

@@ -31,7 +31,7 @@ step() {
 # What the environment was made from. The folder belongs to it: an environment cannot be moved.
 state() {
     pwd
-    cksum pyproject.toml constraints/* scripts/bootstrap.sh devstack/kafka_jars.py devstack/maven.py devstack/mariadb_programs.py
+    cksum pyproject.toml constraints/* scripts/bootstrap.sh devstack/kafka_jars.py devstack/maven.py devstack/mariadb_programs.py devstack/debian.py
 }
 
 find_python() {

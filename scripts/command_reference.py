@@ -188,7 +188,9 @@ def _differences(parsers: Parsers, own: Parsers) -> Iterator[str]:
     yield "Its own options:\n\n"
     yield from _listed(added.items())
     text = (
-        f"It does not have {_enumerated(sorted(dropped))}, nor the commands {_enumerated(missing)}: these need Airflow."
+        f"With one of {_enumerated(sorted(dropped))}, and for the commands {_enumerated(missing)}, it finds "
+        "connections and DAGs in Airflow, as `airflow kafka-offsets` does. On Airflow 3.1, which takes no commands of "
+        "providers, leave out the word `airflow`: `kafka-offsets groups --conn-id warehouse`."
     )
     yield f"\n{_filled(text)}\n"
 

@@ -15,6 +15,7 @@ import pytest
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.mariadb import MariaDbServer
+from devstack.mysql import MySqlServer
 from devstack.postgres import PostgresServer
 from devstack.quick_java import quick_java_home
 from devstack.secured_kafka import SecuredKafka
@@ -35,6 +36,18 @@ _HOME = pytest.StashKey[AirflowHome]()
 _SCRATCH = pytest.StashKey[Path]()
 # One request takes a broker little longer for many topics than for one.
 _TOPICS_AT_ONCE = 20
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help_ = "versions of servers in place of those of every day, such as kafka-2.8,postgres-14,mysql-8.0"
+    parser.addoption("--servers", default="", help=f"{help_}; MySQL replaces MariaDB")
+
+
+@pytest.fixture(scope="session")
+def server_versions(pytestconfig: pytest.Config) -> dict[str, str]:
+    """The versions of the servers that are not those of every day, by name."""
+    given = filter(None, pytestconfig.getoption("servers").split(","))
+    return dict(name.split("-", 1) for name in given)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -96,9 +109,9 @@ def airflow_home(pytestconfig: pytest.Config) -> AirflowHome:
 
 
 @pytest.fixture(scope="session")
-def broker() -> Iterator[KafkaBroker]:
+def broker(server_versions: dict[str, str]) -> Iterator[KafkaBroker]:
     """A broker for the whole session. Tests that stop, kill or freeze a broker start one of their own."""
-    with KafkaBroker() as broker:
+    with KafkaBroker(version=server_versions.get("kafka")) as broker:
         yield broker
 
 
@@ -117,17 +130,17 @@ def kafka(broker: KafkaBroker) -> KafkaBroker:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
+def postgres(server_versions: dict[str, str]) -> Iterator[PostgresServer]:
     """A Postgres for the whole session. Tests that stop, kill or freeze a server start one of their own."""
-    with PostgresServer() as server:
+    with PostgresServer(version=server_versions.get("postgres")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def mariadb() -> Iterator[MariaDbServer]:
-    """A MariaDB for the whole session. Tests that stop, kill or freeze a server start one of their own."""
+def mariadb(server_versions: dict[str, str]) -> Iterator[MariaDbServer]:
+    """A MariaDB, or a MySQL, for the whole session. Tests that stop, kill or freeze a server start one of their own."""
     try:
-        server = MariaDbServer()
+        server = MySqlServer() if "mysql" in server_versions else MariaDbServer(version=server_versions.get("mariadb"))
     except RuntimeError as missing:
         pytest.skip(str(missing))
     with server:

@@ -1,8 +1,12 @@
-"""`airflow kafka-offsets`: the commands in the form of Airflow's command line, with Airflow's connections."""
+"""`airflow kafka-offsets`: the commands in the form of Airflow's command line, with Airflow's connections.
+
+Airflow 3.1 takes no commands of providers: `kafka-offsets` runs them with these connections, too.
+"""
 
 from __future__ import annotations
 
 from argparse import Namespace
+from functools import partial
 
 from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
@@ -31,22 +35,23 @@ def _group(group: Group) -> GroupCommand:
     )
 
 
+def run(command: Command, args: Namespace) -> None:
+    """Run a command with Airflow's connections."""
+    from airflow_kafka_offsets.cli.connections import AirflowConnections
+
+    # Airflow also looks for connections in its metadata database then, after the environment and a secrets backend, as
+    # `airflow connections get` and `test` do. A process that is no task finds none otherwise that a user has added.
+    with variable(_PROCESS_CONTEXT, "server"):
+        command.run(args, AirflowConnections(args))
+
+
 def _action(command: Command) -> ActionCommand:
-    def run(args: Namespace) -> None:
-        from airflow_kafka_offsets.cli.connections import AirflowConnections
-
-        # Airflow also looks for connections in its metadata database then, after the environment and a secrets backend,
-        # as `airflow connections get` and `test` do. A process that is no task finds none otherwise that a user has
-        # added.
-        with variable(_PROCESS_CONTEXT, "server"):
-            command.run(args, AirflowConnections(args))
-
     return ActionCommand(
         name=command.name,
         help=command.help,
         description=wrapped(command.description),
         epilog=epilog(f"airflow {example}" for example in command.examples),
-        func=run,
+        func=partial(run, command),
         args=[_argument(argument) for argument in command.arguments],
     )
 

@@ -82,7 +82,7 @@ class AirflowConnections:
 
     def describe(self, error: Exception) -> str | None:
         """Return what an error of Airflow's says, and what to do; None for any other error."""
-        from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
+        from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException
 
         if isinstance(error, AirflowNotFoundException):
             return f"{error}. Name another connection, or add this one: 'airflow connections add'"

@@ -10,8 +10,7 @@ from contextlib import closing
 from typing import Any, NamedTuple, cast
 
 import sqlalchemy as sa
-from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
 from airflow_kafka_offsets.cli.command import KAFKA_TIMEOUT_SECONDS, database, scope
 from airflow_kafka_offsets.cli.connections import Connections

@@ -23,6 +23,7 @@ from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.fan_out import of_tables
 from airflow_kafka_offsets.sinks.sink import DatabaseTable, Sink
 from airflow_kafka_offsets.spark.properties import Spark
+from airflow_kafka_offsets.version_compat import dag_bag
 
 _OF_TASK = ("table", "table_schema", "columns", "transform", "upsert_key", "staging_dir")
 
@@ -203,13 +204,12 @@ def _find_dag(dag_id: str) -> tuple[Any, list[str]]:
     """Return a DAG of the DAG files, or None, and the files that have errors."""
     # Each imports a large part of Airflow.
     from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.dag_processing.dagbag import BundleDagBag
 
     bundles: Any = DagBundlesManager()  # type: ignore[no-untyped-call]  # Airflow does not annotate it
     broken: list[str] = []
     for bundle in bundles.get_all_dag_bundles():
         bundle.initialize()
-        bag = BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
+        bag = dag_bag(bundle)
         if dag_id in bag.dags:
             return bag.dags[dag_id], []
         broken += bag.import_errors

@@ -1,16 +1,17 @@
-"""`kafka-offsets`: the commands as a program that does not import Airflow.
+"""`kafka-offsets`: the commands as a program, without Airflow or with it.
 
 It has the commands of `airflow kafka-offsets`. Where those take the ids of Airflow's connections, it takes a database
-URL and a file.
+URL and a file, and does not import Airflow; with such an id, or a task of a DAG, it is `airflow kafka-offsets`.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from argparse import SUPPRESS, Action, ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn
+from dataclasses import replace
+from typing import NoReturn
 
 from airflow_kafka_offsets import __version__
 from airflow_kafka_offsets.cli.arguments import OF_TASK, option
@@ -51,7 +52,7 @@ _WORDS = {
 }
 """Words of the commands, and what is written in their place."""
 
-_NEED_AIRFLOW = (
+_OF_AIRFLOW = (
     *("--conn-id", "--kafka-conn-id", "--spark-conn-id"),
     *("--dag-id", "--task-id", "--map-index", "--map-values"),
 )
@@ -63,8 +64,8 @@ _DESCRIPTION = (
 )
 
 _EPILOG = (
-    f"{', '.join(_ONLY_AIRFLOW)} need Airflow's connections or its configuration, and so do tasks of a DAG "
-    "(--dag-id): use 'airflow kafka-offsets'."
+    "With a connection of Airflow (--conn-id, --kafka-conn-id, --spark-conn-id) or a task of a DAG (--dag-id), a "
+    f"command is that of 'airflow kafka-offsets', which Airflow 3.1 does not have; so are {', '.join(_ONLY_AIRFLOW)}."
 )
 
 
@@ -78,14 +79,24 @@ def main(arguments: list[str] | None = None) -> None:
         refuse_secrets(arguments)
     except ConfigurationError as error:
         _refuse(str(error))
-    if arguments and arguments[0] in _ONLY_AIRFLOW:
-        _refuse(f"{arguments[0]} needs the connections of Airflow: use 'airflow kafka-offsets {arguments[0]}'")
-    args = parser().parse_args(arguments)
-    args.run(args, FileConnections(args))
+    options = {argument.partition("=")[0] for argument in arguments}
+    with_airflow = arguments[:1] in [[name] for name in _ONLY_AIRFLOW] or not options.isdisjoint(_OF_AIRFLOW)
+    if with_airflow:
+        from airflow_kafka_offsets.cli import airflow_program
+
+        args = parser(with_airflow=True).parse_args(arguments)
+        airflow_program.run(args.command, args)
+        return
+    # What commands look at, and nobody can give here.
+    args = parser().parse_args(arguments, Namespace(dag_id=None, task_id=None, spark_conn_id=None))
+    args.command.run(args, FileConnections(args))
 
 
-def parser() -> ArgumentParser:
-    """Return the parser of all commands."""
+def parser(*, with_airflow: bool = False) -> ArgumentParser:
+    """Return the parser of all commands.
+
+    :param with_airflow: with the arguments of `airflow kafka-offsets`
+    """
     root = ArgumentParser(
         prog=KAFKA_OFFSETS.path,
         description=wrapped(_DESCRIPTION),
@@ -93,7 +104,10 @@ def parser() -> ArgumentParser:
         formatter_class=RawDescriptionHelpFormatter,
     )
     root.add_argument("--version", action="version", version=f"%(prog)s {__version__}", help="Show the version.")
-    _add(root, (entry for entry in KAFKA_OFFSETS.commands if entry.name not in _ONLY_AIRFLOW))
+    if with_airflow:
+        _add(root, KAFKA_OFFSETS.commands)
+    else:
+        _add(root, map(_without_airflow, (each for each in KAFKA_OFFSETS.commands if each.name not in _ONLY_AIRFLOW)))
     return root
 
 
@@ -103,31 +117,35 @@ def _add(to: ArgumentParser, entries: Iterable[Command | Group]) -> None:
         own = subparsers.add_parser(
             entry.name,
             help=entry.help,
-            description=wrapped(_text(entry.description)),
+            description=wrapped(entry.description),
             formatter_class=RawDescriptionHelpFormatter,
-            epilog=epilog(_examples(entry)) if isinstance(entry, Command) else None,
+            epilog=epilog(entry.examples) if isinstance(entry, Command) else None,
             # An abbreviation could pass by what refuses secrets.
             allow_abbrev=False,
         )
         if isinstance(entry, Group):
             _add(own, entry.commands)
             continue
-        for argument in _arguments(entry):
-            own.add_argument(*argument.flags, **{**argument.settings, "help": _text(argument.settings["help"])})
-        # What commands look at, and nobody can give here.
-        own.set_defaults(run=entry.run, dag_id=None, task_id=None, spark_conn_id=None)
+        for argument in sorted(entry.arguments, key=lambda each: (each.flags[-1].startswith("-"), each.flags[-1])):
+            own.add_argument(*argument.flags, **argument.settings)
+        own.set_defaults(command=entry)
 
 
-def _arguments(command: Command) -> list[Argument]:
-    """Return positional arguments, and options by name."""
+def _without_airflow(entry: Command | Group) -> Command | Group:
+    """Return an entry whose commands have the arguments, the help and the examples of this program."""
+    if isinstance(entry, Group):
+        return replace(entry, commands=[*map(_without_airflow, entry.commands)])
     arguments: list[Argument] = []
-    for argument in command.arguments:
+    for argument in entry.arguments:
         flag = argument.flags[0]
-        if flag in _NEED_AIRFLOW:
-            arguments += _REPLACED.get(flag, ())
-            argument = Argument((flag,), {"action": _NeedsAirflow, "help": SUPPRESS})
-        arguments.append(argument)
-    return sorted(arguments, key=lambda argument: (argument.flags[-1].startswith("-"), argument.flags[-1]))
+        arguments += _REPLACED.get(flag, ()) if flag in _OF_AIRFLOW else [argument]
+    texts = [
+        argument._replace(settings={**argument.settings, "help": _text(argument.settings["help"])})
+        for argument in arguments
+    ]
+    return entry._replace(
+        description=_text(entry.description), examples=tuple(_examples(entry)), arguments=tuple(texts)
+    )
 
 
 def _text(help_: str) -> str:
@@ -135,15 +153,6 @@ def _text(help_: str) -> str:
     for of_airflow, here in _WORDS.items():
         help_ = help_.replace(of_airflow, here)
     return help_
-
-
-class _NeedsAirflow(Action):
-    """Refuses an argument that `airflow kafka-offsets` has."""
-
-    def __call__(self, parser: ArgumentParser, *_: Any) -> NoReturn:
-        (flag,) = self.option_strings
-        instead = f"give {' or '.join(own.flags[0] for own in _REPLACED[flag])}, or " if flag in _REPLACED else ""
-        parser.exit(2, f"{parser.prog}: {flag} needs Airflow: {instead}use 'airflow {parser.prog}'\n")
 
 
 def _examples(command: Command) -> Iterator[str]:

@@ -5,6 +5,7 @@ and whether a URI holds credentials. Pure: no name is looked up.
 from __future__ import annotations
 
 import ipaddress
+import os
 from urllib.parse import parse_qs, urlsplit
 
 # Where an address has none, as the client takes it.
@@ -54,6 +55,10 @@ def holds_credentials(uri: str) -> bool:
     return parts.password is not None or (parts.username is not None and not anonymous)
 
 
+# Environment variables, the first of them first, that every client of S3 looks at.
+_S3_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+
+
 def plain_http_host(url: str) -> str | None:
     """Return the host of another machine that a URL leads to without TLS; None where it does not."""
     if not url.lstrip().lower().startswith("http://"):  # clients leave out blanks before it, as `urlsplit` does
@@ -63,11 +68,12 @@ def plain_http_host(url: str) -> str | None:
 
 
 def host_in_plain_text(uri: str) -> str | None:
-    """Return the host of another machine to which the URI of a directory sends files without TLS; None where it does
-    not.
+    """Return the host of another machine to which the URI of a directory sends files without TLS, by its options or
+    the environment; None where it does not.
     """
     options = {name: values[-1].lower() for name, values in parse_qs(urlsplit(uri).query).items()}
-    endpoint = options.get("endpoint_override", "")
+    is_s3 = urlsplit(uri).scheme in ("s3", "s3a")
+    endpoint = options.get("endpoint_override") or next(filter(None, map(os.environ.get, _S3_ENDPOINTS * is_s3)), "")
     is_plain = options.get("scheme") == "http" or endpoint.startswith("http://") or options.get("enable_tls") == "false"
-    host = address(endpoint or urlsplit(uri).hostname or "")[0]
+    host = address(endpoint.rstrip("/") or urlsplit(uri).hostname or "")[0]
     return host if is_plain and not is_this_machine(host) else None

@@ -9,6 +9,11 @@ T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
 
 
+def is_panic(error: BaseException) -> bool:
+    """Return whether code in Rust panicked: its error is no Exception."""
+    return type(error).__name__ == "PanicException"
+
+
 class Run(NamedTuple, Generic[T]):
     """Items that pass together.
 

@@ -7,7 +7,7 @@ A DAG file imports this module: it must stay light. Groups of formats and Spark 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, ClassVar, Literal, cast, get_args
 from urllib.parse import urlsplit
@@ -27,7 +27,7 @@ from airflow_kafka_offsets.core.parameters import (
     one_of,
     or_none,
 )
-from airflow_kafka_offsets.core.templates import Templated, holds_template
+from airflow_kafka_offsets.core.templates import Templated, as_json, holds_template
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 IsolationLevel = Literal["read_committed", "read_uncommitted"]
@@ -38,7 +38,16 @@ OnBusy = Literal["wait", "skip", "fail"]
 
 OtherGroups = Literal["refuse", "allow"]
 
-_NO_LIMIT = " for no limit"
+_NO_LIMIT, _USUAL = " for no limit", " for the usual size"
+
+MOST_RECORDS, MOST_BYTES = 2_000_000, 4 << 30
+"""Of a batch without `Limits` that one transaction writes into the target, in a few seconds or tens of seconds."""
+
+MOST_OF_PARTITION, MOST_OF_PARTITIONS = 25_000, 8_000_000
+"""Many partitions make such a batch larger, up to a limit: a consumer starts in the time of some thousand records."""
+
+MOST_FILE_RECORDS, MOST_FILE_BYTES = 128_000_000, 64 << 30
+"""Of a batch without `Limits` whose files Spark's tasks write: 64 full files. Its commit only names them."""
 
 
 def ruled(rule: Rule, *, templated: bool = False) -> dict[str, Any]:
@@ -81,7 +90,7 @@ class Options(Templated):
 
     def serialize(self) -> dict[str, Any]:
         """Return all fields, for the Rendered Templates tab."""
-        return {"type": type(self).__name__} | vars(self)
+        return as_json({"type": type(self).__name__} | vars(self))
 
     def _read(self, declared: Field[Any], rendered: Any) -> Any:
         return self.rules[declared.name].read(rendered) if isinstance(rendered, str) else rendered
@@ -108,6 +117,9 @@ def group_of(options: type[Options]) -> Rule:
 class Limits(Options):
     """How much a batch holds, and how long a run begins new ones.
 
+    Without `max_records` and `max_bytes` a batch has at most 2,000,000 offsets and about 4 GiB, up to 8,000,000 offsets
+    of many partitions; one that appends files to a lake table has 128,000,000 and 64 GiB.
+
     :param max_records: the maximum number of offsets in a batch; a larger range is loaded in several batches
         (templated)
     :param max_bytes: the maximum size of the keys and values in a batch, in bytes, estimated from earlier batches;
@@ -116,9 +128,27 @@ class Limits(Options):
         run loads the rest; loads only
     """
 
-    max_records: int | None = field(default=None, metadata=ruled(or_none(COUNT, _NO_LIMIT), templated=True))
-    max_bytes: int | None = field(default=None, metadata=ruled(or_none(COUNT, _NO_LIMIT), templated=True))
+    max_records: int | None = field(default=None, metadata=ruled(or_none(COUNT, _USUAL), templated=True))
+    max_bytes: int | None = field(default=None, metadata=ruled(or_none(COUNT, _USUAL), templated=True))
     time_budget: timedelta | None = field(default=None, metadata=ruled(or_none(DURATION, _NO_LIMIT)))
+
+    @property
+    def are_chosen(self) -> bool:
+        """Whether the user says how large a batch is."""
+        return self.max_records is not None or self.max_bytes is not None
+
+    def of_batch(self, partitions: int, *, appends_files: bool) -> Limits:
+        """Return the limits of a batch: those that the user chose, or else those of the target.
+
+        :param partitions: the number of partitions that are loaded
+        :param appends_files: whether Spark's tasks write the files of the target, and the commit appends them
+        """
+        if self.are_chosen:
+            return self
+        if appends_files:
+            return replace(self, max_records=MOST_FILE_RECORDS, max_bytes=MOST_FILE_BYTES)
+        most = min(max(partitions * MOST_OF_PARTITION, MOST_RECORDS), MOST_OF_PARTITIONS)
+        return replace(self, max_records=most, max_bytes=MOST_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -8,7 +8,7 @@ comments, are those of the section "Planning" in `docs/semantics.md`; so are the
 * Rules 5 and 6: where a partition without a position begins.
 * Rule 7: offsets that are gone from the log are an error or a gap.
 * Rule 8: positions must belong to the log (`core.log_identity`).
-* Rule 9: `max_records` and `max_bytes` limit a batch (`cap`).
+* Rule 9: a number of offsets and of bytes limits a batch (`cap`).
 * Rule 11: `until` limits it too; `kafka.start_offsets` turns the instant into the `targets` of `decide`.
 """
 

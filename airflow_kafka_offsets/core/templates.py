@@ -48,10 +48,33 @@ class Templated:
         given = {field.name: getattr(self, field.name) for field in _fields_of(self) if field.repr and field.init}
         defaults = {field.name: _default(field) for field in _fields_of(self)}
         shown = {name: value for name, value in given.items() if value != defaults[name]}
-        return {"type": type(self).__name__} | shown
+        return as_json({"type": type(self).__name__, **shown})
 
     def _read(self, field: Field[Any], rendered: Any) -> Any:
         return _read_number(field.name, rendered) if type(field.default) is int else rendered
+
+
+def as_json(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mapping with values in the types of JSON. Airflow 3.1 and 3.2 store what `serialize` returns as it is,
+    and take a text that differs from one process to the next for another version of the DAG.
+    """
+    return {str(name): _as_json(value) for name, value in given.items()}
+
+
+def _as_json(value: Any) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return as_json(value)
+    if isinstance(value, list | tuple):
+        return [_as_json(each) for each in value]
+    if isinstance(value, Set):
+        return sorted(map(str, value))
+    if isinstance(value, Templated):
+        return value.serialize()
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"<callable {value.__module__}.{value.__qualname__}>"
+    return str(value)
 
 
 def with_values(value: T, **values: Any) -> T:

@@ -8,7 +8,7 @@ import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError, InternalError, OperationalError
@@ -16,7 +16,7 @@ from sqlalchemy.types import NullType
 
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.database import mysql
-from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
+from airflow_kafka_offsets.exceptions import DATABASE, ConfigurationError, DatabaseUnavailableError, LedgerError, about
 
 # serialization_failure and deadlock_detected. Not all of class 40: after 40003 it is not known whether a statement was
 # completed.
@@ -92,22 +92,30 @@ def translated_errors(
     except IntegrityError:
         raise  # two transactions inserted the same key: the caller decides what that means
     except DBAPIError as error:
-        if is_refused_login(error):
-            raise ConfigurationError(
-                f"{what}: the database refuses the login: {database_message(error)}. Correct the user, the password, "
-                "the name of the database, or the TLS settings of the Airflow connection; nothing was written"
-            ) from error
-        if sqlstate(error) in _ABOUT_ENCODINGS:
-            raise LedgerError(
-                f"{what}: {database_message(error)}. Choose names of groups, targets and directories with characters "
-                "that the database can store, or a database with the encoding UTF8"
-            ) from error
-        if not is_outage(error):
-            raise LedgerError(
-                f"{what}: {database_message(error)}. Loads, replays and rewinds need {STATE_RIGHTS}; reports need "
-                "SELECT. 'airflow kafka-offsets doctor' shows the missing privileges"
-            ) from error
-        raise DatabaseUnavailableError(f"{what}: {database_message(error)}. {then}") from error
+        with about(DATABASE):
+            _raise_translated(error, what, then)
+
+
+def _raise_translated(error: DBAPIError, what: str, then: str) -> NoReturn:
+    """Raise the error of this package for one of the database."""
+    if is_refused_login(error):
+        raise ConfigurationError(
+            f"{what}: the database refuses the login: {database_message(error)}. Correct the user, the password, "
+            "the name of the database, or the TLS settings of the connection; nothing was written"
+        ) from error
+    if sqlstate(error) in _ABOUT_ENCODINGS:
+        raise LedgerError(
+            f"{what}: {database_message(error)}. Choose names of groups, targets and directories with characters "
+            "that the database can store, or a database with the encoding UTF8"
+        ) from error
+    if not is_outage(error):
+        raise LedgerError(
+            f"{what}: {database_message(error)}. Loads, replays and rewinds need {STATE_RIGHTS}; reports need "
+            "SELECT. 'airflow kafka-offsets doctor' shows the missing privileges"
+        ) from error
+    # Of a connection that fails, SQLAlchemy knows no statement.
+    where = "" if error.statement else "Check the host and the port of the connection, and that the database runs. "
+    raise DatabaseUnavailableError(f"{what}: {database_message(error)}. {where}{then}".rstrip()) from error
 
 
 def database_message(error: DBAPIError) -> str:

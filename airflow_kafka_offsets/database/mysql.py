@@ -19,6 +19,12 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 
 _DIALECTS = ("mysql", "mariadb")
 
+PADDED = "utf8mb4_bin"
+"""The binary collation of every MySQL: a text that ends in spaces equals the one without."""
+
+# The first MySQL with a binary collation that is not.
+_WITHOUT_PADDING = (8, 0, 17)
+
 # What a value is, and that no value is changed without an error: too large, too long, zero that becomes a generated
 # number.
 _SQL_MODE = (
@@ -69,6 +75,16 @@ def is_mysql(dialect: Dialect) -> bool:
 def is_mariadb(dialect: Dialect) -> bool:
     """Return whether the server is MariaDB, as the dialect knows once it has connected."""
     return bool(getattr(dialect, "is_mariadb", False))
+
+
+def exact_collation(dialect: Dialect) -> str:
+    """Return the collation that compares texts by each character: also by spaces at their ends, unless it is
+    `PADDED`.
+    """
+    if is_mariadb(dialect):
+        return "utf8mb4_nopad_bin"
+    version = getattr(dialect, "server_version_info", None) or _WITHOUT_PADDING
+    return "utf8mb4_0900_bin" if version >= _WITHOUT_PADDING else PADDED
 
 
 def error_number(error: BaseException | None) -> int | None:
@@ -161,11 +177,13 @@ def _connect(dialect: Any, _: object, __: object, parameters: dict[str, Any]) ->
 def _set(connection: Any, dialect: Dialect) -> None:
     # SQLAlchemy has asked the server which quotes it takes for names.
     quotes = ",ANSI_QUOTES" if dialect.identifier_preparer.initial_quote == '"' else ""
+    # MariaDB does so without being asked, and does not know the word.
+    truncates = "" if "MariaDB" in getattr(connection, "server_version", "MariaDB") else ",TIME_TRUNCATE_FRACTIONAL"
     if getattr(connection, "charset", "utf8mb4") != "utf8mb4":
         connection.set_character_set("utf8mb4")
     with connection.cursor() as cursor:
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        cursor.execute(f"SET NAMES utf8mb4, sql_mode = '{_SQL_MODE}{quotes}', {_SETTINGS}")
+        cursor.execute(f"SET NAMES utf8mb4, sql_mode = '{_SQL_MODE}{truncates}{quotes}', {_SETTINGS}")
 
 
 def _note_interrupted(context: Any) -> None:

@@ -21,7 +21,7 @@ from sqlalchemy.sql.compiler import TypeCompiler
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from airflow_kafka_offsets.database.errors import is_outage
-from airflow_kafka_offsets.database.mysql import error_number, is_mariadb, is_mysql
+from airflow_kafka_offsets.database.mysql import error_number, exact_collation, is_mariadb, is_mysql
 from airflow_kafka_offsets.database.session import codec
 from airflow_kafka_offsets.exceptions import TargetError
 
@@ -48,7 +48,9 @@ def without_placeholders(dialect: Dialect) -> Dialect:
     plain: type[DefaultDialect] = type(dialect)  # type: ignore[assignment]  # as every dialect is
     # SQLAlchemy's dialect of MySQL is also that of MariaDB, once it has connected to one.
     options: dict[str, Any] = {"is_mariadb": is_mariadb(dialect)} if dialect.name == "mysql" else {}
-    return plain(paramstyle="named", **options)
+    made = plain(paramstyle="named", **options)
+    made.server_version_info = getattr(dialect, "server_version_info", None)
+    return made
 
 
 _MYSQL = ("mysql", "mariadb")
@@ -130,9 +132,7 @@ def _moment(*_: object, **__: object) -> str:
 
 
 def _collation(compiler: TypeCompiler) -> str:
-    # The other binary collations ignore spaces at the end.
-    collation = "utf8mb4_nopad_bin" if is_mariadb(compiler.dialect) else "utf8mb4_0900_bin"
-    return f"CHARACTER SET utf8mb4 COLLATE {collation}"
+    return f"CHARACTER SET utf8mb4 COLLATE {exact_collation(compiler.dialect)}"
 
 
 _found: WeakKeyDictionary[Transaction, dict[tuple[str, str | None], sa.Table]] = WeakKeyDictionary()

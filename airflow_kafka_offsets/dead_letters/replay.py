@@ -230,13 +230,13 @@ def _replay(context: DeadLetterContext, source_id: int, who: str, reason: str | 
     log_planned(batch, claim.title)
     with prefer_fenced_error(claim):
         staged = stage(context, claim, batch)
-        done, errors = LoadResult(), errors_of(bad_records(context, batch, staged))
-        while (rest := claim.leave_out(errors)) is not None:
+        done, rest = LoadResult(), claim.leave_out(errors_of(bad_records(context, batch, staged)))
+        while rest is not None:
             try:
                 done = stage_and_commit(context, rest, batch, staged, began)
                 break
             except StillBadError as refused:
-                errors = refused.errors
+                rest = rest.leave_out(refused.errors)
         else:
             # It may have begun to be published before the target refused the last record.
             run_pending_cleanups(context.ledger, context.table, batch.group_id)
@@ -256,6 +256,8 @@ def _of_target(conn: Connection, tables: Tables, group_id: str, counts: Mapping[
     of_group = sa.select(dead.batch_id).where(dead.consumer_group == group_id)
     query = sa.select(batches.batch_id, batches.target_table).where(batches.batch_id.in_(of_group))
     targets, names = {row.batch_id: row.target_table for row in conn.execute(query)}, TargetNames(conn)
+    # Those of other batches were removed since they were counted.
+    counts = {batch_id: number for batch_id, number in counts.items() if batch_id in targets}
     found = [batch_id for batch_id in sorted(counts) if names.same(targets[batch_id], target)]
     if counts and not found:
         batch_id = min(counts)

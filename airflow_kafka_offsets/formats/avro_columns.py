@@ -130,10 +130,54 @@ def sources(fields: Iterator[pa.Field] | pa.Schema, kind: Type, reader: Type | N
     return found
 
 
+def read_fields(kind: Type, fields: Iterator[pa.Field] | pa.Schema, reader: Type | None) -> pa.StructType:
+    """Return what is read of a record for columns; see `read_type` and `sources`."""
+    parts: dict[int, pa.DataType] = {}
+    for field, place, part in sources(fields, kind, reader):
+        if place is not None and not kind.fields[place].type.is_empty:
+            source = kind.fields[place].type
+            own = read_type(source, field.type, part.type if part is not None else None)
+            # By an alias, two columns may have the same source.
+            parts[place] = own if parts.get(place, own) == own else source.physical
+    return pa.struct([(f"f{place}", parts[place]) for place in sorted(parts)])
+
+
+def read_type(kind: Type, declared: pa.DataType, reader: Type | None = None) -> pa.DataType:
+    """Return the part of the physical type of values that a column needs: in Arrow, a null has room for all of it.
+
+    :param declared: the type of the column; of nulls, where no value can become one
+    :param reader: as for `converted`
+    """
+    if kind.physical is None or not kind.branches:
+        return pa.null()
+    wanted = reader.branches if reader is not None else kind.branches
+    if max(len(kind.branches), len(wanted)) > 1:
+        members = [
+            read_type(branch, _member_type(declared, place), wanted[place] if place is not None else None)
+            for branch, place in zip(kind.branches, _places(kind, reader), strict=True)
+        ]
+        return pa.struct([(f"member{i}", member) for i, member in enumerate(members)]) if members[1:] else members[0]
+    kind, reader = kind.branches[0], _only_branch(reader) if reader is not None else None
+    if kind.kind == "record":
+        read = read_fields(kind, iter(declared if pa.types.is_struct(declared) else ()), reader)
+        if kind.only is None:
+            return read
+        return read.field(0).type if read.num_fields else read_type(kind.only, pa.null())
+    if kind.kind not in ("array", "map"):
+        return kind.physical
+    item = declared.value_type if pa.types.is_list(declared) else declared
+    part = reader.parts[0] if reader is not None and reader.kind == kind.kind else None
+    if kind.kind == "array":
+        return pa.list_(read_type(kind.parts[0], item, part))
+    is_entry = pa.types.is_struct(item) and item.num_fields == 2
+    value = read_type(kind.parts[0], item.field(1).type if is_entry else pa.null(), part)
+    return pa.list_(pa.struct([("key", pa.string()), ("value", value)]))
+
+
 def converted(array: pa.Array, kind: Type, declared: pa.DataType, reader: Type | None = None) -> pa.Array:
     """Return values as a column.
 
-    :param array: of the physical type
+    :param array: of the physical type, or the part of it that `read_type` returns
     :param kind: the type that was written
     :param reader: the same in the reader's schema, with aliases and defaults
     :raises MismatchError: values of the type cannot become values of the column
@@ -148,9 +192,7 @@ def converted(array: pa.Array, kind: Type, declared: pa.DataType, reader: Type |
         raise MismatchError(f"it is a part of the recursive record {kind.name!r}, which cannot be a column")
     if kind.kind == "record" and pa.types.is_struct(declared):
         children = [
-            constant(field.type, part, len(array))
-            if place is None
-            else _child(array, f"f{place}", kind.fields[place].type, field, part)
+            constant(field.type, part, len(array)) if place is None else _child(array, kind, place, field, part)
             for field, place, part in sources(iter(declared), kind, reader)
         ]
         return pa.StructArray.from_arrays(children, fields=list(declared), mask=array.is_null())
@@ -169,11 +211,15 @@ def empty_values(kind: Type, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind.physical), count)
 
 
-def _child(array: pa.Array, name: str, kind: Type, field: pa.Field, reader: Field | None) -> pa.Array:
+def _child(array: pa.Array, record: Type, place: int, field: pa.Field, reader: Field | None) -> pa.Array:
+    kind = record.fields[place].type
     try:
         if kind.physical is None:
             return converted(pa.nulls(0), kind, field.type)
-        values = empty_values(kind, len(array)) if kind.is_empty else pc.struct_field(array, name)
+        if kind.is_empty:
+            values = empty_values(kind, len(array))
+        else:
+            values = array if record.only is not None else pc.struct_field(array, f"f{place}")
         return converted(values, kind, field.type, reader.type if reader is not None else None)
     except MismatchError as error:
         raise MismatchError(f"field {field.name!r}: {error}") from None
@@ -204,9 +250,8 @@ def _of_branches(array: pa.Array, kind: Type, declared: pa.DataType, reader: Typ
     """
     written = kind.branches
     members = [pc.struct_field(array, f"member{i}") for i in range(len(written))] if len(written) > 1 else [array]
-    wanted = reader.branches if reader is not None else written
-    places = list(range(len(written))) if reader is None else [_branch_of(branch, wanted) for branch in written]
-    if pa.types.is_struct(declared) and all(_MEMBER.fullmatch(field.name) for field in declared):
+    wanted, places = reader.branches if reader is not None else written, _places(kind, reader)
+    if _has_members(declared):
         return _members(array, list(zip(members, written, places, strict=True)), declared, wanted)
     found: list[pa.Array] = []
     for member, branch, place in zip(members, written, places, strict=True):
@@ -218,6 +263,26 @@ def _of_branches(array: pa.Array, kind: Type, declared: pa.DataType, reader: Typ
     if not found:
         raise MismatchError(f"no branch of the union can become {spark_type(declared)}")
     return pc.coalesce(*found)
+
+
+def _has_members(declared: pa.DataType) -> bool:
+    """Return whether a column has fields for the branches of a union."""
+    return pa.types.is_struct(declared) and all(_MEMBER.fullmatch(field.name) for field in declared)
+
+
+def _member_type(declared: pa.DataType, place: int | None) -> pa.DataType:
+    """Return what a branch of a union becomes in a column; the type of nulls where it is left out."""
+    if not _has_members(declared):
+        return declared
+    index = -1 if place is None else declared.get_field_index(f"member{place}")
+    return declared.field(index).type if index >= 0 else pa.null()
+
+
+def _places(kind: Type, reader: Type | None) -> list[int | None]:
+    """Return the place of each branch among those of the reader's type."""
+    if reader is None:
+        return list(range(len(kind.branches)))
+    return [_branch_of(branch, reader.branches) for branch in kind.branches]
 
 
 def _members(
@@ -298,6 +363,9 @@ def _default(kind: Type, value: Any, budget: Budget) -> Any:
             for key, item in value.items()
         ]
     if kind.kind == "record":
+        if kind.only is not None:
+            (part,) = (part for part in kind.fields if not part.type.is_empty)
+            return _default(part.type, value.get(part.name, part.default), budget)
         return {
             f"f{place}": _default(part.type, value.get(part.name, part.default), budget)
             for place, part in enumerate(kind.fields)

@@ -11,7 +11,7 @@ import io
 import json
 import random
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache, cached_property
 from typing import Any, cast
 
@@ -23,6 +23,7 @@ from airflow_kafka_offsets.formats.avro_columns import (
     converted,
     empty_values,
     fields_with_values,
+    read_fields,
     sources,
 )
 from airflow_kafka_offsets.formats.avro_schema import (
@@ -30,11 +31,13 @@ from airflow_kafka_offsets.formats.avro_schema import (
     WireSchema,
     as_record,
     has_endless_lists,
+    has_endless_objects,
     is_recursive,
     is_vectorized,
     least_value,
 )
 from airflow_kafka_offsets.formats.record_format import SchemaError
+from airflow_kafka_offsets.formats.room import most_bytes
 from airflow_kafka_offsets.formats.wire_format import TwoReaders, UnreadableError, ValueReader, refusals
 
 _NO_END = "it does not end where its schema says"
@@ -47,16 +50,21 @@ _SYNC = b"kafka-offsets..."
 # process. One of so few bytes cannot be.
 _SHALLOW_BYTES = 2_000
 
+# Of fields that are no columns, in fields that are read: the quick reader gives nulls room for them.
+_MOST_UNREAD_BYTES = 32 << 20
+
 
 class AvroReader(ValueReader):
-    """Reads fields of a record, as their `physical` types and by the names `f0`, `f1` and so on.
+    """Reads fields of a record, by the names `f0`, `f1` and so on.
 
-    :param places: of the fields to read
+    :param columns: what is read of them, see `read_type`
     """
 
-    def __init__(self, kind: Type, places: Iterable[int]) -> None:
-        fields = {f"f{place}": kind.fields[place].type for place in places}
-        self._columns = {name: field.physical for name, field in fields.items() if not field.is_empty}
+    def __init__(self, kind: Type, columns: pa.StructType) -> None:
+        self._columns = {field.name: field.type for field in columns}
+        # The quick reader reads fields whole.
+        whole = pa.struct([(name, kind.fields[int(name[1:])].type.physical) for name in self._columns])
+        self._read_types = (whole, columns)
         self._kind = kind
         self._is_recursive = is_recursive(kind)
 
@@ -64,6 +72,9 @@ class AvroReader(ValueReader):
         return [least_value(self._kind)] if is_vectorized(self._kind) else []
 
     def read(self, values: pa.Array) -> dict[str, pa.Array]:
+        read, needed = (most_bytes(kind, len(values), values.nbytes) for kind in self._read_types)
+        if read - needed > _MOST_UNREAD_BYTES:
+            raise UnreadableError("its nulls have too many fields")
         numbers = pa.array(range(len(values)), pa.int64())
         markers = pc.bit_wise_xor(numbers, random.getrandbits(63))
         # The numbers have eight bytes each, which are seen as such.
@@ -122,7 +133,7 @@ class AvroReader(ValueReader):
     def _parsed(self) -> Any:
         import fastavro
 
-        return fastavro.parse_schema(WireSchema().of(self._kind))
+        return fastavro.parse_schema(WireSchema().record(self._kind))
 
     @cached_property
     def _head(self) -> bytes:
@@ -219,6 +230,10 @@ class AvroDecoder(TwoReaders):
             raise SchemaError(
                 "its schema has an array whose items take no bytes, so a few bytes could hold any number of items"
             )
+        if has_endless_objects(kind):
+            raise SchemaError(
+                "its schema has records of one field in one another, and in themselves: a byte would be many objects"
+            )
         if kind.kind != "record" and len(columns) != 1:
             raise SchemaError(
                 f"its schema is of the type {kind.kind}, which is one column, but {len(columns)} are declared"
@@ -226,16 +241,17 @@ class AvroDecoder(TwoReaders):
         is_resolved = reader is not None and reader.kind == kind.kind == "record"
         self._record = as_record(kind, columns.names[0])
         self._sources = sources(columns, self._record, reader if is_resolved else None)
-        places = [place for _, place, _ in self._sources if place is not None]
+        places = {place for _, place, _ in self._sources if place is not None}
         for field, place, _ in self._sources:
             if place is not None and self._record.fields[place].type.physical is None:
                 raise SchemaError(f"column {field.name!r}: it is recursive, which no column can be")
         read = {self._record.fields[place].name for place in places}
         unread = [part.name for part in fields_with_values(self._record) if part.name not in read]
         is_plain = of_registry and kind.kind == "bytes" and kind.logical is None
-        super().__init__(columns, _BytesReader() if is_plain else AvroReader(self._record, places), unread)
+        fields = read_fields(self._record, columns, reader if is_resolved else None)
+        super().__init__(columns, _BytesReader() if is_plain else AvroReader(self._record, fields), unread)
         # Types that do not fit are found without values.
-        self.rows({f"f{place}": pa.array([], self._record.fields[place].type.physical) for place in places}, 0)
+        self.rows({field.name: pa.array([], field.type) for field in fields}, 0)
 
     def column(self, place: int, found: Mapping[str, pa.Array], count: int) -> pa.Array:
         field, written_at, part = self._sources[place]

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_kafka_offsets.core.shared_docs import complete_docs
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.record_format import SchemaError
 from airflow_kafka_offsets.formats.registry_format import RegistryFormat
@@ -24,19 +25,21 @@ if TYPE_CHECKING:
 _SINGLE_OBJECT, _FINGERPRINT_LENGTH = b"\xc3\x01", 8
 
 
+@complete_docs(RegistryFormat)
 @dataclass(frozen=True, slots=True)
 class Avro(RegistryFormat):
     """One Avro value a record: in Confluent's wire format with a schema registry, or plain, with a given schema.
 
     Avro's schema resolution turns a record into columns: numbers are promoted, fields that are not declared are
     ignored, and missing fields have the default of the reader's schema, or are null. The reader's schema is `schema`.
-    Without `schema` and columns, it is the latest schema of the subject. The other parameters are those of
-    `RegistryFormat`.
+    Without `schema` and columns, it is the latest schema of the subject.
+
+    As for `RegistryFormat`: `ddl`, `registry_conn_id`, `subject`, `columns_from`.
 
     :param schema: the reader's schema as JSON; without a registry, also the schema of the records (templated)
     :param single_object: whether the values have Avro's single-object encoding; without a registry only
     :param column: the name of the only column, if the schema is not a record (templated)
-    :param schemas: the texts of schemas by id, each after those that it refers to
+    :ivar schemas: the texts of schemas by id, each after those that it refers to
     """
 
     kind: ClassVar[str] = "avro"
@@ -83,8 +86,7 @@ class Avro(RegistryFormat):
         from airflow_kafka_offsets.formats.avro_schema import as_record
 
         kind = as_record(_parsed(schema), self.column)
-        places = [place for place, part in enumerate(kind.fields) if part.type.physical is not None]
-        if AvroReader(kind, places).is_vectorized:
+        if AvroReader(kind, kind.physical_fields).is_vectorized:
             return None
         return "it is recursive or large, or has a union of several types"
 

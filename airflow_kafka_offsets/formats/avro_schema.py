@@ -37,6 +37,9 @@ _MOST_VALUE_BYTES = 1 << 24
 # The time of the vectorized reader grows with the square of the types.
 _MOST_VECTORIZED = 1_000
 
+# Records of one field in one another that are read as objects.
+_MOST_WRAPPERS = 3
+
 LARGEST_VECTORIZED = 64
 """The size of fixed types that are read together: in Arrow a null takes as much room as a value."""
 
@@ -115,15 +118,27 @@ class Type:
         return self.kind == "null" or (self.kind == "fixed" and self.size == 0)
 
     @cached_property
+    def only(self) -> Type | None:
+        """The type that a record is read as: that of its only field with bytes, if its values are never null. A reader
+        of single values would make an object of each of 60 records in one another, which are a byte.
+        """
+        kinds = [part.type for part in self.fields if not part.type.is_empty]
+        is_other = len(kinds) != 1 or kinds[0].kind == "union" or is_recursive(self)
+        return None if is_other else kinds[0]
+
+    @property
+    def physical_fields(self) -> pa.StructType:
+        """What the fields of a record are read as, by the names `f0`, `f1` and so on."""
+        kinds = {f"f{place}": part.type.physical for place, part in enumerate(self.fields) if not part.type.is_empty}
+        return pa.struct([(name, kind) for name, kind in kinds.items() if kind is not None])
+
+    @cached_property
     def physical(self) -> pa.DataType | None:
         """What both readers return values as; None where the type is recursive, or has a part that is."""
         if self.kind in _PHYSICAL:
             return _PHYSICAL[self.kind]
         if self.kind == "record":
-            kinds = {
-                f"f{place}": part.type.physical for place, part in enumerate(self.fields) if not part.type.is_empty
-            }
-            return pa.struct([(name, kind) for name, kind in kinds.items() if kind is not None])
+            return self.physical_fields if self.only is None else self.only.physical
         parts = [part.physical for part in (self.branches if self.kind == "union" else self.parts)]
         if self.kind == "recursive" or None in parts:
             return None
@@ -272,6 +287,17 @@ def has_endless_lists(kind: Type) -> bool:
     return is_endless or any(map(has_endless_lists, kind.inner))
 
 
+def has_endless_objects(kind: Type) -> bool:
+    """Return whether records of one field with bytes are in one another, which `Type.only` leaves, because they have
+    themselves: each would be an object of Python, whose record has no byte.
+    """
+    inner, wrappers = kind, 0
+    while inner.kind == "record" and inner.only is None and sum(not part.type.is_empty for part in inner.fields) == 1:
+        inner, wrappers = next(part.type for part in inner.fields if not part.type.is_empty), wrappers + 1
+    is_endless = wrappers > _MOST_WRAPPERS or (wrappers > 0 and inner.kind == "recursive")
+    return is_endless or any(map(has_endless_objects, kind.inner))
+
+
 def is_vectorized(kind: Type) -> bool:
     """Return whether the vectorized reader is certain of a type, and quick: it has no unions but of null and another
     type, and no recursion.
@@ -300,9 +326,9 @@ def least_value(kind: Type) -> bytes:
 class WireSchema:
     """A schema of which values have the same bytes as of another one, and which every reader reads as `Type.physical`.
 
-    Names are made up, enums are numbers, maps are arrays of entries, logical types and fields without bytes are left
-    out. A branch of a union of several types is a record of one field, which has no bytes: the value then
-    says which branch it is.
+    Names are made up, enums are numbers, maps are arrays of entries; logical types, fields without bytes, and records
+    of a single other field are left out. A branch of a union of several types is a record of one field, which has no
+    bytes: the value then says which branch it is.
     """
 
     def __init__(self) -> None:
@@ -320,14 +346,20 @@ class WireSchema:
             return {"type": "array", "items": self._record(entry)}
         if kind.kind == "recursive":
             return self._records[kind.name]
+        if kind.only is not None:
+            return self.of(kind.only)
         if kind.kind == "record":
-            record = self._record([])
-            self._records[kind.name] = record["name"]
-            record["fields"] = self.fields(kind)
-            return record
+            return self.record(kind)
         if kind.kind == "union":
             return self._union(kind)
         return {"type": "fixed", "name": self._name(), "size": kind.size} if kind.kind == "fixed" else kind.kind
+
+    def record(self, kind: Type) -> dict[str, Any]:
+        """Return the schema of a record with its fields."""
+        record = self._record([])
+        self._records[kind.name] = record["name"]
+        record["fields"] = self.fields(kind)
+        return record
 
     def fields(self, kind: Type) -> list[dict[str, Any]]:
         """Return the fields of a record: `f0`, `f1` and so on."""

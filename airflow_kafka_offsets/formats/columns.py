@@ -92,10 +92,10 @@ def parse_ddl(ddl: str, *, binary: bool = False) -> pa.Schema:
         near = error.errors[0].get("highlight") if error.errors else None
         raise ConfigurationError(
             f"{unreadable}, near {near!r}. Columns are written as 'name TYPE, name TYPE'; known types are {KNOWN_TYPES}"
-        ) from error
+        ) from None
     except (sqlglot.errors.SqlglotError, TypeError) as error:
         # sqlglot raises a TypeError for some clauses that a column cannot have: it calls itself with unknown arguments.
-        raise ConfigurationError(f"{unreadable}: {error}") from error
+        raise ConfigurationError(f"{unreadable}: {error}") from None
     declared = statement.this
     is_more = statement.args.get("expression") is not None or statement.args.get("properties") is not None
     if not isinstance(declared, exp.Schema) or not declared.expressions or is_more:
@@ -222,6 +222,14 @@ def spark_type(kind: pa.DataType) -> str:
     if kind not in _SPARK_NAMES:
         raise ConfigurationError(f"The columns of a format cannot have the type {kind}; known types are {KNOWN_TYPES}")
     return _SPARK_NAMES[kind]
+
+
+def type_name(kind: pa.DataType) -> str:
+    """Return the name of a type for messages: that in Spark's DDL, where it has one."""
+    try:
+        return spark_type(kind)
+    except ConfigurationError:
+        return str(kind)
 
 
 def _quoted(name: str) -> str:

@@ -35,6 +35,8 @@ _SYNTAX = "JSON parse error: "
 
 _NOT_ONE = "it is not exactly one JSON object"
 
+_DECLARED = re.compile(r"field '(.*)' is declared as \w+")
+
 _DAY = re.compile(r"(\d{4})-(\d{2})-(\d{2})", re.ASCII)
 
 
@@ -85,8 +87,27 @@ class JsonDecoder:
             if isinstance(part, Run):
                 good.append(part.result)
             else:
-                bad.append(BadRecord(part.position, shortened(reasons.get(part.position, str(part.error)))))
+                reason = self._located(values[part.position], reasons.get(part.position, str(part.error)))
+                bad.append(BadRecord(part.position, shortened(reason)))
         return Decoded(self._concatenated(good), bad)
+
+    def _located(self, value: pa.Scalar, reason: str) -> str:
+        """Return the reason for a bad value with its place, or with the type that its column is declared with."""
+        if (field := _DECLARED.search(reason)) is not None and field[1] in self._columns.names:
+            kind = spark_type(self._columns.field(field[1]).type)
+            return reason.replace(field[0], f"field {field[1]!r} is declared as {kind}", 1)
+        if not value.is_valid:
+            return reason
+        try:
+            text = value.as_py().decode()
+            json.loads(text)
+        except UnicodeDecodeError as error:
+            return f"{reason}, at byte {error.start}"
+        except json.JSONDecodeError as error:
+            return f"{reason}, at byte {len(text[: error.pos].encode())}"
+        except (ValueError, RecursionError):
+            pass  # JSON of other kinds
+        return reason
 
     def _safe(self, values: pa.Array) -> tuple[pa.Array, dict[int, str]]:
         """Return values whose decimals Arrow reads rightly, and why some cannot be had, which become empty."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_kafka_offsets.core.shared_docs import complete_docs
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.record_format import ColumnsFrom, SchemaError
 from airflow_kafka_offsets.formats.registry_format import RegistryFormat
@@ -25,13 +26,15 @@ _Plain = dict[str, Any]
 """A schema as JSON can hold it: its `text`, and the `references` with their names and texts."""
 
 
+@complete_docs(RegistryFormat)
 @dataclass(frozen=True, slots=True)
 class JsonSchema(RegistryFormat):
     """One JSON object a record, with the id of its JSON Schema before it, decoded as `Json` does.
 
     Records are not validated against their schemas. A record is bad if a value does not fit its column, or if the
-    registry has no JSON Schema with its id. The parameters are those of `RegistryFormat`; the reader's schema is the
-    latest of the subject.
+    registry has no JSON Schema with its id. The reader's schema is the latest of the subject.
+
+    As for `RegistryFormat`: `ddl`, `registry_conn_id`, `subject`, `columns_from`.
     """
 
     kind: ClassVar[str] = "json_schema"

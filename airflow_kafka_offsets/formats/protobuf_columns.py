@@ -44,8 +44,9 @@ def _converted(node: Node, array: pa.Array) -> pa.Array:
         return _items(node, _joined(array) if pa.types.is_list(array.type) else array)
     items = _items(node, array.flatten())
     rows = relisted(array, items, pa.list_(node.declared))
-    if _is_closed(node) and (items.field(1) if is_map(node.field) else items).null_count:
-        rows = _filtered(rows, node)
+    values = items.field(1) if is_map(node.field) else items
+    if _is_closed(node) and values.null_count:
+        rows = _lists(rows, values.is_valid(), items.filter(values.is_valid()))
     return _last_of_keys(rows) if is_map(node.field) else rows
 
 
@@ -116,27 +117,30 @@ def _is_closed(node: Node) -> bool:
     return field.enum_type is not None and bool(field.enum_type.is_closed)
 
 
-def _filtered(rows: pa.Array, node: Node) -> pa.Array:
-    def is_known(item: Any) -> bool:
-        return (item["value"] if is_map(node.field) else item) is not None
+def _lists(rows: pa.Array, are_kept: pa.Array, items: pa.Array) -> pa.Array:
+    """Return lists with other items.
 
-    kept = [None if items is None else [item for item in items if is_known(item)] for items in rows.to_pylist()]
-    return pa.array(kept, rows.type)
+    :param are_kept: which of all items have one in their place
+    """
+    zero = pa.array([0], pa.int64())
+    ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(rows), 0).cast(pa.int64()))
+    kept = pc.cumulative_sum(are_kept.cast(pa.int64()))
+    offsets = pa.concat_arrays([zero, kept]).take(pa.concat_arrays([zero, ends]))
+    return pa.ListArray.from_arrays(offsets.cast(pa.int32()), items, type=rows.type, mask=rows.is_null())
 
 
 def _last_of_keys(rows: pa.Array) -> pa.Array:
-    """Return maps with the last entry of each key."""
+    """Return maps with the last entry of each key, in the place of the first one."""
     entries = rows.flatten()
     if len(entries) < 2:
         return rows
-    name = rows.type.value_type.field(0).name
-    keyed = pa.table({"map": pc.list_parent_indices(rows), "key": entries.field(0)})
-    if keyed.group_by(["map", "key"]).aggregate([]).num_rows == len(entries):
+    places = pa.array(range(len(entries)), pa.int64())
+    keyed = pa.table({"map": pc.list_parent_indices(rows), "key": entries.field(0), "place": places})
+    found = keyed.group_by(["map", "key"]).aggregate([("place", "min"), ("place", "max")])
+    if found.num_rows == len(entries):
         return rows
-    kept = [
-        None if items is None else list({item[name]: item for item in items}.values()) for items in rows.to_pylist()
-    ]
-    return pa.array(kept, rows.type)
+    found = found.sort_by("place_min").combine_chunks()
+    return _lists(rows, pc.is_in(places, found["place_min"]), entries.take(found["place_max"].combine_chunks()))
 
 
 def _scalar(node: Node, array: pa.Array) -> pa.Array:

@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from airflow_kafka_offsets.core.shared_docs import complete_docs
 from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.record_format import SchemaError
@@ -30,13 +31,16 @@ _GIVEN = "given"
 _MOST_DECODERS = 16
 
 
+@complete_docs(RegistryFormat)
 @dataclass(frozen=True, slots=True)
 class Protobuf(RegistryFormat):
     """One Protobuf message a record: in Confluent's wire format with a schema registry, or plain, with a given schema.
 
     A declared column takes the field with its name in the schema that a record was written with. Without declared
     columns, there is a column for each field of the reader's message, matched by field number. The reader's message is
-    in the given schema, or in the latest schema of the subject. The other parameters are those of `RegistryFormat`.
+    in the given schema, or in the latest schema of the subject.
+
+    As for `RegistryFormat`: `ddl`, `registry_conn_id`, `subject`, `columns_from`.
 
     :param message: the name of the message, with or without its package; other messages are bad records. None is the
         first message of the file, or any message if columns are declared and each record names its message (templated)
@@ -44,7 +48,7 @@ class Protobuf(RegistryFormat):
         files (templated)
     :param descriptor_file: without a registry, the path of a descriptor set on the worker, which `protoc
         --include_imports --descriptor_set_out` wrote (templated)
-    :param schemas: descriptor sets by id
+    :ivar schemas: descriptor sets by id
     """
 
     kind: ClassVar[str] = "protobuf"

@@ -17,6 +17,7 @@ from weakref import finalize
 from airflow_kafka_offsets.core.templates import Templated, with_values
 from airflow_kafka_offsets.core.text import first_few, shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.formats.plain_ddl import check_literal
 from airflow_kafka_offsets.formats.record_format import (
     ColumnsFrom,
     Connections,
@@ -45,7 +46,7 @@ _MOST_CHARACTERS = 5 * MOST_BYTES
 _MOST_REFUSED = 100
 
 # Of the schemas that the records of a slice name, and that the worker does not know: they go into the history.
-_MOST_READ_BYTES = 64 << 20
+_MOST_READ_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,13 @@ class RegistryFormat(Templated, ABC):
     registry.
 
     :param ddl: the columns as Spark DDL; None for those of the reader's schema (templated)
-    :param registry_conn_id: an Airflow connection of type `http`; None if records have no schema id (templated)
+    :param registry_conn_id: an Airflow connection of type `generic` or `http`; None if records have no schema id
+        (templated)
     :param subject: the subject whose schemas are fetched before Spark starts; None is the name of the topic with
         `-value` or `-key` (templated)
     :param columns_from: if no columns are declared, `schema` for all fields of the reader's schema, or `target` for
         those that the target has as columns
-    :param on_new_field: what to do with fields without a column; the worker fills it in
+    :ivar on_new_field: what to do with fields without a column; the worker fills it in
     :ivar schemas: schemas by id, in a form that JSON can hold; the worker fills them in
     :ivar stored: those of the history, which are used only if the registry does not know an id: who may write the
         state tables, or staged files, may have written them
@@ -81,10 +83,14 @@ class RegistryFormat(Templated, ABC):
     registry_conn_id: str | None = None
     subject: str | None = None
     columns_from: ColumnsFrom = field(default="schema", kw_only=True)
-    on_new_field: OnNewField = field(default="ignore", repr=False, kw_only=True)
+    on_new_field: OnNewField = field(default="ignore", repr=False, init=False)
     schemas: dict[str, Any] = field(default_factory=dict, repr=False, init=False)
     stored: dict[str, Any] = field(default_factory=dict, repr=False, init=False)
     latest: str | None = field(default=None, repr=False, init=False)
+
+    def __post_init__(self) -> None:
+        if self.ddl is not None:
+            check_literal(self.ddl, binary=self.schema_type != "JSON")
 
     @property
     def reads_headers(self) -> bool:
@@ -252,7 +258,7 @@ class RegistryFormat(Templated, ABC):
                         self._leave_out(f"Version {version} of subject {subject!r}", error, is_needed)
                         continue
                     if schema.type == self.schema_type:
-                        left -= schema.characters
+                        left -= schema.bytes
                         if found and left < 0:
                             break
                         found[str(number)] = schema
@@ -467,7 +473,7 @@ class TaskSchemas:
         plain = self._format.plain_schemas({str(number): found})[str(number)]
         if isinstance(plain, SchemaError):
             raise plain
-        self._bytes += found.characters
+        self._bytes += found.bytes
         if self._bytes > _MOST_READ_BYTES:
             raise RefusedSchemasError(
                 f"schema {number}: the schemas that the records of the slice name have more than "

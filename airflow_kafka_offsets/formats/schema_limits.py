@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from airflow_kafka_offsets.formats.record_format import SchemaError
@@ -36,11 +37,21 @@ class Budget:
     """Counts what a schema has while it is resolved."""
 
     count = 0
+    bytes = 0
 
     def take(self, depth: int, count: int = 1, **of: Any) -> None:
         """Count more; see `check_size`."""
         self.count += count
         check_size(self.count, depth, **of)
+
+    def fetch(self, texts: Iterable[str]) -> None:
+        """Count the bytes of texts that were fetched for the schema.
+
+        :raises SchemaError: they are too many
+        """
+        self.bytes += sum(len(text.encode()) for text in texts)
+        if self.bytes > MOST_BYTES:
+            raise SchemaError(f"it has more than {MOST_BYTES:,} bytes, with all that it refers to")
 
 
 def check_name(name: str) -> str:

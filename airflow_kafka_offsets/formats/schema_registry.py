@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import ssl
+import sys
+import threading
 import time
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from functools import cached_property
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
@@ -39,13 +42,16 @@ _ATTEMPTS = 4
 
 _PAUSE_SECONDS = 0.5
 
-# Of each wait for bytes, and of a whole answer.
+# Of each wait for bytes, and of a whole request.
 _TIMEOUT_SECONDS = 30.0
 
 _ENCODING = "gzip"
 
 # Of an answer: JSON writes a character as six bytes at most.
 _MOST_ANSWER_BYTES = 6 * MOST_BYTES + 1_000_000
+
+# Of the answers that are kept; a character takes up to four.
+_MOST_KEPT_BYTES = 16 * MOST_BYTES
 
 # Of a schema, those of its references counted.
 _MOST_REFERENCES = 500
@@ -79,9 +85,9 @@ class RegisteredSchema(NamedTuple):
     references: tuple[Reference, ...] = ()
 
     @property
-    def characters(self) -> int:
+    def bytes(self) -> int:
         """How many it has, with those of all that it refers to."""
-        return len(self.text) + sum(len(reference.text) for reference in self.references)
+        return len(self.text.encode()) + sum(len(reference.text.encode()) for reference in self.references)
 
 
 _Version = tuple[str, int]
@@ -110,18 +116,12 @@ def _answer_of(found: Mapping[str, Any]) -> _Answer:
         check_size(len(given), 0, _MOST_REFERENCES, "references")
         references = [(part["name"], part["subject"], int(part["version"])) for part in given]
         answer = _Answer(found.get("id"), found.get("schemaType") or "AVRO", found["schema"], references)
-        _check_bytes([answer.type, answer.text, *(text for part in references for text in part[:2])])
+        Budget().fetch([answer.type, answer.text, *(text for part in references for text in part[:2])])
     except SchemaError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise SchemaError(f"the registry describes it in an unknown way: {type(error).__name__}") from None
     return answer
-
-
-def _check_bytes(texts: Iterable[str]) -> None:
-    # What is no text of Unicode, or none at all, has no bytes.
-    if sum(len(text.encode()) for text in texts) > MOST_BYTES:
-        raise SchemaError(f"it has more than {MOST_BYTES:,} bytes, with all that it refers to")
 
 
 class SchemaRegistry:
@@ -135,6 +135,7 @@ class SchemaRegistry:
         self._url = str(check_config(config)["url"]).rstrip("/")
         self._answers: dict[_Version, _Answer | str] = {}
         self._versions: dict[_Version, tuple[Any, RegisteredSchema]] = {}
+        self._kept_bytes = 0
 
     @property
     def host(self) -> str:
@@ -180,19 +181,29 @@ class SchemaRegistry:
             if key not in self._answers:
                 found = self._get(f"/subjects/{quote(key[0], safe='')}/versions/{key[1]}")
                 try:
-                    self._answers[key] = _answer_of(found)
+                    self._keep(key, _answer_of(found))
                 except SchemaError as error:
-                    self._answers[key] = str(error)
+                    self._keep(key, str(error))
             answer = self._answers[key]
             if isinstance(answer, str):
                 raise SchemaError(answer)
+            budget.fetch([answer.text])
             self._versions[key] = answer.id, self._registered(answer, budget, (*within, key))
         return self._versions[key]
 
+    def _keep(self, key: _Version, answer: _Answer | str) -> None:
+        """Keep an answer, in the place of all others if they take too much memory."""
+        self._kept_bytes += sys.getsizeof(answer if isinstance(answer, str) else answer.text)
+        if self._kept_bytes > _MOST_KEPT_BYTES:
+            self._answers.clear()
+            self._versions.clear()
+            self._kept_bytes = 0
+        self._answers[key] = answer
+
     def close(self) -> None:
-        """Close the connections."""
-        if "_client" in vars(self):
-            self._client.close()
+        """Close the connections; a request opens them again."""
+        if (client := vars(self).pop("_client", None)) is not None:
+            client.close()
 
     def _registered(self, answer: _Answer, budget: Budget, within: tuple[_Version, ...] = ()) -> RegisteredSchema:
         references: dict[Reference, None] = {}
@@ -203,7 +214,7 @@ class SchemaRegistry:
             except NotFoundError:
                 raise SchemaError(f"it refers to version {version} of subject {subject!r}, which is unknown") from None
             references |= dict.fromkeys([*referred.references, Reference(name, referred.text)])
-        _check_bytes([answer.type, answer.text, *(text for reference in references for text in reference)])
+        Budget().fetch([answer.type, answer.text, *(text for reference in references for text in reference)])
         return RegisteredSchema(answer.type, answer.text, tuple(references))
 
     def _get(self, path: str) -> Any:
@@ -214,16 +225,43 @@ class SchemaRegistry:
             if attempt:
                 time.sleep(_PAUSE_SECONDS * 2 ** (attempt - 1))
             try:
-                with self._client.stream("GET", path) as response:
-                    if response.status_code < 500 and response.status_code != 429:
-                        return self._answer(path, response.status_code, _content(response))
+                status, content = self._request(path)
             except httpx.TransportError as error:
                 problem = f"{type(error).__name__}: {error}"
                 continue
-            problem = f"it answers with status {response.status_code}"
+            if content is not None:
+                return self._answer(path, status, content)
+            problem = f"it answers with status {status}"
         raise RegistryUnavailableError(
-            f"The schema registry at {self.host} did not answer {path} in {_ATTEMPTS} attempts: {problem}"
+            f"The schema registry at {self.host} did not answer {path} in {_ATTEMPTS} attempts: {problem}. "
+            "Check the host of its connection, and that it runs"
         )
+
+    def _request(self, path: str) -> tuple[int, bytes | None]:
+        """Return the status and the content of an answer; None instead of the content where it is worth another try.
+
+        :raises SchemaError: the content is too much, or cannot be decompressed
+        :raises httpx.TransportError: there is no answer within the time limit
+        """
+        import httpx
+
+        found: Future[tuple[int, bytes | None]] = Future()
+
+        def ask() -> None:
+            try:
+                with self._client.stream("GET", path) as response:
+                    status = response.status_code
+                    found.set_result((status, None if status >= 500 or status == 429 else _content(response)))
+            except Exception as error:
+                found.set_exception(error)
+
+        # Another thread, because httpx has a limit for each wait only: a byte of the headers may come now and then.
+        threading.Thread(target=ask, daemon=True).start()
+        try:
+            return found.result(_TIMEOUT_SECONDS)
+        except TimeoutError:
+            self.close()
+            raise httpx.ReadTimeout(f"the answer takes more than {_TIMEOUT_SECONDS:g} s") from None
 
     def _answer(self, path: str, status: int, content: bytes) -> Any:
         if status in (401, 403):
@@ -282,15 +320,12 @@ def _content(response: Any) -> bytes:
     """Return what a response has, which may be compressed. httpx would decompress all that came at once.
 
     :raises SchemaError: it is too much, or cannot be decompressed
-    :raises httpx.ReadTimeout: it does not come to its end
     """
-    import httpx
-
     encoding = response.headers.get("Content-Encoding", "identity").lower()
     if encoding not in ("identity", _ENCODING):
         raise SchemaError(f"the registry answers with the encoding {encoding[:40]!r}, which it was not asked for")
     unzip = zlib.decompressobj(zlib.MAX_WBITS | 16) if encoding == _ENCODING else None
-    content, began = bytearray(), time.monotonic()
+    content = bytearray()
     for part in response.iter_raw():
         try:
             content += part if unzip is None else unzip.decompress(part, _MOST_ANSWER_BYTES + 1)
@@ -298,8 +333,6 @@ def _content(response: Any) -> bytes:
             raise SchemaError(f"the registry answers with what is no {_ENCODING}") from None
         if len(content) > _MOST_ANSWER_BYTES:
             raise SchemaError(f"the registry answers with more than {_MOST_ANSWER_BYTES:,} bytes")
-        if time.monotonic() - began > _TIMEOUT_SECONDS:
-            raise httpx.ReadTimeout(f"the answer takes more than {_TIMEOUT_SECONDS:g} s")
     return bytes(content)
 
 

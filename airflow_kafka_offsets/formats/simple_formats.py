@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from airflow_kafka_offsets.core.bisection import Failure, Run, split_at_failures
 from airflow_kafka_offsets.core.templates import Templated
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.formats.plain_ddl import check_literal
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder
 
 if TYPE_CHECKING:
@@ -41,11 +42,16 @@ class Json(_SimpleFormat):
     read them. A record with a value that does not fit the declared type is bad.
 
     :param ddl: the columns as Spark DDL: `"id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2)"` (templated)
+    :raises ConfigurationError: the DDL cannot be used; raised when the DAG is parsed, or of a template when it is
+        rendered
     """
 
     kind: ClassVar[str] = "json"
     template_fields: ClassVar[tuple[str, ...]] = ("ddl",)
     ddl: str
+
+    def __post_init__(self) -> None:
+        check_literal(self.ddl)
 
     def columns(self) -> pa.Schema:
         """Return the declared columns as an Arrow schema.
@@ -74,11 +80,13 @@ class Text(_SimpleFormat):
     template_fields: ClassVar[tuple[str, ...]] = ("column",)
     column: str = "text"
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.column, str) or not self.column:
+            raise ConfigurationError(f"Text needs the name of a column; got column={self.column!r}")
+
     def columns(self) -> pa.Schema:
         import pyarrow as pa
 
-        if not isinstance(self.column, str) or not self.column:
-            raise ConfigurationError(f"Text needs the name of a column; got column={self.column!r}")
         return pa.schema([(self.column, pa.string())])
 
     def decoder(self, columns: pa.Schema) -> Decoder:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_kafka_offsets.core.bisection import Run, split_at_failures
+from airflow_kafka_offsets.core.bisection import Run, is_panic, split_at_failures
 from airflow_kafka_offsets.core.text import first_few, shortened
 from airflow_kafka_offsets.exceptions import NewFieldError, NewSchemaError, StagingError
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, OnNewField, RefusedSchemasError, SchemaError
@@ -293,8 +293,7 @@ def refusals(name: str, reason: str, is_of_values: Callable[[BaseException], boo
     try:
         yield
     except BaseException as error:
-        # A panic of Rust code is no Exception.
-        if type(error).__name__ == "PanicException" or is_of_values(error):
+        if is_panic(error) or is_of_values(error):
             raise UnreadableError(reason) from None
         if not isinstance(error, Exception):
             raise

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets.core.addresses import is_this_machine
 from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.core.warn import warn_once
 from airflow_kafka_offsets.database.libpq import check_libpq
 from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.exceptions import ConfigurationError
@@ -71,16 +72,21 @@ def database_engine(conn_id: str) -> sa.Engine:
     :raises AirflowNotFoundException: there is no such connection
     :raises ConfigurationError: its hook has no SQLAlchemy engine, or its extra cannot be used
     """
+    from airflow.sdk.exceptions import AirflowException
+
     connection = _connection(conn_id)
     if connection.conn_type == "mysql":
         url = sa.URL.create("mysql", *(getattr(connection, name) for name in _FIELDS))
         engine = _mysql_engine(url, connection.extra_dejson, conn_id)
     else:
-        hook = connection.get_hook()
+        try:
+            hook = connection.get_hook()
+        except (AirflowException, AttributeError):
+            hook = None  # no installed provider has the type
         if not hasattr(hook, "get_sqlalchemy_engine"):
             raise ConfigurationError(
-                f"Connection {conn_id!r} is of type {connection.conn_type!r}, which is not a SQL database: the target "
-                "and the positions must be in one"
+                f"Connection {conn_id!r} is of type {connection.conn_type!r}, which is not a SQL database, or "
+                "its provider is not installed: the target and the positions must be in a SQL database"
             )
         if connection.conn_type == "postgres":
             # The hook's own engine has its URL alone, without sslmode and the like.
@@ -89,7 +95,7 @@ def database_engine(conn_id: str) -> sa.Engine:
             # Error messages must not show the values of rows.
             engine = hook.get_sqlalchemy_engine(engine_kwargs={"hide_parameters": True})
     unify_sessions(engine)
-    _warn_once(engine, conn_id)
+    _warn_of_weakness(engine, conn_id)
     return engine
 
 
@@ -152,12 +158,12 @@ def _mysql_engine(url: sa.URL, extra: Mapping[str, Any], name: str) -> sa.Engine
     return sa.create_engine(url, hide_parameters=True, connect_args=arguments)
 
 
-def _warn_once(engine: sa.Engine, name: str) -> None:
+def _warn_of_weakness(engine: sa.Engine, name: str) -> None:
     """Log a warning about the first connection where it is not encrypted."""
 
     def look(driver_connection: Any, _: object) -> None:
         if problem := database_weakness(driver_connection):
-            log.warning("Connection %r: %s", name, problem)
+            warn_once(log, f"Connection {name!r}: {problem}")
 
     sa.event.listen(engine, "connect", look, once=True)
 
@@ -222,7 +228,7 @@ def open_url(url: str) -> AbstractContextManager[sa.Engine]:
         # Error messages must not show the values of rows.
         engine = sa.create_engine(parsed, hide_parameters=True)
     unify_sessions(engine)
-    _warn_once(engine, name)
+    _warn_of_weakness(engine, name)
     return _open(engine)
 
 
@@ -255,7 +261,7 @@ def kafka_config(conn_id: str) -> dict[str, Any]:
     try:
         return check_config(connection.extra_dejson)
     except ConfigurationError as error:
-        raise ConfigurationError(f"Connection {conn_id!r}: {error}") from error
+        raise ConfigurationError(f"Connection {conn_id!r}: {error}") from None
 
 
 def kafka_cluster(conn_id: str, isolation_level: str = "read_committed", *, timeout: float = 30.0) -> Cluster:
@@ -280,10 +286,11 @@ def registry_config(conn_id: str) -> dict[str, Any]:
     from airflow_kafka_offsets.formats.schema_registry import check_config
 
     connection = _connection(conn_id)
-    if connection.conn_type != "http":
+    # `airflow connections add` stores a type without a provider as generic.
+    if connection.conn_type not in ("http", "generic"):
         raise ConfigurationError(
             f"Connection {conn_id!r} is of type {connection.conn_type!r}; the connection of a schema registry has "
-            "type 'http'"
+            "type 'http' or 'generic'"
         )
     host = connection.host or ""
     url = urlsplit(host if "://" in host else f"{connection.schema or 'http'}://{host}")
@@ -295,7 +302,7 @@ def registry_config(conn_id: str) -> dict[str, Any]:
     try:
         return dict(check_config(config))
     except ConfigurationError as error:
-        raise ConfigurationError(f"Connection {conn_id!r}: {error}") from error
+        raise ConfigurationError(f"Connection {conn_id!r}: {error}") from None
 
 
 def sink_connections(sink: Sink) -> dict[str, dict[str, Any]]:

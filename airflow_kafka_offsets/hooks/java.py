@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-from airflow.sdk.configuration import conf
+from airflow.providers.common.compat.sdk import conf
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.spark.job import StageJob

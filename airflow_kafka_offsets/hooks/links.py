@@ -25,7 +25,7 @@ class _PageLink(BaseOperatorLink):
         """Return the URL for a rendered operator or sensor; an empty text where there is no such page, or its database
         is not named.
         """
-        from airflow.sdk.configuration import conf
+        from airflow.providers.common.compat.sdk import conf
 
         found = self.find(operator)
         sink = getattr(operator, "sink", None)
@@ -79,6 +79,6 @@ class RewindLink(_PageLink):
 
 def rewinds_are_on() -> bool:
     """Return whether the deployment wants rewinds in the web interface."""
-    from airflow.sdk.configuration import conf
+    from airflow.providers.common.compat.sdk import conf
 
     return bool(conf.getboolean("kafka_offsets", "rewind_in_web_interface", fallback=True))

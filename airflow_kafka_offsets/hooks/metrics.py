@@ -1,4 +1,4 @@
-"""Metrics with the names and tags of `docs/operate.md`. Sensors, triggers and operators pass the `stats` module that
+"""Metrics with the names and tags of `docs/operate.md`. Sensors, triggers and operators pass the `Stats` that
 Airflow has for them.
 """
 

@@ -15,8 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import BaseHook
-from airflow.sdk.configuration import conf
+from airflow.providers.common.compat.sdk import BaseHook, conf
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks.java import check_java, java_options

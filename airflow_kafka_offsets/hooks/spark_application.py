@@ -45,8 +45,13 @@ _LATE_SECONDS = 5.0
 _SPARKS = re.compile(
     r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (TRACE|DEBUG|INFO|WARN|ERROR|FATAL) |\[Stage \d|:: |Caused by: |Suppressed: "
     r"|\.\.\. \d+ "
-    r"|(WARNING|Using|Setting|To adjust|Picked up|Warning)[: ]|(java|javax|scala|org\.apache|py4j)\.[\w.$]+(:|$)"
+    r"|SQLSTATE: |(WARNING|Using|Setting|To adjust|Picked up|Warning)[: ]"
+    r"|(java|javax|scala|org\.apache|py4j)\.[\w.$]+(:|$)"
 )
+
+
+# The end of a traceback, whose other lines are indented.
+_RAISED = re.compile(r"[\w.]+(Error|Exception)\b")
 
 
 class ApplicationEndedError(Exception):
@@ -333,6 +338,7 @@ class CollapsedLog:
 
     def others(self, lines: Iterable[str]) -> Iterator[str]:
         """Log the package's lines, and yield the others, each inside or outside of a group as it should be logged."""
+        is_indented = False
         for line in (printable(line, keep="\n\t") for line in lines):
             if line.strip() == END_OF_JOB:
                 self._job_ended.set()
@@ -342,8 +348,10 @@ class CollapsedLog:
                 self._show(own)
                 continue
             # A line that is indented belongs to the one before it. Before the application runs, all lines are Spark's.
-            if line[:1].strip():
-                if self._has_begun and _SPARKS.match(line) is None:
+            was_indented, is_indented = is_indented, not line[:1].strip()
+            ends_traceback = was_indented and self._is_open and _RAISED.match(line) is not None
+            if not is_indented:
+                if self._has_begun and _SPARKS.match(line) is None and not ends_traceback:
                     self.unfold()
                 else:
                     self.fold()

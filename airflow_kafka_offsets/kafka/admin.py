@@ -8,9 +8,10 @@ parent's client hangs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import suppress
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,10 +21,12 @@ from confluent_kafka.admin import AdminClient
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import (
+    KAFKA,
     ConfigurationError,
     KafkaOffsetsError,
     KafkaUnavailableError,
     UnknownTopicError,
+    about,
 )
 from airflow_kafka_offsets.kafka.config import check_config, client_log, mismatch, warn_of_weaknesses
 from airflow_kafka_offsets.kafka.errors import DENIED, UNKNOWN, denied, reasons, refused_connection
@@ -81,16 +84,6 @@ _POLL_SECONDS = 0.05
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
 
 
-@contextmanager
-def _names_hosts() -> Iterator[None]:
-    """Note in errors of a block that their messages are about the connection."""
-    try:
-        yield
-    except KafkaOffsetsError as error:
-        error.names_hosts = True
-        raise
-
-
 class RetryingAdmin:
     """Sends requests to a cluster, and retries them.
 
@@ -99,7 +92,7 @@ class RetryingAdmin:
     :raises ConfigurationError: there is no client of this configuration
     """
 
-    @_names_hosts()
+    @about(KAFKA)
     def __init__(self, config: Mapping[str, Any], timeout: float) -> None:
         checked = check_config(config)
         warn_of_weaknesses(checked)
@@ -115,7 +108,7 @@ class RetryingAdmin:
         except KafkaException as error:
             raise ConfigurationError(f"The Kafka configuration cannot be used: {error.args[0].str()}") from error
 
-    @_names_hosts()
+    @about(KAFKA)
     def ask(
         self,
         what: str,
@@ -216,8 +209,19 @@ class RetryingAdmin:
     def _unknown(self, keys: Collection[object]) -> UnknownTopicError:
         return UnknownTopicError(
             f"Kafka at {self._servers} has no {', '.join(sorted(map(_name, keys)))}, or this user may not "
-            "describe it. Check the spelling, the connection, and the ACLs (Describe on the topic)."
+            f"describe it. Check the spelling{self._like(keys)}, the connection, and the ACLs (Describe on the topic)."
         )
+
+    def _like(self, keys: Collection[object]) -> str:
+        """Return the names of topics that this user sees and that are like those of keys, in parentheses; empty where
+        there are none.
+        """
+        asked = [str(getattr(key, "topic", key)) for key in keys]
+        seen: Collection[str] = ()
+        with suppress(KafkaException):
+            seen = self._client.list_topics(timeout=_FIRST_REQUEST_SECONDS).topics
+        like = {name: None for topic in asked for name in get_close_matches(topic, seen) if name not in asked}
+        return f" (this user sees {first_few(map(repr, like))})" if like else ""
 
     def _denied(
         self,
@@ -228,7 +232,11 @@ class RetryingAdmin:
         keys: Collection[Key],
     ) -> ConfigurationError:
         resources = {_resource(key, waiting[key], resource): None for key in sorted(keys, key=_name)}
-        return denied(self._config, f"Kafka at {self._servers} did not report {what}", operation, resources)
+        error = denied(self._config, f"Kafka at {self._servers} did not report {what}", operation, resources)
+        if resource is None and operation == "Describe":
+            # Where there are ACLs, Kafka answers so for a topic that does not exist.
+            error.args = (f"{error.args[0]}. Or the name is misspelt{self._like(keys)}: Kafka does not tell which",)
+        return error
 
     def _refused(self, what: str, cause: BaseException, _: object) -> KafkaUnavailableError:
         error = KafkaUnavailableError(f"Kafka at {self._servers} did not report {what}: {cause}")
@@ -241,9 +249,11 @@ class RetryingAdmin:
         self._client.poll(0)
         codes = [*self._reasons, *(code for key in keys if (code := waiting[key]) is not None)]
         names = first_few(sorted(map(_name, keys)), most=5)
+        is_down = any(error.code() == KafkaError._ALL_BROKERS_DOWN for error in self._reasons)
         return KafkaUnavailableError(
             f"Kafka at {self._servers} did not report {what}{f' ({names})' if names else ''} within {seconds:.3g} s: "
             f"{reasons(codes) or 'no reason given'}"
+            f"{'. Check bootstrap.servers, and that the brokers run and can be reached' if is_down else ''}"
         )
 
 

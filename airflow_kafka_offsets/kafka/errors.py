@@ -18,12 +18,14 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.exceptions import (
+    KAFKA,
     ConfigurationError,
     DataLossError,
     KafkaOffsetsError,
     LogTruncatedError,
     ReadError,
     UnknownTopicError,
+    about,
 )
 
 DENIED = frozenset(
@@ -168,6 +170,7 @@ class ReadWatch:
         """Note that records are waited for from now on: the time before was spent on others."""
         self._deadline = time.monotonic() + self._idle_timeout
 
+    @about(KAFKA)
     def raise_if_fatal(self, position: int) -> None:
         """Raise for an error of the client that waiting does not fix."""
         while self._errors:
@@ -188,6 +191,7 @@ class ReadWatch:
                 self._unknown_since = time.monotonic()
             self._reported.append(error)
 
+    @about(KAFKA)
     def raise_if_stalled(self, position: int) -> None:
         """Raise if the position has not moved, and nothing was fetched, for too long."""
         if self._has_fetched():

@@ -27,7 +27,7 @@ from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.exceptions import DatabaseBusyError, FencedError, GroupBusyError, LedgerError
 from airflow_kafka_offsets.ledger.batch_rows import Batch, TaskRun, open_prefetched_batch
 from airflow_kafka_offsets.ledger.dead_letters import insert_dead_letters
-from airflow_kafka_offsets.ledger.groups import OTHER_CLUSTER, group_row, insert_if_missing
+from airflow_kafka_offsets.ledger.groups import OTHER_CLUSTER, check_name, group_row, insert_if_missing
 from airflow_kafka_offsets.ledger.positions import Reads, check_positions, positions_after, set_positions
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
@@ -319,4 +319,5 @@ def _lock_at_once(conn: Connection, tables: Tables, group_id: str, owner: TaskRu
         raise
     if row is None:  # Under REPEATABLE READ, a row that another run has just inserted is not visible yet.
         raise GroupBusyError(f"Group {group_id!r} was claimed by another run at the same moment")
+    check_name(group_id, str(row.group_id))
     return row

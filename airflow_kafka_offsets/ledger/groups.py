@@ -67,6 +67,7 @@ def lock_group(conn: Connection, tables: Tables, group_id: str, cluster_id: str)
     insert_if_missing(conn, tables, group_id, cluster_id)
     lock(conn, tables, group_id)
     row = group_row(conn, tables, group_id)
+    check_name(group_id, str(row.group_id))
     check_cluster(group_id, row.cluster_id, cluster_id, OTHER_CLUSTER)
     return int(row.generation)
 
@@ -81,6 +82,25 @@ def wait_for_group(conn: Connection, tables: Tables, group_id: str, cluster_id: 
         conn.execute(groups.delete().where(groups.c.group_id == group_id))
     else:
         lock(conn, tables, group_id)
+
+
+def check_name(group_id: str, stored: str) -> None:
+    """Check that a group's row is its own: where a collation takes two names for one, the row is the other's.
+
+    :raises ConfigurationError: it is another group's
+    """
+    if stored != group_id:
+        raise ConfigurationError(
+            f"The database does not distinguish the names {group_id!r} and {stored!r}, and has a group {stored!r}: "
+            "choose another group_id. MySQL before 8.0.17 ignores spaces at the end"
+        )
+
+
+def is_known(ledger: Ledger, group_id: str) -> bool:
+    """Return whether there is a group."""
+    groups = ledger.tables.consumer_groups.c
+    with ledger.connect() as conn:
+        return conn.scalar(sa.select(groups.group_id).where(groups.group_id == group_id)) is not None
 
 
 def group_row(conn: Connection, tables: Tables, group_id: str) -> sa.Row[tuple[object, ...]]:

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
-from airflow_kafka_offsets.database.errors import database_message, is_outage, sqlstate, translated_errors
-from airflow_kafka_offsets.database.mysql import check_transactional, is_mysql
+from airflow_kafka_offsets.database.errors import database_message, is_outage, lacks_rights, sqlstate, translated_errors
+from airflow_kafka_offsets.database.mysql import check_transactional, error_number, is_mysql
 from airflow_kafka_offsets.database.tables import without_placeholders
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import (
@@ -28,6 +28,9 @@ from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Ledger, Tables, 
 
 # In other databases each DDL statement is a separate transaction.
 _BEGIN = {"postgresql": "BEGIN", "sqlite": "BEGIN IMMEDIATE"}
+
+# Of MySQL, about a table that another session creates at this moment.
+_BEING_CREATED = 1684
 
 _NO_SUCH_SCHEMA = "3F000"
 
@@ -124,11 +127,13 @@ def _change(ledger: Ledger, work: Callable[[Connection], bool], done: str, way_o
             ) from error
         if sqlstate(error) == _NO_SUCH_SCHEMA:
             way_out = _missing_schema(tables, engine.dialect)
+        elif not lacks_rights(error):
+            way_out = "Correct what it names"
+        way_out += ", or let an administrator apply the output of 'airflow kafka-offsets init --show-sql'."
         where = f"schema {tables.metadata.schema!r}" if tables.metadata.schema else "the default schema"
         raise LedgerError(
             f"The state tables cannot be {done} in {where} of database {engine.url.database!r} as user "
-            f"{engine.url.username!r}: {database_message(error)}. {way_out}, or let an administrator apply the output "
-            "of 'airflow kafka-offsets init --show-sql'."
+            f"{engine.url.username!r}: {database_message(error)}. {way_out}"
         ) from error
 
 
@@ -182,8 +187,14 @@ def stored_version(conn: Connection, tables: Tables) -> int | None:
 
     :raises LedgerError: they are of a newer version than this package knows, or of one that it cannot upgrade
     """
-    if not sa.inspect(conn).has_table(tables.schema_version.name, schema=tables.schema_version.schema):
-        return None
+    try:
+        if not sa.inspect(conn).has_table(tables.schema_version.name, schema=tables.schema_version.schema):
+            return None
+    except DBAPIError as error:
+        # Whoever needs the tables creates them, and waits for the lock of the process that does.
+        if error_number(error.orig) == _BEING_CREATED:
+            return None
+        raise
     version: int | None = conn.scalar(sa.select(sa.func.max(tables.schema_version.c.version)))
     if version is not None and version > SCHEMA_VERSION:
         raise LedgerError(

@@ -32,6 +32,7 @@ from airflow_kafka_offsets.loading.stage import StagedBatch, stage
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
 from airflow_kafka_offsets.sinks.table import Target
 from airflow_kafka_offsets.staging.dead_letters import dead_letters, too_many
+from airflow_kafka_offsets.staging.manifest import MANIFEST
 from airflow_kafka_offsets.staging.rows import RefusedRecords, StagedRows
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ def stage_and_commit(
     batch: Batch,
     staged: StagedBatch | None,
     began: float,
-    prefetch: Callable[[Batch], AbstractContextManager[None]] = lambda _: nullcontext(),
+    prefetch: Callable[[Batch, StagedBatch], AbstractContextManager[None]] = lambda *_: nullcontext(),
 ) -> LoadResult:
     """Stage a batch, if no earlier attempt has, and commit it. If its files are damaged, do both once more.
 
@@ -56,7 +57,7 @@ def stage_and_commit(
     """
     try:
         staged = staged or stage(context, claim, batch)
-        with prefetch(batch):
+        with prefetch(batch, staged):
             return commit(context, claim, batch, staged, began)
     except StagedFileError as damaged:
         log.warning("Batch %d is staged again: %s", batch.batch_id, damaged)
@@ -81,6 +82,8 @@ def commit(context: BatchContext, claim: Claim, batch: Batch, staged: StagedBatc
     :raises StagedFileError: a file is missing, or not as it was written; nothing was committed
     """
     pipeline, publication = context.pipeline, context.publication(batch, claim.kind, staged.directory.name)
+    if {file.branch for file in staged.manifest.files} - set(pipeline.sink.branch_numbers):
+        raise StagedFileError(f"{MANIFEST} names a branch that the sink does not have")
     _refuse_too_many(pipeline, batch, staged)
     commit_began = time.monotonic()
     schema = StagedRows(staged.directory, staged.manifest).schema()

@@ -11,34 +11,49 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import pyarrow as pa
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.core import log_identity
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.core.origin import RECORD, RESERVED_PREFIX, TIMESTAMP
 from airflow_kafka_offsets.core.slices import split
+from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.database.tables import check_rights
-from airflow_kafka_offsets.exceptions import DataLossError, LogTruncatedError, TopicRecreatedError, UnknownTopicError
+from airflow_kafka_offsets.exceptions import (
+    LAKE,
+    DatabaseUnavailableError,
+    DataLossError,
+    LogTruncatedError,
+    TargetError,
+    TopicRecreatedError,
+    UnknownTopicError,
+    about,
+)
 from airflow_kafka_offsets.formats.read_schemas import has_schema_ids
 from airflow_kafka_offsets.formats.record_format import BadRecord, Connections
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.reader import consumer_config, read
 from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
+from airflow_kafka_offsets.ledger.groups import is_known
 from airflow_kafka_offsets.ledger.install import create_missing
 from airflow_kafka_offsets.ledger.positions import Reads
 from airflow_kafka_offsets.ledger.publications import Publication
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.table import Output, Table
+from airflow_kafka_offsets.sinks.target_names import TargetNames
 from airflow_kafka_offsets.spark.job import Launcher
 from airflow_kafka_offsets.staging.dead_letters import SCHEMA, dead_letters_of
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -260,17 +275,55 @@ class BatchContext(ABC):
         :param others: the other fields
         """
         ledger, table = Ledger(engine, pipeline.tables), pipeline.sink.connect(engine, connections)
+        prepare = partial(_prepared, table, pipeline.result_columns(columns), may_grow=pipeline.adds_columns)
+        try:
+            target = prepare()
+        except TargetError:
+            # An attempt that failed before its first row may have created it with columns that were a mistake.
+            if _is_written(ledger, pipeline.sink.name) or not table.drop_unused():
+                raise
+            target = prepare()
         return cls(
             pipeline=pipeline,
             ledger=ledger,
             table=table,
             columns=columns,
-            target=table.prepare(pipeline.result_columns(columns), may_grow=pipeline.adds_columns),
+            target=target,
             recipe=Recipe(pipeline.sink.name, pipeline.transform_name, pipeline.fingerprint(columns)),
             checks=TargetChecks(ledger, table, pipeline.adds_columns),
             connections=connections or {},
             **others,
         )
+
+
+def _prepared(table: Table, columns: pa.Schema | None, *, may_grow: bool) -> TargetColumns:
+    """Prepare a target; see `Table.prepare`.
+
+    :raises DatabaseUnavailableError: its object store does not answer, or refuses the request
+    """
+    try:
+        return table.prepare(columns, may_grow=may_grow)
+    except DatabaseUnavailableError as error:
+        error.about = error.about or (LAKE if table.sink.conn_ids else ())
+        raise
+    except OSError as error:
+        # Of deltalake's: a tree of lines, in colours.
+        reason = shortened(" ".join(re.sub(r"\x1b\[\d*m|\u21b3", "", str(error)).split()))
+    # Outside of the handler: the error may hold secrets.
+    with about(*LAKE):
+        raise DatabaseUnavailableError(
+            f"{table.sink.name} cannot be opened: {reason}. Check the name of the bucket, and storage_conn_id, which "
+            "names the connection of the object store. Nothing was written"
+        )
+
+
+def _is_written(ledger: Ledger, name: str) -> bool:
+    """Return whether the history has a committed batch of a target."""
+    batches = ledger.tables.offset_batches.c
+    with ledger.connect() as conn:
+        names = TargetNames(conn)
+        written = conn.scalars(sa.select(batches.target_table).where(batches.row_count.is_not(None)).distinct())
+        return any(names.may_hold(other, name) for other in written)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,5 +398,8 @@ class LoadContext(BatchContext):
         if pipeline.dead_letters is not None and pipeline.dead_letters.retention is not None:
             with ledger.connect() as conn:
                 check_rights(conn, ledger.tables.dead_letters, ("UPDATE",), "drop old dead letters of table {table!r}")
+        if not is_known(ledger, pipeline.group_id):
+            # A misspelt topic leaves no group and no table behind.
+            cluster.topic_ids(pipeline.topics)
         others |= {"cluster": cluster, "cluster_id": cluster_id, "kafka_config": kafka_config}
         return cls.connect(pipeline, columns, engine, connections, **others)

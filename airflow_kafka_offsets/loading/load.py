@@ -17,7 +17,6 @@ from typing import Any
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from airflow_kafka_offsets.core.text import MAX_INT64
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.exceptions import CommitUnknownError, DataLossError, FencedError, GroupBusyError, LedgerError
 from airflow_kafka_offsets.formats.record_format import Connections
@@ -112,6 +111,7 @@ def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> L
     # An earlier run may have ended after its commit.
     send_dead_letters(context)
     expired = 0
+    largest = 0
     most: int | None = None
     with Prefetcher(context, claim, options, has_time) as prefetcher:
         while True:
@@ -137,9 +137,9 @@ def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> L
                 if expired == MOST_EXPIRED:
                     raise expired_too_often(batch, error) from error
                 # The first records of a smaller batch are read sooner after they were planned.
-                most = max(batch.offsets // _SMALLER, 1)
+                most, largest = max(batch.offsets // _SMALLER, 1), max(batch.offsets, largest)
             else:
-                expired, most = 0, most * _SMALLER if most is not None and most < MAX_INT64 else None
+                expired, most = 0, most * _SMALLER if most is not None and most * _SMALLER < largest else None
                 send_dead_letters(context)
                 mirror()
             prefetcher.options = options if most is None else _at_most(options, most)

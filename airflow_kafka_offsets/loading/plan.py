@@ -16,6 +16,7 @@ from typing import NamedTuple
 from airflow_kafka_offsets.core import planning
 from airflow_kafka_offsets.core.instants import instant
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, Slice, TopicPartition
+from airflow_kafka_offsets.core.options import Limits
 from airflow_kafka_offsets.core.planning import OnDataLoss, can_still_be_read
 from airflow_kafka_offsets.core.slices import split
 from airflow_kafka_offsets.core.text import count, first_few
@@ -42,6 +43,7 @@ from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
 from airflow_kafka_offsets.loading.stage import StagedBatch, resume_staged
 from airflow_kafka_offsets.loading.staging_area import directory_of_attempt, remove_attempt, staging_root
+from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.sinks.target_names import TargetNames
 from airflow_kafka_offsets.staging.manifest import Manifest
 
@@ -141,30 +143,29 @@ def plan(context: LoadContext, claim: Claim, options: LoadOptions) -> Planned | 
         log.info("Nothing to load yet for group %r; it begins at %s", pipeline.group_id, first)
         return None
     log_planned(batch, "load")
+    _log_limits(batch, options.limits, pipeline.sink)
     return batch, None
 
 
-def plan_after(context: LoadContext, claim: Claim, options: LoadOptions, batch: Batch) -> Batch | None:
+def plan_after(
+    context: LoadContext, claim: Claim, options: LoadOptions, batch: Batch, staged: StagedBatch
+) -> Batch | None:
     """Return the prefetched batch: it starts where an open batch ends, and is stored in the state `prefetched`.
 
     :param batch: the open one, which is about to be committed
-    :return: None if nothing remains to be loaded, the batch would begin a partition, or its size is unknown: then it is
-        planned after the commit
+    :param staged: its files
+    :return: None if nothing remains to be loaded, or the batch would begin a partition: then it is planned after the
+        commit
     :raises PlanningError: as for `plan`
     """
     ledger = context.ledger
     generation = read_generation(ledger, claim.group_id)
-    decided = decide_for_claim(context, claim, options, after=batch)
+    decided = decide_for_claim(context, claim, options, after=(batch, staged))
     # Where a partition begins is stored with the first batch that has it: were it abandoned with the open one, that
     # would be lost.
     begins = decided.initial or any(range_.how not in ("stored", "skipped-gap") for range_ in decided.ranges)
     if begins or not decided.ranges:
         return None
-    if options.limits.max_bytes is not None:
-        # The open batch may be the first of its topics that is measured.
-        measured = bytes_per_offset(ledger, claim.group_id)
-        if any(range_.topic not in measured for range_ in decided.ranges):
-            return None
     log_gaps(decided.gaps)
     prefetched = record_plan(claim, decided, context.recipe, generation, **_beside(context, options), prefetched=True)
     if prefetched is not None:
@@ -197,16 +198,38 @@ def log_planned(batch: Batch, kind: str, planned: str = "Planned") -> None:
     )
 
 
+def _log_limits(batch: Batch, given: Limits, sink: Sink) -> None:
+    """Log why a batch is not the whole backlog, if the user did not decide that."""
+    remain = sum(range_.target - range_.end for range_ in batch.ranges)
+    if remain and not given.are_chosen:
+        usual = given.of_batch(1, appends_files=sink.appends_files)
+        log.info(
+            "%s remain for later batches. Without Limits, a batch into %s has at most %s offsets, or more of many "
+            "partitions, and about %d GiB; Limits.max_records chooses another size",
+            count(remain, "offset"),
+            sink.name,
+            f"{usual.max_records:,}",
+            (usual.max_bytes or 0) >> 30,
+        )
+
+
 def decide_for_claim(
-    context: LoadContext, claim: Claim, options: LoadOptions, after: Batch | None = None
+    context: LoadContext, claim: Claim, options: LoadOptions, after: tuple[Batch, StagedBatch] | None = None
 ) -> planning.Plan:
     """Decide what a new batch of a task instance would load now, up to the ends that its first attempt captured.
 
-    :param after: the open batch, if the plan is for the case that it is committed first
+    :param after: the open batch and its files, if the plan is for the case that it is committed first
     """
     pipeline, targets = context.pipeline, captured_targets(claim)
     return decide_now(
-        context.ledger, context.cluster, pipeline.group_id, pipeline.topics, options, targets, after=after
+        context.ledger,
+        context.cluster,
+        pipeline.group_id,
+        pipeline.topics,
+        options,
+        targets,
+        after=after,
+        appends_files=pipeline.sink.appends_files,
     )
 
 
@@ -218,13 +241,16 @@ def decide_now(
     options: LoadOptions,
     targets: Mapping[TopicPartition, int] | None = None,
     abandoned: Batch | None = None,
-    after: Batch | None = None,
+    after: tuple[Batch, StagedBatch] | None = None,
+    *,
+    appends_files: bool,
 ) -> planning.Plan:
     """Decide what a new batch would load now; nothing is written, and an open batch is ignored.
 
     :param targets: the end offsets that the first attempt of a task instance captured; None decides them now
     :param abandoned: the open batch, if the plan is for the case that it is abandoned first
-    :param after: the open batch, if the plan is for the case that it is committed first
+    :param after: the open batch and its files, if the plan is for the case that it is committed first
+    :param appends_files: whether the target does, see `Limits.of_batch`
     :raises PlanningError: the stored positions and the logs do not fit together
     """
     # Positions are read before the ends of the logs: the other way round, lag could be negative.
@@ -232,8 +258,9 @@ def decide_now(
     if abandoned is not None:
         positions |= positions_after(first_ranges(abandoned, positions))
     if after is not None:
-        positions |= positions_after(after.ranges)
+        positions |= positions_after(after[0].ranges)
     logs = cluster.logs(topics)
+    limits = options.limits.of_batch(len(logs), appends_files=appends_files)
     search = TimeSearch(cluster, group_id)
     if targets is None and options.until is not None:
         targets = targets_until(search, instant("until", options.until), logs, positions)
@@ -245,11 +272,17 @@ def decide_now(
         extend_to_positions(cluster, logs, positions, start),
         start=start,
         on_data_loss=options.on_data_loss,
-        max_records=options.limits.max_records,
-        max_bytes=options.limits.max_bytes,
-        bytes_per_offset=bytes_per_offset(ledger, group_id) if options.limits.max_bytes else None,
+        max_records=limits.max_records,
+        max_bytes=limits.max_bytes,
+        bytes_per_offset=_sizes(ledger, group_id, after) if limits.max_bytes is not None else None,
         targets=targets,
     )
+
+
+def _sizes(ledger: Ledger, group_id: str, staged: tuple[Batch, StagedBatch] | None) -> dict[str, float]:
+    """Return the average size of a record by topic: of the staged batch, which may be the first one, and of others."""
+    sizes = bytes_per_offset(ledger, group_id)
+    return sizes if staged is None else sizes | staged[1].bytes_per_offset(staged[0].ranges)
 
 
 def _resume(context: LoadContext, claim: Claim, options: LoadOptions, batch: Batch) -> Planned | None:
@@ -353,7 +386,7 @@ def next_batch(
     """Return what a load would do now.
 
     :param slice_offsets: the pipeline's
-    :param writes_files: whether Spark tasks write the files of the target, as for a lake table
+    :param writes_files: whether Spark tasks write the files of the target, as for a lake table without an upsert
     :raises PlanningError: the stored positions and the logs do not fit together, or offsets are lost and may not be
         skipped
     """
@@ -369,7 +402,7 @@ def next_batch(
         or can_still_be_read(batch.ranges, cluster.logs_of_ranges(batch.ranges), options.on_data_loss)
     ):
         return PlanPreview(of_partitions(batch.ranges, batch.gaps), open_batch=batch)
-    decided = decide_now(ledger, cluster, group_id, topics, options, abandoned=batch)
+    decided = decide_now(ledger, cluster, group_id, topics, options, abandoned=batch, appends_files=writes_files)
     return PlanPreview(of_partitions((*decided.ranges, *decided.initial), decided.gaps), expired_batch=batch)
 
 

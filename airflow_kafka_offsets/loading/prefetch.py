@@ -81,9 +81,9 @@ class Prefetcher:
         self._thread.shutdown()
 
     @contextmanager
-    def prefetch(self, batch: Batch) -> Iterator[None]:
+    def prefetch(self, batch: Batch, staged: StagedBatch) -> Iterator[None]:
         """Begin to stage the batch after the one that the block commits. If the block raises, staging stops."""
-        self._begin(batch)
+        self._begin(batch, staged)
         try:
             yield
         except BaseException:
@@ -108,9 +108,9 @@ class Prefetcher:
                 self.next = None
         return finish_attempt(self._context, self._claim, batch, staged)
 
-    def _begin(self, batch: Batch) -> None:
+    def _begin(self, batch: Batch, staged: StagedBatch) -> None:
         began = time.monotonic()
-        prefetched = self._plan(batch) if self._may_follow(batch) else None
+        prefetched = self._plan(batch, staged) if self._may_follow(batch) else None
         if prefetched is None:
             return
         try:
@@ -132,9 +132,9 @@ class Prefetcher:
         # That of an earlier attempt is resumed when it is open.
         return not has_prefetched_batch(self._context.ledger, batch.group_id)
 
-    def _plan(self, batch: Batch) -> Batch | None:
+    def _plan(self, batch: Batch, staged: StagedBatch) -> Batch | None:
         try:
-            return plan_after(self._context, self._claim, self.options, batch)
+            return plan_after(self._context, self._claim, self.options, batch, staged)
         except KafkaOffsetsError as error:
             # The batch before is committed first, unless that fails, too. Then planning meets the error again, or does
             # not.

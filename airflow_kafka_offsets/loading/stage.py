@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from airflow_kafka_offsets.core.instants import from_milliseconds
-from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
 from airflow_kafka_offsets.core.parameters import from_attributes
 from airflow_kafka_offsets.core.slices import assign
 from airflow_kafka_offsets.core.text import first_few, shortened
@@ -77,6 +77,20 @@ class StagedBatch:
     @property
     def dead_letters(self) -> int:
         return sum(read.dead_letters for read in self.reads.values())
+
+    def bytes_per_offset(self, ranges: Sequence[OffsetRange]) -> dict[str, float]:
+        """Return the average size of key and value for each offset, by topic.
+
+        :param ranges: of the batch
+        """
+        sizes: Counter[str] = Counter()
+        offsets: Counter[str] = Counter()
+        for range_ in ranges:
+            read = self.reads.get(range_.topic_partition)
+            if read is not None and read.records is not None:
+                sizes[range_.topic] += read.bytes
+                offsets[range_.topic] += len(range_)
+        return {topic: sizes[topic] / number for topic, number in offsets.items()}
 
     def incomplete_file(self) -> str | None:
         """Return a file that the manifest names and the directory does not hold in full. The commit checks the digests.
@@ -237,8 +251,8 @@ def _launch(launcher: Launcher, job: StageJob) -> None:
         # Several tasks may have failed. An error that no retry can fix comes first.
         reported = sorted(reported_failures(job), key=lambda error: (error.retriable, str(error)))
         cause = reported[0] if reported else failure(job.batch_id, error, job.dataframe_transform)
-        # The message has what of the traceback is the user's.
-        raise cause from None if isinstance(cause, TransformError) else error
+        # A reported error says all that the user can use.
+        raise cause from None if reported or isinstance(cause, TransformError) else error
 
 
 def resume_staged(

@@ -20,7 +20,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks.links import BatchLink, GroupLink, RewindLink
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.operators.results import alias_of, announce, outcome, topic_uris
-from airflow_kafka_offsets.operators.retry_policy import KafkaOffsetsRetryPolicy
+from airflow_kafka_offsets.operators.retry_policy import ASKED, KafkaOffsetsRetryPolicy, ending_retries
 from airflow_kafka_offsets.sinks.fan_out import as_sink, transform_of
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.spark.properties import Spark, refuse_literal_secrets
@@ -84,9 +84,14 @@ class GroupOperator(BaseOperator):
     kafka_conn_id: Any
     state_tables: StateTables
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not ASKED and "execute" in vars(cls):
+            cls.execute = ending_retries(cls.execute)  # type: ignore[method-assign]
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if self.retry_policy is None:
+        if ASKED and self.retry_policy is None:
             self.retry_policy = KafkaOffsetsRetryPolicy()
 
     def take(self, given: Mapping[str, Any]) -> None:
@@ -237,7 +242,7 @@ class PipelineOperator(GroupOperator):
         :return: what the task instance did in all its tries, for XCom; see `outcome`
         :raises SystemExit: Airflow stopped the task. It logs the text without a traceback, and retries remain
         """
-        from airflow.sdk.observability import stats
+        from airflow.providers.common.compat.sdk import Stats
 
         from airflow_kafka_offsets.exceptions import StagingError
         from airflow_kafka_offsets.hooks.connections import kafka_config, make_launcher, pipeline_connections
@@ -256,7 +261,7 @@ class PipelineOperator(GroupOperator):
                     engine=ledger.engine,
                     launcher=self._launcher,
                     run=run,
-                    on_commit=partial(emit_commit, stats),
+                    on_commit=partial(emit_commit, Stats),
                     connections=pipeline_connections(pipeline),
                     **options,
                 )

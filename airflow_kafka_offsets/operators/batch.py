@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.providers.common.compat.sdk import AirflowSkipException
 
+from airflow_kafka_offsets.core.instants import check_start, check_until
 from airflow_kafka_offsets.core.options import Coordination, IsolationLevel, Limits, Reading, Staging, StateTables
 from airflow_kafka_offsets.core.parameters import COUNT, NAME, Rule, from_attributes, or_none
+from airflow_kafka_offsets.core.shared_docs import complete_docs
+from airflow_kafka_offsets.core.templates import is_rendered_later
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, GroupBusyError
 from airflow_kafka_offsets.formats.extra_columns import ExtraColumns
+from airflow_kafka_offsets.hooks.named_errors import with_named_connections
 from airflow_kafka_offsets.operators.base import NO_INTERVAL, RULES, GroupOperator, PipelineOperator, topics_of
-from airflow_kafka_offsets.operators.shared_docs import complete_docs
 from airflow_kafka_offsets.replaying.bounds import BOUNDS, BoundsGiven
 from airflow_kafka_offsets.spark.properties import Spark
 
@@ -64,7 +67,8 @@ class KafkaBatchOperator(PipelineOperator):
     :param until: load up to the first record at or after this instant, for example `{{ data_interval_end }}`; a run
         that an asset triggered has no data interval. Older records that arrive later are loaded by the next run
         (templated)
-    :param limits: the size of a batch, and how long a run plans new ones: `Limits(max_records=1_000_000)` (templated)
+    :param limits: the size of a batch, which otherwise depends on the target, and how long a run plans new ones:
+        `Limits(max_records=1_000_000)` (templated)
     :param on_data_loss: what to do if records were deleted before they were loaded: fail, or skip them and record the
         gap
     :param on_bad_record: what to do with a record that cannot be decoded, or has a value that the target refuses:
@@ -112,6 +116,10 @@ class KafkaBatchOperator(PipelineOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.take(locals())
+        if not is_rendered_later(start):
+            check_start(start)
+        if until and not is_rendered_later(until):
+            check_until(until)
 
     @property
     def rewind_choice(self) -> dict[str, Any]:
@@ -119,6 +127,7 @@ class KafkaBatchOperator(PipelineOperator):
         done = self._done["batches"] if self._done is not None else []
         return {"scenario": "to-batch", "value": done[0]} if done else {}
 
+    @with_named_connections
     def execute(self, context: Context) -> dict[str, Any]:
         """Load.
 
@@ -164,7 +173,8 @@ class KafkaReplayOperator(PipelineOperator):
     :param replace: delete the rows and dead letters that batches of the group wrote for these offsets, in the same
         transaction; with `all_records` of `TimeBounds`, only those of records within the span
     :param reason: a note for the history (templated)
-    :param limits: `max_records` is the maximum number of offsets in a batch; a replay has no other limits (templated)
+    :param limits: `max_records` is the maximum number of offsets in a batch, by default as for a load; one batch with
+        `replace`, so that nobody sees half of it; a replay has no other limits (templated)
     :param on_data_loss: what to do if records of the range were deleted: fail, or skip them and record the gap
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
     """
@@ -205,6 +215,7 @@ class KafkaReplayOperator(PipelineOperator):
         super().__init__(**kwargs)
         self.take(locals())
 
+    @with_named_connections
     def execute(self, context: Context) -> dict[str, Any]:
         """Replay.
 
@@ -274,6 +285,7 @@ class KafkaReplayPlanOperator(GroupOperator):
         super().__init__(**kwargs)
         self.take(locals())
 
+    @with_named_connections
     def execute(self, context: Context) -> list[list[dict[str, Any]]]:
         """Plan.
 

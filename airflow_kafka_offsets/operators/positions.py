@@ -13,11 +13,12 @@ from airflow.sdk import BaseOperatorLink
 
 from airflow_kafka_offsets.core.options import IsolationLevel, StateTables
 from airflow_kafka_offsets.core.parameters import FLAG, NAME, Rule, or_none
+from airflow_kafka_offsets.core.shared_docs import complete_docs
 from airflow_kafka_offsets.hooks.links import BatchLink, GroupLink, RewindLink
+from airflow_kafka_offsets.hooks.named_errors import with_named_connections
 from airflow_kafka_offsets.loading.parameters import SINK
 from airflow_kafka_offsets.operators.base import RULES, GroupOperator, task_run
 from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
-from airflow_kafka_offsets.operators.shared_docs import complete_docs
 from airflow_kafka_offsets.sinks.fan_out import as_sink
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ class KafkaRewindOperator(GroupOperator):
         super().__init__(**kwargs)
         self.take(locals() | {"replace": as_sink(replace)})
 
+    @with_named_connections
     def execute(self, context: Context) -> dict[str, Any]:
         """Rewind, or preview it.
 
@@ -235,6 +237,7 @@ class KafkaVerifyOperator(GroupOperator):
         super().__init__(**kwargs)
         self.take(locals())
 
+    @with_named_connections
     def execute(self, context: Context) -> dict[str, Any]:
         """Verify.
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar, c
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
 from airflow_kafka_offsets.core.parameters import Rule, are_texts
+from airflow_kafka_offsets.core.shared_docs import complete_docs
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.operators.base import RULES
 from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
-from airflow_kafka_offsets.operators.shared_docs import complete_docs
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -20,7 +20,6 @@ from airflow.api_fastapi.auth.managers.models.resource_details import (
     ConnectionDetails,
     DagAccessEntity,
     DagDetails,
-    TeamDetails,
 )
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
 from airflow.configuration import conf
@@ -68,10 +67,13 @@ class Caller:
 
     def _shares_team(self, conn_id: str) -> bool:
         """Return whether the user is in the team that a connection belongs to; True where it belongs to none."""
-        team = _team_of(conn_id)
-        return team is None or bool(
-            get_auth_manager().is_authorized_team(method="GET", details=TeamDetails(name=team), user=self.user)
-        )
+        if (team := _team_of(conn_id)) is None:
+            return True
+        # Airflow 3.1 has no teams.
+        from airflow.api_fastapi.auth.managers.models.resource_details import TeamDetails
+
+        details = TeamDetails(name=team)
+        return bool(get_auth_manager().is_authorized_team(method="GET", details=details, user=self.user))
 
     def sees_source(self, source: Source, discovery: Discovery) -> bool:
         """Return whether the user may see groups of state tables: the configuration names them, or a DAG that the user
@@ -114,7 +116,7 @@ class Caller:
 
 
 def _team_of(conn_id: str) -> Any:
-    return Connection.get_team_name(conn_id) if conf.getboolean("core", "multi_team") else None
+    return Connection.get_team_name(conn_id) if conf.getboolean("core", "multi_team", fallback=False) else None
 
 
 CallerDep = Annotated[Caller, Depends()]

@@ -19,6 +19,13 @@ log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 0.6
 """How long a page waits for a reading, counted from when it began."""
 
+LATE_SECONDS = 5.0
+"""How long a reading may take before a page says that a server does not answer."""
+
+
+class TooSlowError(Exception):
+    """A server did not answer within the time that a page has."""
+
 
 class CachedReading(NamedTuple, Generic[T]):
     """What is known of a value.
@@ -26,11 +33,20 @@ class CachedReading(NamedTuple, Generic[T]):
     :param value: as it was read last; None before that
     :param age: seconds since then
     :param error: why the latest reading failed
+    :param running: seconds since the reading began that has not ended; None where none is running
     """
 
     value: T | None
     age: float | None
     error: Exception | None
+    running: float | None = None
+
+    @property
+    def failure(self) -> Exception | None:
+        """Return why there is no new value: an error, or a server that does not answer."""
+        if self.running is not None and self.running >= LATE_SECONDS:
+            return TooSlowError()
+        return self.error
 
 
 class BackgroundCache(Generic[T]):
@@ -74,8 +90,9 @@ class BackgroundCache(Generic[T]):
             if self._began_at is not None:
                 until = min(deadline, self._began_at + PATIENCE_SECONDS)
                 self._changed.wait_for(lambda: self._began_at is None, max(0.0, until - time.monotonic()))
-            age = time.monotonic() - self._read_at if self._read_at is not None else None
-            return CachedReading(self._value, age, self._error)
+            now = time.monotonic()
+            age, running = (None if since is None else now - since for since in (self._read_at, self._began_at))
+            return CachedReading(self._value, age, self._error, running)
 
     def _refresh(self) -> None:
         value, error = self._value, None
@@ -91,10 +108,6 @@ class BackgroundCache(Generic[T]):
             if error is None:
                 self._read_at = now
             self._changed.notify_all()
-
-
-class TooSlowError(Exception):
-    """A server did not answer within the time that a page has."""
 
 
 class BoundedExecutor:

@@ -21,13 +21,15 @@ from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.plugin.access import not_found
 from airflow_kafka_offsets.plugin.group_request import GroupRequestDep
 from airflow_kafka_offsets.plugin.group_rows import partition_share
-from airflow_kafka_offsets.plugin.group_targets import GroupTarget
+from airflow_kafka_offsets.plugin.group_targets import GroupTarget, dead_letter_commands
+from airflow_kafka_offsets.plugin.rewinds import undo_refusal
+from airflow_kafka_offsets.rewinding.history import last_rewind
 
 router = APIRouter()
 
 _LAG_SECONDS = 0.6
-_BATCHES, _PARTS, _DEAD_LETTERS, _POINTS = 50, 500, 20, 200
-"""The most batches, ranges or partitions, dead letters, and points of plots, of a page."""
+_BATCHES, _PARTS, _DEAD_LETTERS, _POINTS, _ERRORS = 50, 500, 20, 200, 5
+"""The most batches, ranges or partitions, dead letters, points of plots, and errors, of a page."""
 
 
 @router.get("/group")
@@ -42,13 +44,19 @@ def group_page(request: GroupRequestDep) -> HTMLResponse:
     stored, batches, target = request.find(read)
     discovery = request.readings.sources(time.monotonic())[request.source]
     (look,) = request.readings.look({request.source: discovery}, _LAG_SECONDS)
-    row = look.row(request.summary)
+    loading, caller = request.readings.loading(0.0), request.caller
+    row = look.row(request.summary, loading.schedules)
     partitions = worst_first(row.report) if row.report is not None else stored
+    load = next((batch for batch in batches if batch["kind"] == "load"), None)
     return request.page(
         "group.html",
         row=row,
-        lag_note=request.caller.text(row.lag_problem) if row.lag_problem is not None else None,
-        lag_age=look.lags.age,
+        late=caller.text(look.problem) if look.problem is not None else None,
+        lag_note=caller.text(row.lag_problem) if row.lag_problem is not None else None,
+        errors=list(dict.fromkeys(caller.text(error) for error in row.errors))[:_ERRORS],
+        target=target.name,
+        schedules=[each for each in row.schedules if each.dag_id in caller.readable_dags],
+        transform=load["transform"] if load is not None else None,
         partitions=[(partition, partition_share(partition)) for partition in partitions[:_PARTS]],
         all_partitions=len(partitions),
         batches=batches[:_BATCHES],
@@ -100,13 +108,19 @@ def _plotted(point: HistoryPoint) -> dict[str, Any]:
 def batch_page(request: GroupRequestDep, batch: Annotated[int, Query(ge=1, le=MAX_INT64)]) -> HTMLResponse:
     """Return the page of a batch: what it did to partitions."""
 
-    def read(conn: Connection, tables: Tables) -> tuple[overview.Row | None, list[overview.Row]]:
+    def read(conn: Connection, tables: Tables) -> tuple[overview.Row | None, list[overview.Row], bool]:
         found = overview.batch(conn, tables, request.group_id, batch)
-        return found, overview.batch_parts(conn, tables, request.group_id, batch) if found is not None else []
+        if found is None:
+            return None, [], False
+        latest = last_rewind(conn, tables, request.group_id)
+        can_undo = latest is not None and latest.batch_id == batch
+        can_undo = can_undo and undo_refusal(conn, tables, request.group_id) is None
+        return found, overview.batch_parts(conn, tables, request.group_id, batch), can_undo
 
-    row, parts = request.find(read)
+    row, parts, can_undo = request.find(read)
     if row is None:
         raise not_found(f"Group {request.group_id!r} has no batch {batch}")
+    is_rewind = row["kind"] in REWIND_KINDS
     by_part = {
         name: [part for part in parts if part["part"] == name] for name in ("range", "gap", "replaced", "schema")
     }
@@ -116,8 +130,25 @@ def batch_page(request: GroupRequestDep, batch: Annotated[int, Query(ge=1, le=MA
         parts=by_part,
         most=_PARTS,
         can_rewind=request.edits and rewinds_are_on(),
-        rewind_kinds=REWIND_KINDS,
+        can_undo=can_undo,
+        is_rewind=is_rewind,
+        result=_rewind_result(by_part) if is_rewind else None,
     )
+
+
+def _rewind_result(parts: dict[str, list[overview.Row]]) -> str:
+    """Return what a rewind did, and what follows, in words."""
+    moves = [(move["start_offset"], move["end_offset"]) for move in parts["range"]]
+    again, skipped = (sum(max(0, sign * (start - end)) for start, end in moves) for sign in (1, -1))
+    removed = [sum(each[name] or 0 for each in parts["replaced"]) for name in ("rows", "dead_letters")]
+    said = [f"{count(len(moves), 'position')} moved"]
+    if parts["replaced"]:
+        said.append(f"{count(removed[0], 'row')} and {count(removed[1], 'dead letter')} deleted")
+    if again:
+        said.append(f"the next load reads {count(again, 'offset')} again")
+    if skipped:
+        said.append(f"{count(skipped, 'offset')} skipped")
+    return ", ".join(said)
 
 
 @router.get("/dead-letters")
@@ -130,9 +161,10 @@ def dead_letters(
     first = (page_number - 1) * _DEAD_LETTERS
 
     def read(conn: Connection, tables: Tables) -> Any:
-        return dead_letters_page(conn, tables, request.group_id, batch_id=batch, offset=first, limit=_DEAD_LETTERS + 1)
+        found = dead_letters_page(conn, tables, request.group_id, batch_id=batch, offset=first, limit=_DEAD_LETTERS + 1)
+        return found, request.target(conn, tables)
 
-    found = request.find(read)
+    found, target = request.find(read)
     if not request.sees_records:
         raise HTTPException(
             status.HTTP_403_FORBIDDEN,
@@ -145,6 +177,7 @@ def dead_letters(
         first=first + 1,
         number=page_number,
         is_last=len(found) <= _DEAD_LETTERS,
+        commands=dead_letter_commands(request.source, request.group_id, target, batch),
     )
 
 

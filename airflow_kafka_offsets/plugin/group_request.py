@@ -134,7 +134,7 @@ class GroupRequest:
 
     @cached_property
     def _loading(self) -> LoadingDags:
-        return LoadingDags(self.readings.dags(0.0))
+        return self.readings.loading(0.0)
 
     def target(self, conn: Connection, tables: Tables) -> GroupTarget:
         """Return what the group loads into."""

@@ -83,10 +83,12 @@ def group_target(conn: Connection, tables: Tables, source: Source, group_id: str
 
 
 def _task(conn: Connection, tables: Tables, known: GroupTable, dags: Registered) -> tuple[str, str] | None:
-    """Return the task of the last batch, if its DAG still has it."""
+    """Return the task of the last batch, if its DAG still has it, and it alone has the parameters: it is not mapped."""
     batches = tables.offset_batches.c
-    found = conn.execute(sa.select(batches.dag_id, batches.task_id).where(batches.batch_id == known.batch_id)).one()
-    is_known = found.task_id in {task.task_id for task in dags.get(found.dag_id, ())}
+    query = sa.select(batches.dag_id, batches.task_id, batches.map_index)
+    found = conn.execute(query.where(batches.batch_id == known.batch_id)).one()
+    is_mapped = found.map_index is not None and found.map_index >= 0
+    is_known = not is_mapped and found.task_id in {task.task_id for task in dags.get(found.dag_id, ())}
     return (found.dag_id, found.task_id) if is_known else None
 
 
@@ -96,6 +98,23 @@ def verify_command(source: Source, group_id: str, target: GroupTarget) -> str | 
     if named is None and target.existing is not None:
         named = _options(table=target.existing.table, table_schema=target.existing.schema)
     return None if named is None else shlex.join([*_PROGRAM, "verify", group_id, *_database(source), *named])
+
+
+def dead_letter_commands(source: Source, group_id: str, target: GroupTarget, batch: int | None) -> dict[str, str]:
+    """Return the commands that replay and that count dead letters to drop, by what they do; to replay is left out where
+    no task has the pipeline.
+
+    :param batch: of which batch; None is all
+    """
+    of = [group_id, *_database(source), *_options(batch=str(batch) if batch is not None else None)]
+    task = _of_task(target)
+    commands = {"Replay them through the pipeline of the task": [*of, *task]} if task is not None else {}
+    commands["Drop their contents; it counts them, and --execute deletes"] = of
+    verbs = {title: title.partition(" ")[0].lower() for title in commands}
+    return {
+        title: shlex.join([*_PROGRAM, "dead-letters", verbs[title], *words, "--reason", "why"])
+        for title, words in commands.items()
+    }
 
 
 def replace_command(source: Source, group_id: str, estimate: RewindEstimate, form: RewindForm) -> str | None:

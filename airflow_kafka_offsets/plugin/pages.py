@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Annotated, NamedTuple
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
+from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.plugin.access import READS_DAG, Caller, CallerDep, not_found
-from airflow_kafka_offsets.plugin.group_rows import GroupRow, Level
+from airflow_kafka_offsets.plugin.group_rows import STATES, GroupRow
 from airflow_kafka_offsets.plugin.readings import Readings, SourceLook
 from airflow_kafka_offsets.plugin.rendering import STATIC, page, static_file
-from airflow_kafka_offsets.plugin.sources import LoadingDags, Source
+from airflow_kafka_offsets.plugin.sources import Source
 
 router = APIRouter()
 
 # How long an answer waits in all: for the names of state tables, and then for what is in them.
 _SOURCES_SECONDS, _GROUPS_SECONDS = 0.2, 0.3
+
+_ROWS = 50
+"""The most rows of a page: it is sent at each refresh."""
+
+_CHOICES = 100
+"""The most DAGs that the filter suggests."""
+
+_NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 def readings_of(request: Request) -> Readings:
@@ -33,18 +44,85 @@ def readings_of(request: Request) -> Readings:
 ReadingsDep = Annotated[Readings, Depends(readings_of)]
 
 
+def _measure(name: str) -> Callable[[GroupRow], Any]:
+    def key(row: GroupRow) -> Any:
+        value = getattr(row.report, name) if row.report is not None and row.lag is not None else None
+        return (value is None, -value if value is not None and name != "headroom_time" else value or timedelta(0))
+
+    return key
+
+
+_SORTS: Mapping[str, Callable[[GroupRow], Any]] = {
+    "": lambda row: (),
+    "group": lambda row: row.group.group_id,
+    "lag": _measure("lag"),
+    "delay": _measure("delay"),
+    "headroom": _measure("headroom_time"),
+    "oldest": lambda row: (row.group.last.committed_at if row.group.last is not None else None) or _NEVER,
+    "letters": lambda row: -row.group.dead_letters,
+}
+"""What the table can be sorted by; the first is what needs attention most. Rows that are equal stay in this order."""
+
+
+class View:
+    """Which groups a page shows, as its address says.
+
+    :param q: words that a row has
+    :param db: a database, as it is shown
+    :param dag: a DAG that loads the group
+    :param state: one of `STATES`, or `attention`
+    """
+
+    def __init__(
+        self,
+        q: Annotated[str, Query(max_length=250)] = "",
+        db: Annotated[str, Query(max_length=800)] = "",
+        dag: Annotated[str, Query(max_length=250)] = "",
+        state: Annotated[str, Query(max_length=20)] = "",
+        sort: Annotated[str, Query(max_length=20)] = "",
+        number: Annotated[int, Query(ge=1, le=100_000, alias="page")] = 1,
+    ) -> None:
+        self.q, self.db, self.dag, self.state = q, db, dag.strip(), state
+        self.sort = sort if sort in _SORTS else ""
+        self.number = number
+
+    def query(self, **changed: Any) -> str:
+        """Return the query of this view with changes; the page begins with the first rows, unless it is changed."""
+        values = {"q": self.q, "db": self.db, "dag": self.dag, "state": self.state, "sort": self.sort} | changed
+        return "?" + urlencode({name: value for name, value in values.items() if value})
+
+    def has(self, row: GroupRow, dag_ids: Sequence[str]) -> bool:
+        """Return whether the view has a row, whatever its state."""
+        text = " ".join((row.group.group_id, str(row.source), *dag_ids, *row.reasons)).lower()
+        return (
+            all(word in text for word in self.q.lower().split())
+            and self.db in ("", str(row.source))
+            and (not self.dag or self.dag in dag_ids)
+        )
+
+    def has_state(self, row: GroupRow) -> bool:
+        """Return whether the view has rows of a state."""
+        return row.needs_attention if self.state == "attention" else self.state in ("", row.state)
+
+
+ViewDep = Annotated[View, Depends()]
+
+
 class SourceCard(NamedTuple):
-    """State tables above the table of groups.
+    """State tables beside the table of groups.
 
     :param problems: why something of them is not known
-    :param age: seconds since they were read; None before that
+    :param answers: whether their database does
+    :param ages: seconds since they, and the lag of each cluster of Kafka, were read; None before that
     :param is_empty: whether they do not exist yet
     """
 
     source: Source
     groups: int
     problems: Sequence[str]
+    answers: bool
     age: float | None
+    ages: Mapping[str, float | None]
     is_empty: bool
 
 
@@ -52,6 +130,11 @@ class SourceCard(NamedTuple):
 class Overview:
     """What the table of groups shows.
 
+    :param rows: those of the page, of all that match the view
+    :param states: how many of the groups that match have a state, whatever the state of the view
+    :param lag: the sum of what is known; None where nothing is
+    :param known: of how many groups the lag is known
+    :param attention: how many of all need attention
     :param now: the time of each database
     :param problem: why it is empty
     :param is_first: whether something is being read for the first time
@@ -60,28 +143,43 @@ class Overview:
     rows: Sequence[GroupRow] = ()
     cards: Sequence[SourceCard] = ()
     now: dict[Source, datetime | None] = field(default_factory=dict)
+    total: int = 0
+    matching: int = 0
+    first: int = 1
+    states: Mapping[str, int] = field(default_factory=dict)
+    lag: int | None = None
+    known: int = 0
+    attention: int = 0
+    dags: Sequence[str] = ()
     problem: str | None = None
     is_first: bool = False
 
     @property
-    def lag(self) -> int:
-        return sum(row.report.lag or 0 for row in self.rows if row.report is not None)
+    def failed(self) -> int:
+        """Return how many databases do not answer, whose groups are not known, or not anew."""
+        return sum(not card.answers for card in self.cards)
 
-    def at_least(self, level: Level) -> int:
-        """Return how many groups have a level that is as urgent or more."""
-        return sum(row.level <= level for row in self.rows)
+    @property
+    def last(self) -> int:
+        """Return the number of the last row of the page."""
+        return self.first + len(self.rows) - 1
 
 
 @router.get("/")
-def groups_page(request: Request, caller: CallerDep, readings: ReadingsDep) -> HTMLResponse:
+def groups_page(request: Request, caller: CallerDep, readings: ReadingsDep, view: ViewDep) -> HTMLResponse:
     """Return the page of all groups."""
-    return page(request, "groups.html", overview=overview(readings, caller), caller=caller, dag_id=None)
+    return _page(request, caller, readings, view, None)
 
 
 @router.get("/dags/{dag_id}", dependencies=[READS_DAG])
-def dag_page(request: Request, dag_id: str, caller: CallerDep, readings: ReadingsDep) -> HTMLResponse:
+def dag_page(request: Request, dag_id: str, caller: CallerDep, readings: ReadingsDep, view: ViewDep) -> HTMLResponse:
     """Return the page of the groups of a DAG."""
-    return page(request, "groups.html", overview=overview(readings, caller, dag_id), caller=caller, dag_id=dag_id)
+    return _page(request, caller, readings, view, dag_id)
+
+
+def _page(request: Request, caller: Caller, readings: Readings, view: View, dag_id: str | None) -> HTMLResponse:
+    found = overview(readings, caller, view, dag_id)
+    return page(request, "groups.html", overview=found, caller=caller, dag_id=dag_id, view=view, all_states=STATES)
 
 
 @router.get("/static/{name}")
@@ -94,7 +192,7 @@ def static(name: str) -> Response:
     return Response(static_file(name), media_type=STATIC[name], headers=headers)
 
 
-def overview(readings: Readings, caller: Caller, dag_id: str | None = None) -> Overview:
+def overview(readings: Readings, caller: Caller, view: View, dag_id: str | None = None) -> Overview:
     """Return the groups that the user may see, of all DAGs or of one."""
     deadline = time.monotonic() + _SOURCES_SECONDS
     try:
@@ -102,33 +200,52 @@ def overview(readings: Readings, caller: Caller, dag_id: str | None = None) -> O
     except ConfigurationError as error:
         return Overview(problem=str(error))
     seen = {source: discovery for source, discovery in sources.items() if caller.sees_source(source, discovery)}
-    loading = LoadingDags(readings.dags(deadline))
+    loading = readings.loading(deadline)
     looks = readings.look(seen, _GROUPS_SECONDS)
-    rows: list[GroupRow] = []
+    rows: list[tuple[GroupRow, list[str]]] = []
     cards: list[SourceCard] = []
     for look in looks:
-        loaded_by = [(row, loading.of(look.source, row.group)) for row in look.rows()]
+        loaded_by = [(row, loading.of(look.source, row.group)) for row in look.rows(loading.schedules)]
         mine = [
-            row
+            (row, sorted(dag_ids & caller.readable_dags))
             for row, dag_ids in loaded_by
             if caller.sees_group(look.source, dag_ids) and (dag_id is None or dag_id in dag_ids)
         ]
         rows += mine
-        card = _card(look, mine, caller)
-        is_news = look.discovery.is_configured or card.problems
-        if mine or (is_news and caller.knows_source(look.source, look.discovery)):
+        card = _card(look, [row for row, _ in mine], caller)
+        is_news = look.discovery.is_configured or card.problems or card.age is None
+        is_of_dag = dag_id is None or dag_id in look.discovery.dag_ids
+        if mine or (is_news and is_of_dag and caller.knows_source(look.source, look.discovery)):
             cards.append(card)
-    now = {look.source: look.stored.value.now for look in looks if look.stored.value is not None}
-    is_first = not readings.has_dags or any(look.is_first and look.problem is None for look in looks)
-    return Overview(sorted(rows, key=lambda row: row.order), cards, now, is_first=is_first)
+    matching = [row for row, dag_ids in rows if view.has(row, dag_ids)]
+    shown = sorted((row for row in matching if view.has_state(row)), key=lambda row: row.order)
+    shown.sort(key=_SORTS[view.sort])
+    first = min((view.number - 1) * _ROWS, max(0, len(shown) - 1) // _ROWS * _ROWS)
+    known = [row.lag for row, _ in rows if row.lag is not None]
+    return Overview(
+        shown[first : first + _ROWS],
+        cards,
+        now={look.source: look.stored.value.now for look in looks if look.stored.value is not None},
+        total=len(rows),
+        matching=len(shown),
+        first=first + 1,
+        states=Counter(row.state for row in matching),
+        lag=sum(known) if known else None,
+        known=len(known),
+        attention=sum(row.needs_attention for row, _ in rows),
+        dags=sorted({each for _, dag_ids in rows for each in dag_ids})[:_CHOICES],
+        is_first=not readings.has_dags or any(look.is_first and look.problem is None for look in looks),
+    )
 
 
 def _card(look: SourceLook, rows: Sequence[GroupRow], caller: Caller) -> SourceCard:
-    problems = []
-    if look.problem is not None:
-        problems.append(caller.text(look.problem))
-    elif look.stored.value is None:
-        problems.append(f"The database of connection {look.source.conn_id!r} has not answered yet")
+    problems: list[str] = []
+    age, failure = look.stored.age, look.problem
+    if failure is not None:
+        as_of = f". Its {count(len(rows), 'group')} are shown as they were {age:.0f} s ago" if rows and age else ""
+        problems.append(caller.text(failure) + as_of)
     problems += dict.fromkeys(caller.text(row.lag_problem) for row in rows if row.lag_problem is not None)
+    used = {row.kafka for row in rows}
+    ages = {conn_id: lags.age for conn_id, lags in look.lags.items() if conn_id in used and lags.error is None}
     is_empty = look.stored.value is not None and look.stored.value.groups is None
-    return SourceCard(look.source, len(rows), problems, look.stored.age, is_empty)
+    return SourceCard(look.source, len(rows), problems, failure is None, age, ages, is_empty)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from airflow_kafka_offsets.core.text import shortened

@@ -5,7 +5,7 @@ asked for.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,7 +22,7 @@ from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.plugin.background import BackgroundCache, BoundedExecutor, CachedReading
 from airflow_kafka_offsets.plugin.group_rows import GroupRow, group_row
 from airflow_kafka_offsets.plugin.problems import Problem, problem
-from airflow_kafka_offsets.plugin.sources import Discovery, Registered, Source, merged
+from airflow_kafka_offsets.plugin.sources import Discovery, LoadingDags, Registered, Schedule, Source, merged
 
 T = TypeVar("T")
 
@@ -30,7 +30,14 @@ T = TypeVar("T")
 _AT_ONCE = 4
 
 STORED_SECONDS, LAG_SECONDS, SOURCES_SECONDS = 5.0, 15.0, 30.0
-"""How old what pages show may be: the state tables, the lag, and which state tables there are."""
+"""How old what pages show may be before it is read again: the state tables, the lag, and which state tables there
+are.
+"""
+
+SHOWN_SECONDS = 60.0
+"""How old a lag may be that pages show."""
+
+ScheduleOf = Callable[[Source, GroupSummary], Sequence[Schedule]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,36 +52,89 @@ class Stored:
 
 
 Lags = dict[str, LagReport | Problem]
-"""The lag of each group of state tables, or why it is not known."""
+"""The lag of groups, or why it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLags:
+    """What a connection of Kafka says of the groups of state tables.
+
+    :param lags: of the groups whose positions belong to its cluster
+    :param elsewhere: the groups of other clusters
+    """
+
+    lags: Lags = field(default_factory=dict)
+    elsewhere: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class SourceLook:
-    """What is known of state tables at a request."""
+    """What is known of state tables at a request.
+
+    :param lags: by connection of Kafka
+    :param named: the connections of Kafka that tasks name for a group, for groups whose tasks name one
+    """
 
     source: Source
     discovery: Discovery
     stored: CachedReading[Stored]
-    lags: CachedReading[Lags]
+    lags: Mapping[str, CachedReading[ClusterLags]]
+    named: Mapping[str, Set[str]]
 
     @property
     def problem(self) -> Problem | None:
         """Return why the groups are not known, or not anew."""
-        return None if self.stored.error is None else problem(self.stored.error, self.source.conn_id)
+        failure = self.stored.failure
+        return None if failure is None else problem(failure, self.source.conn_id)
 
     @property
     def is_first(self) -> bool:
-        """Return whether the groups, or their lag, are being read for the first time."""
-        return self.stored.value is None or self.lags.value is None
+        """Return whether the groups, or their lag, are being read for the first time, or after nobody has looked for
+        long.
+        """
+        return self.stored.value is None or any(map(_is_being_read, self.lags.values()))
 
-    def rows(self) -> list[GroupRow]:
+    def rows(self, schedules: ScheduleOf) -> list[GroupRow]:
         """Return the rows of all groups that are known."""
         groups = self.stored.value.groups if self.stored.value is not None else None
-        return [self.row(group) for group in groups or ()]
+        return [self.row(group, schedules) for group in groups or ()]
 
-    def row(self, group: GroupSummary) -> GroupRow:
-        """Return the row of a group, with its lag if it is known."""
-        return group_row(self.source, group, (self.lags.value or {}).get(group.group_id))
+    def row(self, group: GroupSummary, schedules: ScheduleOf) -> GroupRow:
+        """Return the row of a group, with its lag if it is known.
+
+        :param schedules: returns the schedules of the DAGs that load the group
+        """
+        now = self.stored.value.now if self.stored.value is not None else None
+        conn_id, lag = self._lag(group)
+        age = self.lags[conn_id].age if conn_id is not None else None
+        return group_row(self.source, group, lag, schedules(self.source, group), now=now, kafka=conn_id, lag_age=age)
+
+    def _lag(self, group: GroupSummary) -> tuple[str | None, LagReport | Problem | None]:
+        """Return the lag of a group, or why it is not known, and the connection that it is from."""
+        if group.partitions == 0:
+            return None, None
+        asked = [name for name in self.lags if name in self.named.get(group.group_id, self.lags)]
+        errors = [(name, self.lags[name].error) for name in asked]
+        for conn_id, error in errors:
+            reading = self.lags[conn_id]
+            if error is None and reading.value is not None and not _is_being_read(reading):
+                found = reading.value.lags.get(group.group_id)
+                if found is not None:
+                    return conn_id, found
+        for conn_id, error in errors:
+            if error is not None:
+                return conn_id, problem(error, conn_id)
+        if any(group.group_id not in (self.lags[name].value or ClusterLags()).elsewhere for name in asked):
+            return None, None
+        return None, Problem(
+            f"No connection leads to the Kafka cluster of this group: {', '.join(asked)} "
+            f"{'leads to another' if len(asked) == 1 else 'lead to others'}. Name it in [kafka_offsets] conn_ids"
+        )
+
+
+def _is_being_read(reading: CachedReading[Any]) -> bool:
+    """Return whether a value is being read that nobody can show yet: the last one is missing or too old."""
+    return reading.error is None and (reading.age is None or reading.age > SHOWN_SECONDS)
 
 
 @dataclass(eq=False)
@@ -86,6 +146,7 @@ class Readings:
     :param kafka_config: returns the librdkafka configuration of a connection, for a rewind
     :param configured: returns the state tables that the configuration names
     :param registered: returns what the tasks of each DAG name
+    :param schedules: returns the schedules of these DAGs
     """
 
     ledger: Callable[[str, str | None, str], AbstractContextManager[Ledger]]
@@ -93,17 +154,22 @@ class Readings:
     kafka_config: Callable[[str], Mapping[str, Any]]
     configured: Callable[[], dict[Source, Discovery]]
     registered: Callable[[], Registered]
-    _dags: BackgroundCache[Registered] = field(init=False)
+    schedules: Callable[[Registered], Mapping[str, Schedule]] = field(default=lambda _: {})
+    _dags: BackgroundCache[tuple[Registered, Mapping[str, Schedule]]] = field(init=False)
     _executors: dict[tuple[str, bool], BoundedExecutor] = field(default_factory=dict, init=False)
     _stored: dict[Source, BackgroundCache[Stored]] = field(default_factory=dict, init=False)
-    _lags: dict[tuple[Source, frozenset[str]], BackgroundCache[Lags]] = field(default_factory=dict, init=False)
+    _lags: dict[tuple[Source, str], BackgroundCache[ClusterLags]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self._dags = BackgroundCache(self.registered, SOURCES_SECONDS)
+        self._dags = BackgroundCache(self._read_dags, SOURCES_SECONDS)
 
     def dags(self, deadline: float) -> Registered:
         """Return what the tasks of each DAG name, as far as it is known at the deadline."""
-        return self._dags.look(deadline).value or {}
+        return self._known_dags(deadline)[0]
+
+    def loading(self, deadline: float) -> LoadingDags:
+        """Return which DAGs load which groups, as far as it is known at the deadline."""
+        return LoadingDags(*self._known_dags(deadline))
 
     @property
     def has_dags(self) -> bool:
@@ -117,14 +183,26 @@ class Readings:
     def look(self, sources: Mapping[Source, Discovery], seconds: float) -> list[SourceLook]:
         """Return what is known of state tables, after so many seconds at most, however many there are."""
         deadline = time.monotonic() + seconds
-        caches = {source: self._caches(source, known.kafka_conn_ids) for source, known in sources.items()}
+        stored = {source: self._stored_cache(source) for source in sources}
+        lags = {
+            source: {conn_id: self._lag_cache(source, conn_id) for conn_id in sorted(known.kafka_conn_ids)}
+            for source, known in sources.items()
+        }
         # All are being read before the first is waited for.
-        for stored, lags in caches.values():
-            stored.start()
-            lags.start()
+        for source, cache in stored.items():
+            cache.start()
+            for lag in lags[source].values():
+                lag.start()
+        loading = self.loading(0.0)
         return [
-            SourceLook(source, sources[source], stored.look(deadline), lags.look(deadline))
-            for source, (stored, lags) in caches.items()
+            SourceLook(
+                source,
+                sources[source],
+                cache.look(deadline),
+                {conn_id: lag.look(deadline) for conn_id, lag in lags[source].items()},
+                loading.kafka_conn_ids(source),
+            )
+            for source, cache in stored.items()
         ]
 
     def run(self, source: Source, work: Callable[[Ledger], T], seconds: float, *, is_long: bool = False) -> T:
@@ -141,10 +219,19 @@ class Readings:
         executor = self._executors.setdefault((source.conn_id, is_long), BoundedExecutor(_AT_ONCE))
         return executor.run(connected, seconds)
 
-    def _caches(self, source: Source, kafka: frozenset[str]) -> tuple[BackgroundCache[Stored], BackgroundCache[Lags]]:
-        stored = BackgroundCache(partial(self._read_stored, source), STORED_SECONDS)
-        lags = BackgroundCache(partial(self._measure, source, sorted(kafka)), LAG_SECONDS)
-        return self._stored.setdefault(source, stored), self._lags.setdefault((source, kafka), lags)
+    def _known_dags(self, deadline: float) -> tuple[Registered, Mapping[str, Schedule]]:
+        return self._dags.look(deadline).value or ({}, {})
+
+    def _read_dags(self) -> tuple[Registered, Mapping[str, Schedule]]:
+        registered = self.registered()
+        return registered, self.schedules(registered)
+
+    def _stored_cache(self, source: Source) -> BackgroundCache[Stored]:
+        return self._stored.setdefault(source, BackgroundCache(partial(self._read_stored, source), STORED_SECONDS))
+
+    def _lag_cache(self, source: Source, conn_id: str) -> BackgroundCache[ClusterLags]:
+        cache = BackgroundCache(partial(self._measure, source, conn_id), LAG_SECONDS)
+        return self._lags.setdefault((source, conn_id), cache)
 
     def _read_stored(self, source: Source) -> Stored:
         """Read the groups of state tables."""
@@ -154,33 +241,26 @@ class Readings:
             now, groups = group_summaries(conn, ledger.tables)
         return Stored(now, tuple(groups))
 
-    def _measure(self, source: Source, kafka_conn_ids: list[str]) -> Lags:
-        """Measure the lag of every group, each at the cluster that its positions belong to."""
+    def _measure(self, source: Source, conn_id: str) -> ClusterLags:
+        """Measure the lag of the groups whose positions belong to the cluster of a connection, but for those whose
+        tasks name others.
+        """
+        cluster = self.cluster(conn_id)
+        cluster_id = cluster.cluster_id()
+        named = self.loading(0.0).kafka_conn_ids(source)
         with self.ledger(*source) as ledger, ledger.connect() as conn:
             if installed_version(conn, ledger.tables) is None:
-                return {}
-            group_ids = [group.group_id for group in group_summaries(conn, ledger.tables)[1]]
-            states = group_states(conn, ledger.tables, group_ids)
-        # A group without positions has no lag yet.
-        left = {group_id: state for group_id, state in states.items() if state.stored}
-        found: Lags = {}
-        failed: list[Problem] = []
-        for conn_id in kafka_conn_ids:
-            try:
-                cluster = self.cluster(conn_id)
-                cluster_id = cluster.cluster_id()
-            except Exception as error:
-                failed.append(problem(error, conn_id))
-                continue
-            mine = {
-                group_id: left.pop(group_id) for group_id in [*left] if left[group_id].cluster_id in (cluster_id, None)
+                return ClusterLags()
+            groups = {group.group_id: group for group in group_summaries(conn, ledger.tables)[1]}
+            here = {
+                group_id
+                for group_id, group in groups.items()
+                if group.cluster_id in (cluster_id, None) and conn_id in named.get(group_id, {conn_id})
             }
-            found |= _lags_at(cluster, conn_id, mine)
-        unknown = Problem(
-            f"No connection leads to the Kafka cluster of this group: {', '.join(kafka_conn_ids)} lead to others. Name "
-            "it in [kafka_offsets] conn_ids"
-        )
-        return found | dict.fromkeys(left, failed[0] if failed else unknown)
+            states = group_states(conn, ledger.tables, here)
+        # A group without positions has no lag yet.
+        stored = {group_id: state for group_id, state in states.items() if state.stored}
+        return ClusterLags(_lags_at(cluster, conn_id, stored), frozenset(groups.keys() - here))
 
 
 def _lags_at(cluster: Cluster, conn_id: str, states: Mapping[str, GroupState]) -> Lags:

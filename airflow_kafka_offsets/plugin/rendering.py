@@ -8,12 +8,16 @@ import base64
 import json
 from codecs import getincrementaldecoder
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import cache
+from http import HTTPStatus
 from importlib import resources
 from typing import Any
 from urllib.parse import quote, urlencode
+from zoneinfo import ZoneInfo
 
-from fastapi import Request
+from airflow.sdk import conf
+from fastapi import Request, Response
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -23,6 +27,9 @@ from airflow_kafka_offsets.dead_letters.selection import Excerpt
 from airflow_kafka_offsets.escaping import printable
 from airflow_kafka_offsets.plugin.group_rows import share_level
 from airflow_kafka_offsets.plugin.sources import Source
+
+# How many times its length a text of JSON may have on lines of its own.
+_MOST_BLANKS = 8
 
 STATIC = {
     "style.css": "text/css",
@@ -53,19 +60,42 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:,}"
 
 
+def known(value: int | None) -> str:
+    """Write an offset or a number as digits only, which can be copied."""
+    return "–" if value is None else str(value)
+
+
 def duration(value: timedelta | None) -> str:
     """Write a duration with its two largest units."""
     return "–" if value is None else short_duration(value)
 
 
+@cache
+def time_zone() -> tzinfo | None:
+    """Return the time zone of Airflow; None is that of the machine."""
+    name: str = conf.get("core", "default_timezone", fallback="utc")
+    if name.lower() == "utc":
+        return UTC
+    return None if name == "system" else ZoneInfo(name)
+
+
 def instant(value: datetime | None) -> str:
-    """Write an instant in UTC."""
-    return "–" if value is None else f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+    """Write an instant in Airflow's time zone."""
+    if value is None:
+        return "–"
+    try:
+        local = value.astimezone(time_zone())
+    except OverflowError:
+        local = value.astimezone(UTC)
+    return f"{local:%Y-%m-%d %H:%M:%S %Z}"
 
 
 def ago(value: datetime | None, now: datetime | None) -> str:
-    """Write how long ago an instant was."""
-    return "–" if value is None or now is None else f"{duration(now - value)} ago"
+    """Write how long ago an instant was: in its two largest units, and in one of minutes or of seconds."""
+    if value is None or now is None:
+        return "–"
+    text = duration(now - value)
+    return f"{text.partition(' ')[0] if 'm' in text and 'h' not in text else text} ago"
 
 
 def text_of(excerpt: Excerpt | None) -> tuple[str, str]:
@@ -86,8 +116,9 @@ def text_of(excerpt: Excerpt | None) -> tuple[str, str]:
             pretty = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
         except (ValueError, RecursionError):
             pretty = ""
-        # Nothing but blanks may change: not the form of a number, nor a key that is there twice.
-        if pretty.split() and "".join(pretty.split()) == "".join(text.split()):
+        # Nothing but blanks may change: not the form of a number, nor a key that is there twice. What is nested deep
+        # would be mostly blanks.
+        if 0 < len(pretty) < _MOST_BLANKS * len(text) and "".join(pretty.split()) == "".join(text.split()):
             return pretty, "JSON"
     return text, "text"
 
@@ -125,6 +156,10 @@ class Links:
     def groups(self) -> str:
         return f"{self.base}/"
 
+    def dag(self, dag_id: str) -> str:
+        """Return the URL of a DAG in Airflow."""
+        return f"{self.airflow}/dags/{quote(dag_id, '')}"
+
     def page(self, path: str, source: Source, group: str, **more: Any) -> str:
         """Return the URL of a page of a group."""
         named = {"conn_id": source.conn_id, "schema": source.schema, "prefix": source.prefix, "group": group, **more}
@@ -161,6 +196,7 @@ _ENVIRONMENT = Environment(
 )
 _ENVIRONMENT.filters |= {
     "number": number,
+    "known": known,
     "duration": duration,
     "instant": instant,
     "ago": ago,
@@ -172,6 +208,21 @@ _ENVIRONMENT.filters |= {
 
 
 def page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """Return a rendered template; `links` is in it."""
-    text = _ENVIRONMENT.get_template(template).render(links=Links(request), **values)
-    return HTMLResponse(text, status)
+    """Return a rendered template; `links` is in it. A page that refreshes itself asks for its block `live` alone."""
+    found = _ENVIRONMENT.get_template(template)
+    values = {"links": Links(request), **values}
+    if request.headers.get("x-part") == "live" and "live" in found.blocks:
+        return HTMLResponse("".join(found.blocks["live"](found.new_context(values))), status)
+    return HTMLResponse(found.render(values), status)
+
+
+def error_page(request: Request, status: int, text: str, headers: Mapping[str, str] | None) -> Response:
+    """Return what a page says instead of its content, with a way back."""
+    if status == HTTPStatus.UNAUTHORIZED:
+        return Response(text, status, headers, "text/plain; charset=utf-8")
+    answer = page(request, "error.html", status, title=_TITLES.get(status, HTTPStatus(status).phrase), text=text)
+    answer.headers.update(headers or {})
+    return answer
+
+
+_TITLES = {403: "Not allowed", 404: "Not found", 409: "Not now", 503: "No answer", 504: "No answer yet"}

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Response, status
@@ -20,7 +21,7 @@ from airflow_kafka_offsets import exceptions as errors
 from airflow_kafka_offsets.core.offsets import Scope, parse_scope
 from airflow_kafka_offsets.core.options import IsolationLevel
 from airflow_kafka_offsets.core.text import shortened
-from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
+from airflow_kafka_offsets.exceptions import KAFKA, ConfigurationError, KafkaOffsetsError
 from airflow_kafka_offsets.hooks.links import rewinds_are_on
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.overview import group_summaries
@@ -30,6 +31,7 @@ from airflow_kafka_offsets.plugin.background import TooSlowError
 from airflow_kafka_offsets.plugin.group_request import FROM_THIS_SITE, FormDep, GroupRequest, GroupRequestDep, field
 from airflow_kafka_offsets.plugin.group_targets import GroupTarget, replace_command
 from airflow_kafka_offsets.plugin.problems import Problem, ProblemError, problem
+from airflow_kafka_offsets.plugin.rendering import time_zone
 from airflow_kafka_offsets.plugin.sources import tables_of
 from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind
 from airflow_kafka_offsets.rewinding.history import state_before_last_rewind
@@ -52,22 +54,39 @@ _PARTITIONS = 500
 """The most partitions that a preview shows; all are executed."""
 
 _OFFERED = (
-    ("to-earliest", "the beginning offsets", None),
-    ("to-latest", "the end offsets", None),
-    ("to-datetime", "the first record at or after an instant", "2026-11-17T08:00:00Z"),
-    ("by-duration", "the first record of the last", "P1DT12H"),
-    ("shift-by", "so many offsets further; negative: back", "-1000"),
-    ("to-offset", "an offset", "0"),
-    ("to-batch", "the state before batch", "42"),
-    ("undo", "where they were before the last rewind", None),
-    ("to-group", "the positions of another group", "orders"),
-    ("import", "what a consumer group in Kafka has committed", "orders-app"),
-    ("from-file", "the offsets of a CSV text", "topic,partition,offset"),
-    ("to-current", "where they are", None),
+    ("to-datetime", "To an instant: the first record at or after it", None),
+    ("to-batch", "To the state before a batch", "42"),
+    ("undo", "Undo the last rewind", None),
+    ("by-duration", "Back by a duration: the first record of that time", "P1DT12H"),
+    ("shift-by", "By a number of offsets; a negative number goes back", "-1000"),
+    ("to-earliest", "To the beginning of the topics", None),
+    ("to-latest", "To the end of the topics: what is unread is never loaded", None),
+    ("to-offset", "To an offset", "0"),
+    ("to-group", "To the positions of another group", "orders"),
+    ("import", "To what a consumer group in Kafka has committed", "orders-app"),
+    ("from-file", "To the offsets of a CSV text", "topic,partition,offset"),
+    ("to-current", "Nowhere: only what is chosen below", None),
 )
 """The scenarios in the order of the form: the name, what it means, and an example of its value."""
 
+_FIRST = 3
+"""How many scenarios the form begins with; the others are folded."""
+
 assert {name for name, _, _ in _OFFERED} == {*SCENARIOS}
+
+
+def zoned(text: str) -> str:
+    """Return an instant with a zone: of one without, as a date picker has it, that is Airflow's. Other texts are
+    returned as they are, for the message that refuses them.
+    """
+    try:
+        value = datetime.fromisoformat(text)
+        zone = time_zone()
+        if value.tzinfo is None:
+            return (value.astimezone() if zone is None else value.replace(tzinfo=zone)).isoformat()
+    except (ValueError, OverflowError):
+        pass
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +114,17 @@ class RewindForm:
             raise ConfigurationError("Choose where the positions move to")
         if self.isolation_level not in ISOLATION_LEVELS:
             raise ConfigurationError(f"The isolation level is one of {', '.join(ISOLATION_LEVELS)}")
-        return Scenario.of(self.scenario, self.value or None, group_id=group_id), parse_scope(self.scope.split())
+        value = zoned(self.value) if self.scenario == "to-datetime" else self.value
+        return Scenario.of(self.scenario, value or None, group_id=group_id), parse_scope(self.scope.split())
+
+    @property
+    def local(self) -> str:
+        """Return the instant for the date picker, in Airflow's time zone; empty where the value is none."""
+        try:
+            value = datetime.fromisoformat(zoned(self.value))
+            return value.astimezone(time_zone()).replace(tzinfo=None).isoformat(timespec="seconds")
+        except (ValueError, OverflowError):
+            return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +206,7 @@ def preview_page(request: GroupRequestDep, sent: FormDep) -> Response:
         "rewind_preview.html",
         estimate=estimate,
         preview=preview,
+        titles={name: meaning for name, meaning, _ in _OFFERED},
         command=replace_command(request.source, request.group_id, estimate, form) if estimate.leaves_rows else None,
         partitions=partitions[:_PARTITIONS],
         left_out=max(0, len(partitions) - _PARTITIONS),
@@ -212,15 +242,20 @@ def _find(request: GroupRequest) -> tuple[GroupTarget, str | None]:
 
     def read(conn: Connection, tables: Tables) -> tuple[GroupTarget, str | None]:
         target = request.target(conn, tables)
-        try:
-            state_before_last_rewind(Ledger(conn.engine, tables), request.group_id, {})
-        except KafkaOffsetsError as error:
-            return target, str(error)
-        return target, None
+        return target, undo_refusal(conn, tables, request.group_id)
 
     found = request.find(read)
     request.check_edits("Who moves the positions of a group")
     return found
+
+
+def undo_refusal(conn: Connection, tables: Tables, group_id: str) -> str | None:
+    """Return why the last rewind of a group cannot be undone; None if it can."""
+    try:
+        state_before_last_rewind(Ledger(conn.engine, tables), group_id, {})
+    except KafkaOffsetsError as error:
+        return str(error)
+    return None
 
 
 def _form(sent: FormData) -> RewindForm:
@@ -252,6 +287,8 @@ def _form_page(
         target=target,
         undo=undo,
         offered=_OFFERED,
+        first=_FIRST,
+        zone=datetime.now(time_zone()).tzname(),
         form=form,
         kafka_conn_ids=_kafka_conn_ids(request),
         isolation_levels=ISOLATION_LEVELS,
@@ -348,7 +385,7 @@ def _problems_of(kafka_conn_id: str, *, only_with_hosts: bool = False) -> Iterat
     try:
         yield
     except Exception as error:
-        if only_with_hosts and not getattr(error, "names_hosts", False):
+        if only_with_hosts and KAFKA not in getattr(error, "about", ()):
             raise
         may_pass = getattr(error, "retriable", False)
         code = status.HTTP_503_SERVICE_UNAVAILABLE if may_pass else status.HTTP_409_CONFLICT

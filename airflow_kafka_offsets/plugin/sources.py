@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -64,6 +65,20 @@ class RegisteredTask(NamedTuple):
     verifies: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When a DAG runs.
+
+    :param text: as Airflow shows it; None where it has none
+    :param period: the time between its last run by the clock and the next one; None where there are none
+    """
+
+    dag_id: str
+    text: str | None = None
+    period: timedelta | None = None
+    is_paused: bool = False
+
+
 Registered = Mapping[str, Sequence[RegisteredTask]]
 """What the tasks of each DAG name; those of other packages, and mapped ones, are left out."""
 
@@ -75,13 +90,17 @@ class LoadingDags:
     counts for a group that no task names, and only if the DAG has a task with a template.
     """
 
-    def __init__(self, registered: Registered) -> None:
+    def __init__(self, registered: Registered, schedules: Mapping[str, Schedule] | None = None) -> None:
+        self._schedules = schedules or {}
+        self._kafka: dict[Source, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
         self._named: dict[tuple[Source, str], set[str]] = defaultdict(set)
         self._templated: dict[Source | None, set[str]] = defaultdict(set)
         for dag_id, tasks in registered.items():
             for task in tasks:
                 if task.source is not None and task.group_id is not None:
                     self._named[task.source, task.group_id].add(dag_id)
+                    if task.kafka_conn_id is not None:
+                        self._kafka[task.source][task.group_id].add(task.kafka_conn_id)
                 else:
                     self._templated[task.source].add(dag_id)
 
@@ -90,6 +109,14 @@ class LoadingDags:
         if named := self._named.get((source, group.group_id)):
             return named
         return group.dag_ids & (self._templated.get(source, set()) | self._templated.get(None, set()))
+
+    def kafka_conn_ids(self, source: Source) -> Mapping[str, Set[str]]:
+        """Return the connections of Kafka that tasks name for groups, by group."""
+        return self._kafka.get(source, {})
+
+    def schedules(self, source: Source, group: GroupSummary) -> list[Schedule]:
+        """Return the schedules of the DAGs that load a group, in the order of their names."""
+        return [self._schedules[dag_id] for dag_id in sorted(self.of(source, group)) if dag_id in self._schedules]
 
 
 def configured(option: str) -> dict[Source, Discovery]:

@@ -234,11 +234,11 @@ def fit_to_logs(ranges: Iterable[OffsetRange], logs: Logs, on_data_loss: OnDataL
     return Plan(tuple(fitted), tuple(gaps))
 
 
-def plan_parts(ranges: Ranges, logs: Logs, max_records: int | None, on_data_loss: OnDataLoss) -> list[Plan]:
-    """Plan ranges as batches of at most `max_records` offsets; it raises what `fit_to_logs` raises."""
+def plan_parts(ranges: Ranges, logs: Logs, most: int | None, on_data_loss: OnDataLoss) -> list[Plan]:
+    """Plan ranges as batches of at most so many offsets; it raises what `fit_to_logs` raises."""
     # All ranges at once first, so that an error names every partition.
     fit_to_logs(ranges, logs, on_data_loss)
-    parts = -(-sum(map(len, ranges)) // max_records) if max_records is not None else 1
+    parts = -(-sum(map(len, ranges)) // most) if most is not None else 1
     return [fit_to_logs(part, logs, on_data_loss) for part in cut_into_parts(ranges, parts)]
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.options import Limits, check_rendered
-from airflow_kafka_offsets.core.planning import OnDataLoss
+from airflow_kafka_offsets.core.planning import OnDataLoss, most_offsets
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
@@ -22,6 +22,7 @@ from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.kafka.start_offsets import TimeSearch
 from airflow_kafka_offsets.ledger.batch_notes import schemas_of_group
 from airflow_kafka_offsets.ledger.batch_rows import Batch, TaskRun
+from airflow_kafka_offsets.ledger.batches import bytes_per_offset
 from airflow_kafka_offsets.ledger.dead_letter_batches import settle_dead_letter_batches
 from airflow_kafka_offsets.ledger.group_table import loads_into
 from airflow_kafka_offsets.ledger.positions import stored_positions
@@ -86,7 +87,7 @@ def replay(
     on_commit: OnCommit | None = None,
     connections: Connections | None = None,
 ) -> LoadResult:
-    """Load a range of offsets in batches of at most `limits.max_records`; the positions of the group do not move.
+    """Load a range of offsets in batches, as `limits` says; the positions of the group do not move.
 
     If the registry of a format has lost a schema, that of an earlier batch of the group is used.
 
@@ -101,7 +102,8 @@ def replay(
     :param kafka_config: librdkafka configuration
     :param engine: the database of the target and the history
     :param launcher: how Spark is started, for example `SessionLauncher(spark)`; closed at the end
-    :param limits: `max_records` is the maximum number of offsets in a batch; a replay has no other limits
+    :param limits: `max_records` is the maximum number of offsets in a batch, by default as for a load; one batch with
+        `replace`, so that nobody sees half of it; a replay has no other limits
     :param on_data_loss: fail, or skip records of the range that are gone, and record the gap; with `replace`, also
         whether output of records that compaction removed is deleted
     :param replace: remove the rows and dead letters that the group's batches wrote for these offsets, in the
@@ -154,12 +156,10 @@ def replay(
             reason=reason,
             who=who,
         )
-        return _run(context, request, bounds, limits.max_records, on_data_loss)
+        return _run(context, request, bounds, limits, on_data_loss)
 
 
-def _run(
-    context: LoadContext, request: Replay, bounds: Bounds, max_records: int | None, on_data_loss: OnDataLoss
-) -> LoadResult:
+def _run(context: LoadContext, request: Replay, bounds: Bounds, limits: Limits, on_data_loss: OnDataLoss) -> LoadResult:
     """Take over the batches of an earlier try, or plan them, and load those that are open."""
     ledger, pipeline = context.ledger, context.pipeline
     batches = request.record(ledger, cluster_id=context.cluster_id)
@@ -168,7 +168,7 @@ def _run(
     run_pending_cleanups(ledger, context.table, pipeline.group_id)
     clean_up(ledger, pipeline)
     result = LoadResult()
-    for batch in batches or _plan(context, bounds, request, max_records, on_data_loss):
+    for batch in batches or _plan(context, bounds, request, limits, on_data_loss):
         if isinstance(batch, ReplayClaim):
             result += _stage_and_commit(context, batch, on_data_loss)
         else:
@@ -202,7 +202,7 @@ def _check(pipeline: Pipeline, bounds: BoundsGiven, limits: Limits, engine: Engi
 
 
 def _plan(
-    context: LoadContext, bounds: Bounds, request: Replay, max_records: int | None, on_data_loss: OnDataLoss
+    context: LoadContext, bounds: Bounds, request: Replay, limits: Limits, on_data_loss: OnDataLoss
 ) -> list[ReplayBatch]:
     """Plan all batches of a replay, and write them to the state tables."""
     pipeline, ledger = context.pipeline, context.ledger
@@ -217,7 +217,12 @@ def _plan(
     if not ranges:
         log.info("Nothing to replay for group %r: no offsets within %s", pipeline.group_id, request.scenario)
         return []
-    plans = plan_parts(ranges, logs, max_records, on_data_loss)
+    # Where rows have no index on their offsets, each batch that replaces some searches the whole table.
+    if not request.replace:
+        limits = limits.of_batch(len(ranges), appends_files=pipeline.sink.appends_files)
+    sizes = bytes_per_offset(ledger, pipeline.group_id)
+    most = most_offsets(ranges, limits.max_records, limits.max_bytes, sizes)
+    plans = plan_parts(ranges, logs, most, on_data_loss)
     batches = request.record(ledger, plans, cluster_id=context.cluster_id)
     for planned in batches:
         log_gaps(planned.batch.gaps)

@@ -71,10 +71,11 @@ def refuse_double(conn: Connection, tables: Tables, replay: Replay, ranges: Sequ
         elif range_.end > position.offset:
             after.append(f"{range_}: position {position.offset} is stored")
     if after:
+        end = "End the replay at or before the stored positions, run" if stored else "Run"
         raise DoubleLoadError(
             f"Group {group_id!r} loads into table {target!r}, and will load these offsets itself, so that their "
-            f"records would be duplicated: {'; '.join(after)}. Nothing was written. End the replay at or before the "
-            "stored positions, run the load first, or replay into another table."
+            f"records would be duplicated: {'; '.join(after)}. Nothing was written. {end} the load first, or replay "
+            "into another table."
         )
 
 

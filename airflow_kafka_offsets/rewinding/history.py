@@ -65,6 +65,17 @@ def state_before(ledger: Ledger, group_id: str, batch_id: int) -> dict[TopicPart
     return positions
 
 
+def last_rewind(conn: Connection, tables: Tables, group_id: str) -> Any | None:
+    """Return the id and the scenario of the latest rewind of a group; None where there is none."""
+    batches = tables.offset_batches.c
+    return conn.execute(
+        sa.select(batches.batch_id, batches.scenario)
+        .where(batches.consumer_group == group_id, batches.kind.in_(REWIND_KINDS), batches.state == "committed")
+        .order_by(batches.batch_id.desc())
+        .limit(1)
+    ).one_or_none()
+
+
 def state_before_last_rewind(ledger: Ledger, group_id: str, scope: Scope) -> dict[TopicPartition, Position | None]:
     """Return the positions before the latest rewind of a group, which may be an undo or an import; None where there was
     none.
@@ -75,14 +86,9 @@ def state_before_last_rewind(ledger: Ledger, group_id: str, scope: Scope) -> dic
     :raises TopicRecreatedError: it moved positions of an earlier topic of the same name
     """
     tables = ledger.tables
-    batches, ranges, offsets = tables.offset_batches.c, tables.offset_ranges, tables.consumed_offsets.c
+    ranges, offsets = tables.offset_ranges, tables.consumed_offsets.c
     with ledger.connect() as conn:
-        batch = conn.execute(
-            sa.select(batches.batch_id, batches.scenario)
-            .where(batches.consumer_group == group_id, batches.kind.in_(REWIND_KINDS), batches.state == "committed")
-            .order_by(batches.batch_id.desc())
-            .limit(1)
-        ).one_or_none()
+        batch = last_rewind(conn, tables, group_id)
         if batch is None:
             raise NoPositionError(f"The history of group {group_id!r} has no rewind that could be undone")
         of_batch = sa.select(ranges).where(ranges.c.batch_id == batch.batch_id)

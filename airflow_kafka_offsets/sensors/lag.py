@@ -8,13 +8,19 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperatorLink, BaseSensorOperator, PokeReturnValue
-from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSkipException,
+    BaseSensorOperator,
+    PokeReturnValue,
+    conf,
+)
+from airflow.sdk import BaseOperatorLink
 
 from airflow_kafka_offsets.core.options import IsolationLevel, StateTables
 from airflow_kafka_offsets.core.parameters import assign, from_attributes, read_rendered
 from airflow_kafka_offsets.hooks.links import GroupLink, RewindLink
+from airflow_kafka_offsets.hooks.named_errors import with_named_connections, with_names
 from airflow_kafka_offsets.lag.thresholds import LagWatch
 
 if TYPE_CHECKING:
@@ -104,6 +110,7 @@ class KafkaLagSensor(BaseSensorOperator):
         # Raises for what cannot work, when the DAG is parsed.
         self._watch()
 
+    @with_named_connections
     def execute(self, context: Context) -> Any:
         """Wait, and return the report."""
         if not self.deferrable:
@@ -143,7 +150,7 @@ class KafkaLagSensor(BaseSensorOperator):
         :raises AirflowFailException: waiting cannot help
         """
         # Imported here because DAG files are parsed every few seconds.
-        from airflow.sdk.observability import stats
+        from airflow.providers.common.compat.sdk import Stats
 
         from airflow_kafka_offsets.database.errors import translated_errors
         from airflow_kafka_offsets.exceptions import KafkaOffsetsError
@@ -160,11 +167,11 @@ class KafkaLagSensor(BaseSensorOperator):
                 translated_errors(f"The database of connection {self.conn_id!r} could not be read", ""),
             ):
                 report = measure_lag(ledger, cluster, question, new_group=True)
-            emit_lag(stats, self.group_id, report)
+            emit_lag(Stats, self.group_id, report)
             judgement = watch.judge(report)
         except KafkaOffsetsError as error:
             if not error.retriable:
-                raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+                raise AirflowFailException(f"{type(error).__name__}: {with_names(self, error)}") from None
             self.log.warning("Poking again: %s", error)
             return PokeReturnValue(is_done=False)
         self.log.info("%s", judgement.text)

@@ -118,6 +118,10 @@ class FanOut(Sink):
         tables = [branch.sink.tables for branch in self.branches]
         return tuple(chain.from_iterable(tables)) if all(tables) else ()
 
+    @property
+    def branch_numbers(self) -> Sequence[int | None]:
+        return range(len(self.branches))
+
     def connect(self, engine: Engine, connections: Connections | None = None) -> FanOutTable:
         """Return the targets of all branches."""
         from airflow_kafka_offsets.sinks.fan_out_target import FanOutTable

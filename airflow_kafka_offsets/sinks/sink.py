@@ -73,12 +73,22 @@ class Sink(Templated, ABC):
         return False
 
     @property
+    def appends_files(self) -> bool:
+        """Whether its commit only appends those files, however many rows they hold."""
+        return self.writes_files and not self.replaces_rows
+
+    @property
     def tables(self) -> Sequence[DatabaseTable]:
         """All tables in the database of the positions that hold its rows; empty where the rows are also in others.
 
         The web interface verifies and removes the rows of these.
         """
         return ()
+
+    @property
+    def branch_numbers(self) -> Sequence[int | None]:
+        """The numbers of the branches of which files have rows; None for a sink that has no branches."""
+        return (None,)
 
     @abstractmethod
     def connect(self, engine: Engine, connections: Connections | None = None) -> Table:

@@ -179,6 +179,12 @@ class Table(ABC):
         :raises ConfigurationError: the sink's own parameters cannot work
         """
 
+    def drop_unused(self) -> bool:
+        """Drop the target if an earlier load created it, and it has no rows; return whether it did. The state tables
+        know no batch of it.
+        """
+        return False
+
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
         """Raise if the target holds rows of a batch that the state tables do not know, as after a restored backup.
 

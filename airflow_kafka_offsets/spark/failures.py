@@ -15,7 +15,7 @@ from airflow_kafka_offsets.staging.directory import StagingDirectory
 
 def to_note(error: KafkaOffsetsError) -> dict[str, Any]:
     """Return the note of an error."""
-    note: dict[str, Any] = {"error": type(error).__name__, "message": str(error)}
+    note: dict[str, Any] = {"error": type(error).__name__, "message": str(error), "about": error.about}
     if isinstance(error, RecordError):
         note |= {name: getattr(error, name) for name in ("reason", "topic", "partition", "offset")}
     return note
@@ -30,6 +30,7 @@ def from_note(note: Mapping[str, Any]) -> KafkaOffsetsError:
     if not is_known or kind.__init__ is not Exception.__init__:
         return StagingError(f"{note['error']}: {note['message']}")
     error: KafkaOffsetsError = kind(note["message"])
+    error.about = tuple(note["about"])
     return error
 
 

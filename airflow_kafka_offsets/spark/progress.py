@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import count
+from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -139,6 +140,9 @@ _MAX_SLICES = 8
 # A batch that takes hours fills no log: after the first minutes, the pause between reports grows with its time.
 _REPORTS, _LONGEST_PAUSE = 20, 60.0
 
+# Notes hold the schemas of their records.
+_NOTES_AT_ONCE, _MOST_CHARACTERS = 16, 64 << 20
+
 # A note of a slice that is being read, or of one that was read to its end.
 _NOTE = re.compile(r"(?:progress-([0-9]+)|slice-([0-9]+)-[0-9a-f]+)\.json")
 
@@ -212,6 +216,8 @@ class SliceNotes:
     def __init__(self, staging: StagingDirectory) -> None:
         self._staging = staging
         self._finished: dict[str, SliceRead] = {}
+        self._schemas: dict[tuple[str, int], ReadSchema] = {}
+        self._characters = 0
 
     def find(self) -> SlicesFound:
         """Return the started slices, and the reads of the finished ones."""
@@ -224,13 +230,32 @@ class SliceNotes:
                 if match[2]:
                     # If a slice was read twice, the later evaluation counts.
                     newest[index] = max(newest.get(index, (-1, "")), (written_ns, name))
-        self._finished |= self._reads([name for _, name in newest.values() if name not in self._finished])
+        new = [name for _, name in newest.values() if name not in self._finished]
+        for first in range(0, len(new), _NOTES_AT_ONCE):
+            for name, read in self._reads(new[first : first + _NOTES_AT_ONCE]).items():
+                self._finished[name] = replace(read, schemas=tuple(map(self._once, read.schemas)))
         return SlicesFound(frozenset(started), {index: self._finished[name] for index, (_, name) in newest.items()})
 
     def progress(self, indexes: frozenset[int]) -> dict[int, SliceRead]:
         """Return how far slices are that are being read."""
         reads = self._reads([_progress_name(index) for index in sorted(indexes)])
         return {read.index: read for read in reads.values()}
+
+    def _once(self, schema: ReadSchema) -> ReadSchema:
+        """Return the same object for the same schema, of which each slice has its own.
+
+        :raises StagingError: all of them together have too many characters
+        """
+        known = self._schemas.setdefault((schema.part, schema.schema_id), schema)
+        if known is not schema and known == schema:
+            return known
+        self._characters += len(str(schema.text))
+        if self._characters > _MOST_CHARACTERS:
+            raise StagingError(
+                f"The schemas that the records of the batch name have more than {_MOST_CHARACTERS:,} characters "
+                "together. Abandon the batch, and load smaller ones, with Limits(max_records=…)"
+            )
+        return schema
 
     def _reads(self, names: list[str]) -> dict[str, SliceRead]:
         return {name: SliceRead.from_plain(json.loads(text)) for name, text in self._staging.read_texts(names).items()}

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, RECORD, RESERVED_PREFIX
 from airflow_kafka_offsets.exceptions import RecordError, TargetError
-from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, out_of_years
+from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, out_of_years, type_name
 from airflow_kafka_offsets.staging.arrow_files import record_batches
 from airflow_kafka_offsets.staging.dead_letters import too_many
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -387,7 +387,7 @@ def _fitting(values: pa.Array, column: pa.Field) -> tuple[pa.Array, dict[int, st
     if values.type == column.type:
         return values, {}
     # Arrow's messages quote values.
-    misfit = f"a value of type {values.type} does not fit into {column.type}"
+    misfit = f"a value of type {type_name(values.type)} does not fit into {type_name(column.type)}"
     if pa.types.is_decimal(values.type) and pa.types.is_floating(column.type):
         # By their digits: Arrow rounds many decimals to another number than the nearest.
         cast = values.cast(pa.string()).cast(column.type)

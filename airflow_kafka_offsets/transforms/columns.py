@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, RESERVED_PREFIX, TOPIC
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError, TransformError
-from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, spark_type
+from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, spark_type, type_name
 from airflow_kafka_offsets.staging.rows import TargetColumns
 
 # Types of Arrow that Spark does not have, and the type that holds all of their values. Of UINT64, values above 2^63 - 1
@@ -73,7 +73,7 @@ def known_columns(columns: pa.Schema, what: str) -> pa.Schema:
         kind = _known_type(field.type)
         if field.name in ORIGIN_COLUMNS.names and kind != ORIGIN_COLUMNS.field(field.name).type:
             raise TransformError(
-                f"{what} changes the type of {field.name!r} to {field.type}: leave it as it is, or drop it"
+                f"{what} changes the type of {field.name!r} to {type_name(field.type)}: leave it as it is, or drop it"
             )
         if pa.types.is_null(kind):
             raise TransformError(
@@ -85,7 +85,7 @@ def known_columns(columns: pa.Schema, what: str) -> pa.Schema:
             spark_type(kind)
         except ConfigurationError as error:
             raise TransformError(
-                f"{what} returns column {field.name!r} as {field.type}, which no target can have: cast it"
+                f"{what} returns column {field.name!r} as {type_name(field.type)}, which no target can have: cast it"
             ) from error
         # Only the origin columns and those of the input are known to have no nulls.
         fields.append(pa.field(field.name, kind))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_kafka_offsets.core.bisection import Run, split_at_failures
+from airflow_kafka_offsets.core.bisection import Run, is_panic, split_at_failures
 from airflow_kafka_offsets.core.templates import Templated, holds_template, with_values
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError
@@ -161,11 +161,8 @@ class _Function:
             return [cast(part, self._columns) for part in self._session.sql(self._query).collect()]
         except (MemoryError, ImportError):
             raise
-        except Exception as error:
-            raise _FailedError(str(error)) from None
         except BaseException as error:
-            # Of Rust, and no Exception.
-            if type(error).__name__ != "PanicException":
+            if not isinstance(error, Exception) and not is_panic(error):
                 raise
             raise _FailedError(str(error)) from None
         finally:

@@ -15,13 +15,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
-from airflow.observability import stats
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_kafka_offsets.core.options import ruled
 from airflow_kafka_offsets.core.parameters import DURATION
 from airflow_kafka_offsets.hooks.metrics import emit_lag, emit_poll
 from airflow_kafka_offsets.lag.thresholds import Edge, LagWatch
+from airflow_kafka_offsets.version_compat import component_stats
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.lag.shared_poll import PollResult, SharedPoll
@@ -43,6 +43,7 @@ def prepare(watched: LagWatch) -> Callable[..., SharedPoll]:
     from airflow_kafka_offsets.lag.shared_poll import SharedPoll
 
     cluster = partial(kafka_cluster, watched.kafka_conn_id, watched.isolation_level, timeout=_KAFKA_SECONDS)
+    stats = component_stats()
     polled = partial(emit_poll, stats, watched.kafka_conn_id)
     return partial(SharedPoll, cluster, database_engine, polled=polled, measured=partial(emit_lag, stats))
 

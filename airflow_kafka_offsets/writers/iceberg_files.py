@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import MetricModeTypes, StatisticsCollector, compute_statistics_plan, schema_to_pyarrow
@@ -179,6 +180,24 @@ class TableShape:
     def _metrics(self) -> dict[int, StatisticsCollector]:
         return compute_statistics_plan(self.iceberg_schema, dict(self.properties))
 
+    @property
+    def _has_partitioned_paths(self) -> bool:
+        name = TableProperties.WRITE_OBJECT_STORE_PARTITIONED_PATHS
+        default = TableProperties.WRITE_OBJECT_STORE_PARTITIONED_PATHS_DEFAULT
+        return property_as_bool(dict(self.properties), name, default)
+
+    def check_properties(self) -> None:
+        """Check that files can be written as the properties say.
+
+        :raises ValueError: they cannot
+        :raises pyarrow.ArrowException: they cannot
+        """
+        options = dict(self.layout.options)
+        if options.pop("row_group_rows") < 1:
+            raise ValueError(f"{TableProperties.PARQUET_ROW_GROUP_LIMIT} is less than 1")
+        pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([]), **options).close()
+        _ = self._metrics, self._has_partitioned_paths
+
     def files(self, storage: Mapping[str, Any]) -> IcebergStorage:
         """Return where files are written."""
         return IcebergStorage(load_file_io(dict(storage), self.location))
@@ -186,13 +205,8 @@ class TableShape:
     def path(self, attempt: str, partition: Mapping[str, Any]) -> str:
         """Return the address of a new file."""
         directories = self.partition_spec.partition_to_path(self._record(partition), self.iceberg_schema)
-        is_in_path = property_as_bool(
-            dict(self.properties),
-            TableProperties.WRITE_OBJECT_STORE_PARTITIONED_PATHS,
-            TableProperties.WRITE_OBJECT_STORE_PARTITIONED_PATHS_DEFAULT,
-        )
         # Paths have no meaning: a value that is too long for the name of a directory has none.
-        is_in_path = is_in_path and not has_long_name(directories)
+        is_in_path = self._has_partitioned_paths and not has_long_name(directories)
         parts = [attempt, directories if is_in_path else "", f"{uuid.uuid4().hex}.parquet"]
         locations = load_location_provider(self.location, dict(self.properties))
         return locations.new_data_location("/".join(filter(None, parts)))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 # Options of the client for HTTP; obstore takes them apart.
-_CLIENT = {"allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "timeout", "user_agent"}
+_CLIENT = {"allow_http", "allow_invalid_certificates", "connect_timeout", "timeout", "user_agent"}
 
 # Options of delta-rs that say how a commit is made; this client decides it with each write.
 _COMMITS = {"conditional_put", "copy_if_not_exists", "s3_allow_unsafe_rename", "s3_locking_provider"}

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from airflow_kafka_offsets.core.bisection import Failure, split_at_failures
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, RESERVED_PREFIX
 from airflow_kafka_offsets.exceptions import RecordError, TargetError
-from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, out_of_years
+from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, out_of_years, type_name
 from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
@@ -57,17 +57,21 @@ def fit(
 def _fit(table: str, values: pa.Array, column: pa.Field) -> tuple[pa.Array, list[int], str]:
     """Return the values in the type of a column; or which rows have a value that does not fit, and why."""
     if not column.nullable and values.null_count:
-        return values, pc.indices_nonzero(values.is_null()).to_pylist(), f"it is NOT NULL, the {values.type} is null"
+        return (
+            values,
+            pc.indices_nonzero(values.is_null()).to_pylist(),
+            f"it is NOT NULL, the {type_name(values.type)} is null",
+        )
     # Readers in Python, and the statistics of the file, have no such years.
     if late := out_of_years(values):
         if pa.types.is_nested(values.type):
             late = _unfit(values, lambda part: not out_of_years(part))
-        return values, late, f"a value of type {values.type}: {OUT_OF_YEARS}"
+        return values, late, f"a value of type {type_name(values.type)}: {OUT_OF_YEARS}"
     stored = optional(column.type)
     if values.type == column.type == stored:
         return values, [], ""
     # Arrow's messages quote values.
-    misfit = f"a value of type {values.type} does not fit into {column.type}"
+    misfit = f"a value of type {type_name(values.type)} does not fit into {type_name(column.type)}"
     array = _exact(values, column.type) if _is_castable(values, stored) else None
     if array is not None:
         return array, [], ""

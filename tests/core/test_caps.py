@@ -1,9 +1,12 @@
 """How many offsets of a backlog a batch takes. The ids (P08, P19, …) are those of the cases in `docs/semantics.md`."""
 
+from datetime import timedelta
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.core.planning import UNKNOWN_RECORD_BYTES, Plan, decide, share
 from tests.support.examples import examples
@@ -45,6 +48,58 @@ class TestShare:
             largest_of[lag] = max(largest_of.get(lag, 0), size)
         sizes = list(largest_of.values())
         assert sizes == sorted(sizes)
+
+
+class TestBatchesWithoutLimits:
+    @pytest.mark.parametrize(
+        ("given", "partitions", "appends_files", "expected"),
+        [
+            (Limits(), 4, False, (2_000_000, 4 << 30)),
+            (Limits(time_budget=timedelta(hours=1)), 4, False, (2_000_000, 4 << 30)),
+            (Limits(), 200, False, (5_000_000, 4 << 30)),
+            (Limits(), 10_000, False, (8_000_000, 4 << 30)),
+            (Limits(), 10_000, True, (128_000_000, 64 << 30)),
+            (Limits(max_records=10**12), 4, False, (10**12, None)),
+            (Limits(max_bytes=10**12), 4, True, (None, 10**12)),
+        ],
+    )
+    def test_what_the_user_says_comes_first(
+        self, given: Limits, partitions: int, appends_files: bool, expected: tuple[int | None, int | None]
+    ) -> None:
+        limits = given.of_batch(partitions, appends_files=appends_files)
+        assert (limits.max_records, limits.max_bytes) == expected
+        assert limits.time_budget == given.time_budget
+
+    @examples(300)
+    @given(lags=st.lists(st.integers(0, 10**9) | st.integers(0, 9), min_size=1, max_size=8), size=st.integers(1, 10**5))
+    def test_the_batches_of_a_backlog_are_all_of_it(self, lags: list[int], size: int) -> None:
+        limits = Limits().of_batch(len(lags), appends_files=False)
+        assert limits.max_records is not None
+        assert limits.max_bytes is not None
+        logs = {TopicPartition("t", number): PartitionLog(0, lag) for number, lag in enumerate(lags)}
+        ends = dict.fromkeys(logs, 0)
+        batches = 0
+        while True:
+            plan = decide(
+                {tp: Position(end) for tp, end in ends.items()},
+                logs,
+                max_records=limits.max_records,
+                max_bytes=limits.max_bytes,
+                bytes_per_offset={"t": float(size)},
+            )
+            if not plan.ranges:
+                break
+            batches += 1
+            assert 1 <= offsets(plan) <= limits.max_records
+            assert offsets(plan) * size <= max(limits.max_bytes, size)
+            assert all(len(one) for one in plan.ranges), "a partition waits for others"
+            assert {one.topic_partition: one.start for one in plan.ranges} == {
+                tp: end for tp, end in ends.items() if end < logs[tp].end
+            }
+            ends |= {one.topic_partition: one.end for one in plan.ranges}
+            if batches == 50:
+                return
+        assert ends == {tp: log.end for tp, log in logs.items()}
 
 
 class TestCapInBytes:

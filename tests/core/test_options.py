@@ -26,16 +26,16 @@ from airflow_kafka_offsets.core.options import Options
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 NUMBER = "an int of at least 1"
-NO_LIMIT = f"{NUMBER}, or None for no limit"
+USUAL = f"{NUMBER}, or None for the usual size"
 DURATION = "a positive timedelta"
 SHARE = f"{NUMBER}, or a float between 0 and 1 for a share of the batch, or None for any number"
 
 WRONG: list[tuple[type[Options], str, Any, str]] = [
-    (Limits, "max_records", 0, NO_LIMIT),
-    (Limits, "max_records", "1000", NO_LIMIT),
-    (Limits, "max_records", 1.5, NO_LIMIT),
-    (Limits, "max_records", True, NO_LIMIT),
-    (Limits, "max_bytes", "1MB", NO_LIMIT),
+    (Limits, "max_records", 0, USUAL),
+    (Limits, "max_records", "1000", USUAL),
+    (Limits, "max_records", 1.5, USUAL),
+    (Limits, "max_records", True, USUAL),
+    (Limits, "max_bytes", "1MB", USUAL),
     (Limits, "time_budget", 60, f"{DURATION}, or None for no limit"),
     (DeadLetters, "limit", 0, SHARE),
     (DeadLetters, "limit", "10", SHARE),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import BatchBounds, KafkaLagSensor

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.database.tables import check_rights
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from tests.support.mariadb import do
+from tests.support.mariadb import do, is_mysql
 
 pytestmark = pytest.mark.server
 
@@ -30,7 +30,7 @@ def guest(mariadb_engine: Engine) -> Iterator[Engine]:
         f"CREATE USER {name} IDENTIFIED BY 'guest'",
         f"CREATE ROLE {name}_role",
         f"GRANT {name}_role TO {name}",
-        f"SET DEFAULT ROLE {name}_role FOR {name}",
+        f"SET DEFAULT ROLE {name}_role {'TO' if is_mysql(mariadb_engine) else 'FOR'} {name}",
     )
     engine = sa.create_engine(mariadb_engine.url.set(username=name, password="guest"), poolclass=sa.NullPool)
     yield engine

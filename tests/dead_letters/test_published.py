@@ -14,11 +14,15 @@ import pyarrow as pa
 import pytest
 
 from airflow_kafka_offsets import DeltaTable
+from airflow_kafka_offsets.core.offsets import OffsetRange
+from airflow_kafka_offsets.dead_letters import replay as replay_module
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, drop_dead_letters
 from airflow_kafka_offsets.exceptions import FencedError, LedgerError, OpenBatchError
+from airflow_kafka_offsets.ledger import dead_letter_batches
 from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed, settle_dead_letter_batches
 from airflow_kafka_offsets.ledger.publications import Publication
+from airflow_kafka_offsets.loading.stage import stage
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.staging.rows import Record
@@ -208,6 +212,62 @@ def test_a_replay_that_another_one_abandoned_publishes_nothing(
 
     assert group.places() == GOOD
     assert group.proved() == (5, 2)
+
+
+@pytest.mark.parametrize(("remove", "left"), [("replay", 2), ("rewind", 1), ("drop", 1)])
+def test_dead_letters_that_are_removed_after_they_were_decoded_are_not_published(
+    group: LakeGroup,
+    replayed: Callable[..., list[Replayed]],
+    monkeypatch: pytest.MonkeyPatch,
+    remove: str,
+    left: int,
+) -> None:
+    def overtaken(*args: Any) -> Any:
+        staged = stage(*args)
+        with monkeypatch.context() as patch:
+            # As if the other process had begun before this one.
+            for module in ("replaying.replay", "rewinding.execution"):
+                patch.setattr(f"airflow_kafka_offsets.{module}.settle_dead_letter_batches", lambda *_: [])
+            if remove == "replay":
+                group.replay({group.topic: {0: (2, 3)}}, NEXT, replace=True)
+            elif remove == "rewind":
+                Rewinder(group.loader)("to-offset", 6, replace=group.sink)
+            else:
+                of_one = DeadLetterFilter("loader", ranges=(OffsetRange(group.topic, 0, 2, 3, 3),))
+                assert drop_dead_letters(of_one, engine=group.loader.engine) == 1
+        return staged
+
+    monkeypatch.setattr(replay_module, "stage", overtaken)
+    with pytest.raises(LedgerError, match="were replayed or removed by another process meanwhile, or dropped"):
+        replayed(2, 6)
+    monkeypatch.setattr(replay_module, "stage", stage)
+
+    assert group.places() == GOOD
+    assert sum(done.records for done in replayed(2, 6)) == left
+    group.load(NEXT)
+    assert group.proved() == (5 + left, 2 - left)
+
+
+@pytest.mark.parametrize("dies", ["before", "after"])
+def test_two_processes_settle_it_at_once(
+    group: LakeGroup, replayed: Callable[..., list[Replayed]], monkeypatch: pytest.MonkeyPatch, dies: str
+) -> None:
+    with dying(LakeTarget, dies):
+        replayed(2, 6)
+    take_over = dead_letter_batches._take_over
+    others: list[list[Replayed]] = []
+
+    def overtaken(*args: Any, **options: Any) -> Any:
+        claim = take_over(*args, **options)
+        monkeypatch.setattr(dead_letter_batches, "_take_over", take_over)
+        others.append(replayed())
+        return claim
+
+    monkeypatch.setattr(dead_letter_batches, "_take_over", overtaken)
+    assert replayed() == []
+
+    assert others == [[Replayed(1, 2, 2, 0, 2)] if dies == "after" else []]
+    assert group.proved() == ((7, 0) if dies == "after" else (5, 2))
 
 
 def test_a_user_may_abandon_it(group: LakeGroup, replayed: Callable[..., list[Replayed]]) -> None:

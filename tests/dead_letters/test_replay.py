@@ -12,7 +12,7 @@ from airflow_kafka_offsets import ExtraColumns, Reading
 from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.dead_letters import replay as replay_module
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
-from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, read_dead_letters
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, count_by_batch, read_dead_letters
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, FencedError
 from airflow_kafka_offsets.formats.extra_columns import Header
 from airflow_kafka_offsets.formats.simple_formats import Json
@@ -241,6 +241,22 @@ def test_another_target_is_refused(inline_loader: Loader, topic: TopicFactory) -
 
     with pytest.raises(ConfigurationError, match=r"Batch 1 was loaded into 'target', .* not in 'elsewhere'"):
         replayed(inline_loader, name, sink=SqlTable("elsewhere"))
+
+
+def test_dead_letters_removed_since_they_were_counted_are_left_out(
+    inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = bad_and_good(inline_loader, topic)
+    widen(inline_loader)
+    count = count_by_batch
+
+    def overtaken(*args: Any) -> Any:
+        found = count(*args)
+        do(inline_loader.engine, "DELETE FROM dead_letters WHERE batch_id = 1")
+        return found
+
+    monkeypatch.setattr(replay_module, "count_by_batch", overtaken)
+    assert [done.batch for done in replayed(inline_loader, name)] == [2]
 
 
 def test_with_a_transform(postgres_loader: Loader, topic: TopicFactory) -> None:

@@ -38,7 +38,7 @@ def minor(full: str) -> str:
 
 def test_the_versions_that_are_tested_are_those_of_the_tests() -> None:
     assert version_of("Python") == f"{sys.version_info.major}.{sys.version_info.minor}"
-    assert version_of("Airflow") == minor(version("apache-airflow"))
+    assert minor(version("apache-airflow")) in version_of("Airflow").split(", ")
     assert version_of("Spark").startswith(f"{minor(version('pyspark'))}, ")
     assert version_of("Kafka") == minor(KAFKA_VERSION)
     assert {name: cells[1] for name, cells in table("## Sinks").items()} == {

@@ -222,7 +222,6 @@ def test_a_library_that_is_missing_is_named_with_its_extra(library: str, monkeyp
         (Avro("id INT"), "needs registry_conn_id, or a schema"),
         (replace(AVRO, single_object=True), "single_object is for a schema without a registry"),
         (AVRO, "Avro without columns needs a schema"),
-        (Avro("id INTEGR", schema='"int"'), "unknown type 'INTEGR'|cannot be read as Spark DDL"),
     ],
 )
 def test_parameters_that_cannot_work_are_refused(record_format: Avro, match: str) -> None:

@@ -191,7 +191,7 @@ class TestFirstBadRecord:
             assert refused_at("a INT", *values) == place
 
     def test_the_reason_is_that_of_the_named_record(self) -> None:
-        with pytest.raises(RecordError, match="field 'a' is declared as number, but holds string") as raised:
+        with pytest.raises(RecordError, match="field 'a' is declared as INT, but holds string") as raised:
             decode("a INT", b'{"a": 1}', b'{"a": "x"}', b"{")
         assert raised.value.offset == FIRST_OFFSET + STEP
 
@@ -199,7 +199,7 @@ class TestFirstBadRecord:
         ("ddl", "value", "told"),
         [
             ("a INT", b"5", "it is not exactly one JSON object"),
-            ("a INT", b'{"a": {}}', "field 'a' is declared as number, but holds object"),
+            ("a INT", b'{"a": {}}', "field 'a' is declared as INT, but holds object"),
             ("a STRUCT<b: INT>", b'{"a": {"b": "x"}}', "field 'a/b' is declared as number, but holds string"),
             ("a INT", b'{"a": 2147483648}', "column 'a': its value is not of type INT"),
             (
@@ -275,7 +275,7 @@ class TestSettingBadRecordsAside:
         assert [row["_kafka_timestamp"] for row in rows] == [BEGUN + timedelta(seconds=i) for i in (0, 2, 5)]
         assert [one.row for one in bad] == [1, 3, 4]
         assert "column 'a' is declared NOT NULL, and is missing or null" in bad[1].reason
-        assert "field 'a' is declared as number, but holds string" in bad[2].reason
+        assert "field 'a' is declared as INT, but holds string" in bad[2].reason
 
     def test_a_batch_without_a_good_record_has_no_rows(self) -> None:
         rows, bad = sifted("a STRUCT<b: ARRAY<INT>>, c DECIMAL(3,2)", b"{", b"[", b"")

@@ -8,7 +8,7 @@ import importlib.util
 import json
 import pickle
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -174,14 +174,17 @@ def test_columns_come_from_the_latest_schema_and_ids_are_checked(server: FakeReg
 @pytest.mark.parametrize(
     ("record_format", "match"),
     [
-        (JsonSchema("id INT"), "JsonSchema needs registry_conn_id; JSON without the id of a schema is the format Json"),
-        (JSON_SCHEMA, "JsonSchema without columns needs a schema"),
-        (replace(JSON_SCHEMA, ddl="id BINARY"), "unknown type 'BINARY'"),
+        (
+            lambda: JsonSchema("id INT"),
+            "JsonSchema needs registry_conn_id; JSON without the id of a schema is the format Json",
+        ),
+        (lambda: JSON_SCHEMA, "JsonSchema without columns needs a schema"),
+        (lambda: replace(JSON_SCHEMA, ddl="id BINARY"), "unknown type 'BINARY'"),
     ],
 )
-def test_parameters_that_cannot_work_are_refused(record_format: JsonSchema, match: str) -> None:
+def test_parameters_that_cannot_work_are_refused(record_format: Callable[[], JsonSchema], match: str) -> None:
     with pytest.raises(ConfigurationError, match=match):
-        record_format.columns()
+        record_format().columns()
 
 
 def test_a_schema_without_columns_is_named_by_its_id(server: FakeRegistry) -> None:

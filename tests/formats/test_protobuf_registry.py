@@ -311,7 +311,6 @@ def test_a_library_that_is_missing_is_named_with_its_extra(library: str, monkeyp
         (Protobuf(), "needs registry_conn_id, or proto, or descriptor_file; got none of them"),
         (replace(PROTOBUF, proto=V1), "got registry_conn_id and proto"),
         (PROTOBUF, "Protobuf without columns needs a schema"),
-        (replace(PROTOBUF, ddl="id INTEGR"), "unknown type 'INTEGR'|cannot be read as Spark DDL"),
         (given(V1, message="Nothing"), "it has no message 'Nothing'"),
         (given(NESTED, message="Middle"), "the message 'Outer.Middle' has no fields"),
     ],

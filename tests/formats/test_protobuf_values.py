@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -27,6 +28,10 @@ def proto2(fields: str) -> str:
         f'syntax = "proto2"; message M {{ {fields} }} enum E {{ TWO = 2; ONE = 1; }} '
         "message P { optional int32 x = 1; }"
     )
+
+
+def entry(key: Any, value: Any) -> dict[str, Any]:
+    return {"key": key, "value": value}
 
 
 def datum(proto: str, **value: Any) -> bytes:
@@ -124,6 +129,39 @@ def test_the_column_of_a_type_and_its_values(field: str, written: Any, ddl_type:
 def test_proto2_optional_is_null_or_its_default(field: str, written: Any, value: Any, absent: Any) -> None:
     proto = proto2(field)
     assert read(proto, datum(proto, a=written), b"") == [value, absent]
+
+
+@pytest.mark.parametrize(
+    ("proto", "record", "expected"),
+    [
+        # An entry without bytes has the key 0, and the value 0.
+        (
+            proto3("map<int32, int32> m = 1;"),
+            b"\x0a\x00" * 100_000 + b"\x0a\x04\x08\x01\x10\x02",
+            [entry(0, 0), entry(1, 2)],
+        ),
+        (
+            proto3("map<int32, int32> m = 1;"),
+            b"\x0a\x04\x08\x01\x10\x02\x0a\x00\x0a\x04\x08\x01\x10\x03",
+            [entry(1, 3), entry(0, 0)],
+        ),
+        (
+            proto2("repeated E e = 1 [packed=true]; enum E { A = 1; }"),
+            b"\x0a\xa0\x8d\x06" + b"\x01" * 99_999 + b"\x02",
+            ["A"] * 99_999,
+        ),
+    ],
+)
+def test_values_that_are_left_out_of_lists_and_maps_are_no_objects(proto: str, record: bytes, expected: Any) -> None:
+    record_format = given(proto)
+    decoded(record_format, [record])  # with what is imported and made once
+    tracemalloc.start()
+    try:
+        rows = decoded(record_format, [None, record, b""]).rows
+        assert tracemalloc.get_traced_memory()[1] < 6_000_000
+    finally:
+        tracemalloc.stop()
+    assert rows.column(0).to_pylist() == [None, expected, []]
 
 
 def test_numbers_that_a_closed_enum_does_not_have_count_as_not_written() -> None:

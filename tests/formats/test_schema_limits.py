@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import gc
 import json
+import socket
+import sys
+import threading
 import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -344,6 +348,26 @@ def test_a_schema_and_its_references_have_a_limit_of_bytes(server: FakeRegistry)
     registry.close()
 
 
+def test_references_are_fetched_until_they_are_too_large(server: FakeRegistry) -> None:
+    for number in range(50):
+        server.register(f"s{number}", "x" * 1_500_000)
+    server.register("all", '"int"', [reference(f"s{number}") for number in range(50)])
+    registry = SchemaRegistry(server.config)
+    with pytest.raises(SchemaError, match="more than 4,000,000 bytes, with all that it refers to"):
+        registry.by_id(51)
+    assert len(server.requests) == 4
+    registry.close()
+
+
+def test_what_a_registry_answered_is_not_kept_for_ever(server: FakeRegistry) -> None:
+    registry = SchemaRegistry(server.config)
+    for number in range(30):
+        server.register(f"s{number}", "\N{GRINNING FACE}" + "x" * 3_000_000)
+        assert registry.version(f"s{number}", 1)[0] == number + 1
+    assert sum(sys.getsizeof(registered.text) for _, registered in registry._versions.values()) < 80_000_000
+    registry.close()
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -440,12 +464,32 @@ def test_a_number_that_is_none_makes_records_bad() -> None:
         answering({}, text).by_id(1)
 
 
-def test_an_answer_that_comes_to_no_end_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = answering({}, b"{", b"}")
-    monkeypatch.setattr(schema_registry, "_TIMEOUT_SECONDS", -1.0)
-    monkeypatch.setattr(schema_registry, "_PAUSE_SECONDS", 0.0)
-    with pytest.raises(RegistryUnavailableError, match="ReadTimeout: the answer takes more than"):
-        registry.by_id(1)
+@pytest.mark.parametrize("beginning", [b"X: ", b"Content-Length: 9999\r\n\r\n"], ids=["headers", "content"])
+def test_an_answer_that_drips_is_an_outage(monkeypatch: pytest.MonkeyPatch, beginning: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ended = threading.Event()
+
+        def drip(connection: socket.socket) -> None:
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\n" + beginning)
+                while not ended.wait(0.02):
+                    connection.sendall(b"x")
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    threading.Thread(target=drip, args=[server.accept()[0]], daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        monkeypatch.setattr(schema_registry, "_TIMEOUT_SECONDS", 0.2)
+        monkeypatch.setattr(schema_registry, "_PAUSE_SECONDS", 0.0)
+        registry = SchemaRegistry({"url": f"http://127.0.0.1:{server.getsockname()[1]}"})
+        with pytest.raises(
+            RegistryUnavailableError, match=r"4 attempts: ReadTimeout: the answer takes more than 0\.2 s"
+        ):
+            registry.by_id(1)
+        ended.set()
+        server.shutdown(socket.SHUT_RDWR)
 
 
 class Endless(httpx.SyncByteStream):

@@ -47,7 +47,10 @@ def test_login_and_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("connection", "match"),
     [
-        ({"conn_type": "kafka"}, "'registry' is of type 'kafka'; the connection of a schema registry has type 'http'"),
+        (
+            {"conn_type": "kafka"},
+            "'registry' is of type 'kafka'; the connection of a schema registry has type 'http' or 'generic'",
+        ),
         ({}, "Connection 'registry': The URL of a schema registry begins with http"),
         ({"host": "r", "schema": "apis"}, "'registry': The URL of a schema registry begins with http"),
         ({"host": "r", "extra": '{"headers": "x"}'}, "'registry': A schema registry has no property headers"),

@@ -23,6 +23,10 @@ printed by a transform
 26/11/23 01:00:01 ERROR Executor: Exception in task 0.0
 java.lang.IllegalStateException: no room
 \tat org.apache.spark.Task.run(Task.scala:1)
+  File "worker.py", line 1
+airflow_kafka_offsets.exceptions.RecordError: Record at topic 'orders'
+SQLSTATE: 38000
+\tat org.apache.spark.Task.run(Task.scala:1)
 Caused by: java.io.IOException
 [kafka-offsets 4/10] Batch 3: read 4 records of 10 planned (40%)
 [kafka-offsets]   slice 1: orders[0] 4..10, 0 records of 6 planned
@@ -42,6 +46,10 @@ and its second line
 ::group::Spark
 26/11/23 01:00:01 ERROR Executor: Exception in task 0.0
 java.lang.IllegalStateException: no room
+at org.apache.spark.Task.run(Task.scala:1)
+File "worker.py", line 1
+airflow_kafka_offsets.exceptions.RecordError: Record at topic 'orders'
+SQLSTATE: 38000
 at org.apache.spark.Task.run(Task.scala:1)
 Caused by: java.io.IOException
 ::endgroup::

@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import create_engine
 
+from airflow_kafka_offsets import DeltaTable, ParquetFiles
 from airflow_kafka_offsets.core.addresses import host_in_plain_text
 from airflow_kafka_offsets.core.warn import warn_once
-from airflow_kafka_offsets.hooks.connections import _warn_once, database_weakness
+from airflow_kafka_offsets.hooks.connections import _warn_of_weakness, database_weakness
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.config import weaknesses
@@ -105,9 +106,10 @@ class TestDatabase:
     def test_an_unencrypted_database_is_logged_once(
         self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        warn_once.cache_clear()
         monkeypatch.setattr("airflow_kafka_offsets.hooks.connections.database_weakness", lambda _: "in plain text")
         engine = create_engine("sqlite://", pool_size=2)
-        _warn_once(engine, "warehouse")
+        _warn_of_weakness(engine, "warehouse")
         with engine.connect(), engine.connect():
             pass
         assert [record.getMessage() for record in caplog.records] == ["Connection 'warehouse': in plain text"]
@@ -164,6 +166,22 @@ class TestStorage:
     )
     def test_unencrypted_staging_is_known_by_its_uri(self, uri: str, host: str | None) -> None:
         assert host_in_plain_text(uri) == host
+
+    @pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"])
+    def test_an_unencrypted_store_of_the_environment_is_logged(
+        self, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        warn_once.cache_clear()
+        monkeypatch.setenv(name, "http://minio:9000/")
+        engine = create_engine("sqlite://")
+        for sink in (DeltaTable("s3://lake/a"), ParquetFiles("s3a://lake/b"), DeltaTable("/lake/c")):
+            sink.connect(engine)
+        IcebergTable("shop.orders", catalog={"type": "sql", "uri": "sqlite://"}).connect(engine)
+        problem = "rows and credentials cross the network to minio in plain text: use https"
+        uris = ("s3://lake/a", "s3a://lake/b", "s3://")
+        assert caplog.messages == [f"The environment of {uri}: {problem}" for uri in uris]
+        assert host_in_plain_text("s3://lake/staging") == "minio"
+        assert host_in_plain_text("s3://lake/staging?endpoint_override=https://minio:9000") is None
 
 
 class TestSpark:

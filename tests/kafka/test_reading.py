@@ -127,7 +127,7 @@ def test_bad_records_are_set_aside_with_all_they_have(kafka: KafkaBroker, topic:
     assert (letter["topic"], letter["partition"], letter["offset"]) == (name, 0, 1)
     assert (letter["key"], letter["value"], letter["headers"]) == (b"k", b"{not json", '[["h", "dg=="]]')
     assert letter["timestamp"].timestamp() * 1000 == NOON
-    assert letter["error"] == "it is not exactly one JSON object"
+    assert letter["error"] == "it is not exactly one JSON object, at byte 1"
 
 
 def produce_with_headers(kafka: KafkaBroker, topic: str, *records: tuple[bytes, bytes]) -> None:

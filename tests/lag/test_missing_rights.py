@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.sensors.lag import KafkaLagSensor
@@ -137,6 +137,7 @@ class TestWithoutDescribe:
         done = cli("show", "loader", *DB, "--output", "json")
         assert done.status == 1
         assert f"user 'loader' needs the ACL Describe on topic '{topic}'" in done.json[0]["error"]
+        assert "Or the name is misspelt" in done.json[0]["error"]
 
     @pytest.mark.usefixtures("cli")
     def test_a_sensor_does_not_wait_for_it(self, topic: str) -> None:

@@ -45,3 +45,9 @@ class TestInit:
         with pytest.raises(LedgerError, match=r"readonly.*--show-sql"):
             initialize(Ledger(engine, empty.tables))
         engine.dispose()
+
+    def test_rights_are_advised_only_where_they_are_lacking(self, empty: Database) -> None:
+        empty.change("CREATE TABLE offset_batches_by_run (n INTEGER)")  # as an index is called
+        with pytest.raises(LedgerError, match=r"already .*Correct what it names, or .*--show-sql") as refused:
+            initialize(empty.ledger)
+        assert "CREATE" not in str(refused.value)

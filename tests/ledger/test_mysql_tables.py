@@ -12,6 +12,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import IntegrityError
 
 from airflow_kafka_offsets.exceptions import (
+    ConfigurationError,
     DatabaseBusyError,
     DatabaseUnavailableError,
     FencedError,
@@ -26,7 +27,7 @@ from airflow_kafka_offsets.ledger.migrations import RENAMED_COLUMNS
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from devstack.mariadb import MariaDbServer
 from tests.support.ledgers import CLUSTER, FIRST_LOAD, FIRST_TRY, MINUTE, OTHER_RUN, RECIPE, SECOND_TRY
-from tests.support.mariadb import do, select
+from tests.support.mariadb import NUMBERS, do, pads, select
 
 pytestmark = pytest.mark.server
 
@@ -46,7 +47,7 @@ def planned(ledger: Ledger, group: str, state: str = "planned", kind: str = "loa
 
 def test_a_group_has_one_open_load(ledger: Ledger) -> None:
     planned(ledger, "a")
-    for other in ("A", "a ", "b"):
+    for other in ("A", "b") if pads(ledger.engine) else ("A", "a ", "b"):
         planned(ledger, other)
     planned(ledger, "a", "committed")
     planned(ledger, "a", kind="replay")
@@ -121,30 +122,43 @@ def test_what_a_load_looks_for_in_a_long_history_has_an_index(
     do(
         ledger.engine,
         "INSERT INTO offset_batches (consumer_group, generation, kind, state, attempt, planned_at) "
-        "SELECT 'g', 0, 'load', 'committed', 1, now() FROM seq_1_to_2000",
+        "SELECT 'g', 0, 'load', 'committed', 1, now() FROM " + NUMBERS,
     )
     do(
         ledger.engine,
         "INSERT INTO dead_letters (batch_id, topic, `partition`, offset_value, consumer_group, error) "
-        "SELECT 1, 't', 0, seq, if(seq = 7, 'g', 'other'), 'bad' FROM seq_1_to_2000",
+        "SELECT 1, 't', 0, seq, if(seq = 7, 'g', 'other'), 'bad' FROM " + NUMBERS,
     )
     do(ledger.engine, "ANALYZE TABLE offset_batches, dead_letters")
     query = f"SELECT batch_id FROM {table} WHERE consumer_group = 'g' AND {condition}"
 
-    ((*_, key, _, _, rows, extra),) = select(ledger.engine, f"EXPLAIN {query}")
-
-    assert (key, "Using index" in extra) == (index, True)
-    assert int(rows) < 100
+    with ledger.connect() as conn:
+        explained = conn.exec_driver_sql(f"EXPLAIN {query}").mappings().one()
+    assert (explained["key"], "Using index" in explained["Extra"]) == (index, True)
+    assert int(explained["rows"]) < 100
 
 
 def test_names_differ_by_case_and_by_spaces_at_their_ends(ledger: Ledger) -> None:
     from airflow_kafka_offsets.ledger.batches import record_plan
 
-    for group in ("orders", "Orders", "orders ", "ördérs"):
+    groups = ["orders", "Orders", "orders ", "ördérs"]
+    if pads(ledger.engine):
+        groups.remove("orders ")
+    for group in groups:
         claim = claim_group(ledger, group, FIRST_TRY, cluster_id=CLUSTER, lease=MINUTE)
         batch = record_plan(claim, FIRST_LOAD, RECIPE, 0, beside_others=True)
         assert batch is not None
         assert open_batch(ledger, group) == batch
+
+
+def test_a_name_that_the_collation_takes_for_another_groups_is_refused(ledger: Ledger) -> None:
+    """As MySQL before 8.0.17 takes one that ends in spaces."""
+    do(ledger.engine, "ALTER TABLE consumer_groups MODIFY group_id VARCHAR(250) COLLATE utf8mb4_general_ci NOT NULL")
+    claim_group(ledger, "orders ", FIRST_TRY, cluster_id=CLUSTER, lease=MINUTE)
+
+    for other in ("orders", "ORDERS "):
+        with pytest.raises(ConfigurationError, match=rf"does not distinguish the names '{other}' and 'orders '"):
+            claim_group(ledger, other, OTHER_RUN, cluster_id=CLUSTER, lease=MINUTE)
 
 
 def test_columns_keep_microseconds_and_any_size(ledger: Ledger) -> None:

@@ -1,5 +1,6 @@
 """The state tables, and their DDL as text."""
 
+import re
 import sqlite3
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 import sqlglot
+from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 from sqlglot import exp
 
@@ -217,6 +219,21 @@ class TestLimits:
         topic = Tables().consumed_offsets.c.topic.type
         assert isinstance(topic, sa.String)
         assert topic.length == 249
+
+
+@pytest.mark.parametrize(
+    ("version", "mariadb", "collation"),
+    [
+        ((8, 0, 15), False, "utf8mb4_bin"),
+        ((8, 0, 17), False, "utf8mb4_0900_bin"),
+        ((10, 6, 4), True, "utf8mb4_nopad_bin"),
+    ],
+)
+def test_texts_have_a_collation_that_the_server_knows(version: tuple[int, ...], mariadb: bool, collation: str) -> None:
+    dialect = mysql.dialect(is_mariadb=mariadb)
+    dialect.server_version_info = version
+
+    assert set(re.findall(r"COLLATE (\w+)", Tables().ddl(dialect))) == {collation}
 
 
 class TestInstants:

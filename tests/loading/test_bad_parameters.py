@@ -27,8 +27,6 @@ TEMPLATE: Any = "{{ params.n }}"
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"value_format": Json("id BIGNT")}, ConfigurationError, "near 'BIGNT'.*known types are"),
-        ({"value_format": Json("id MAP<STRING,INT>")}, ConfigurationError, "unknown type 'MAP<STRING, INT>'"),
         ({"value_format": Json("_kafka_offset BIGINT")}, ConfigurationError, "'_kafka_offset' cannot be declared"),
         ({"transform": "nowhere.at.all"}, TransformError, "module 'nowhere.at' cannot be imported"),
         ({"transform": "json.nowhere"}, TransformError, "module 'json' has no function 'nowhere'"),

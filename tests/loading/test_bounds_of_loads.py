@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+from airflow_kafka_offsets.loading.context import Commit
 from tests.support.clients import Kafka, Transactions, produce
 from tests.support.loads import Loader, TopicFactory, assert_exactly_once, names, positions, rows
 from tests.support.openings import KEPT, at, ids, one_record_transactions, produce_at
@@ -116,6 +119,38 @@ class TestCaps:
         inline_loader(name, limits=Limits(max_bytes=20 * len(value)))
 
         assert [len(job.slices) and job.offsets for job in inline_loader.launcher.jobs] == [10, 20, 20, 20]
+        assert_exactly_once(inline_loader.engine)
+
+    @pytest.mark.parametrize("dies", [False, True])
+    def test_a_backlog_is_loaded_in_batches_without_limits(
+        self,
+        inline_loader: Loader,
+        topic: TopicFactory,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        dies: bool,
+    ) -> None:
+        caplog.set_level("INFO")
+        monkeypatch.setattr("airflow_kafka_offsets.core.options.MOST_RECORDS", 10)
+        monkeypatch.setattr("airflow_kafka_offsets.core.options.MOST_OF_PARTITION", 1)
+        name, run = topic(partitions=2), TaskRun("run", "dag", "task", -1, 1)
+        produce(inline_loader.kafka, name, names(0, 30), 0)
+        produce(inline_loader.kafka, name, names(30, 5), 1)
+
+        def kill(_: Commit) -> None:
+            if dies:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt) if dies else nullcontext():
+            inline_loader(name, run=run, on_commit=kill)
+        assert "25 offsets remain for later batches. Without Limits, a batch into target has at most 10" in caplog.text
+        # The ends are those of the first try.
+        produce(inline_loader.kafka, name, names(35, 20), 1)
+        result = inline_loader(name, run=replace(run, try_number=2))
+
+        assert (len(result.batches), result.rows) == ((3, 25) if dies else (0, 0))
+        assert positions(inline_loader.engine) == {(name, 0): 30, (name, 1): 5}
+        assert rows(inline_loader.engine, "SELECT max(records) FROM offset_batches") == [(10,)]
         assert_exactly_once(inline_loader.engine)
 
     def test_a_time_budget_ends_the_load_at_a_batchs_edge(self, inline_loader: Loader, topic: TopicFactory) -> None:

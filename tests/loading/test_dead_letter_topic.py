@@ -74,7 +74,7 @@ def test_dead_letter_messages_have_the_record_and_its_error(inline_loader: Loade
     assert (first["key"], first["value"], first["headers"]) == (b"k", BAD, [("h", b"\xff"), ("h", None)])
     assert (second["key"], second["value"], second["headers"]) == (None, None, [])
     message = first["notes"].pop("message")
-    assert "field 'id' is declared as number" in message
+    assert "field 'id' is declared as BIGINT" in message
     where = {"group": "loader", "batch": "1", "topic": orders, "partition": "0", "class": "value"}
     assert first["notes"] == where | {"offset": "0"}
     assert second["notes"] == where | {"offset": "1", "message": second["notes"]["message"]}

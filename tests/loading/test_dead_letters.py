@@ -51,7 +51,7 @@ class TestDeadLetters:
         ]
         assert {bytes(key) for *_, key, _, _ in dead_letters} == {b"key"}
         assert {headers for *_, headers, _ in dead_letters} == {'[["h", "MQ=="], ["h", null]]'}
-        assert "'id' is declared as number, but holds string" in dead_letters[1][-1]
+        assert "'id' is declared as BIGINT, but holds string" in dead_letters[1][-1]
         assert rows(inline_loader.engine, "SELECT records, row_count, dead_letters FROM offset_batches") == [
             (14, 10, 4)
         ]

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets import DeadLetters, Staging
-from airflow_kafka_offsets.exceptions import KafkaOffsetsError
+from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagedFileError
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -74,31 +74,46 @@ def test_a_forged_manifest_commits_nothing_but_what_was_staged(loader: Loader, d
     number = next(NUMBERS)
 
     def forge(plain: Any) -> Any:
-        # With the number of a branch, the columns of a table that does not exist yet are others.
-        paths = sorted((path for path in nodes(plain) if path[-1] != "branch"), key=repr)
+        paths = sorted(nodes(plain), key=repr)
         path, how = data.draw(st.sampled_from(paths)), data.draw(st.sampled_from(["set", "remove", "twice"]))
         others = st.sampled_from(paths).map(lambda other: at(plain, other))
         return changed(plain, path, how, lambda: data.draw(st.sampled_from(ODD) | others))
 
-    def load(launcher: InlineLauncher) -> None:
-        replace(loader, launcher=launcher)(
-            "forged",
-            group_id=f"g{number}",
-            sink=SqlTable(f"t{number}"),
-            staging=Staging(slice_offsets=3),
-            on_bad_record=DeadLetters(),
-            **BESIDE_OTHERS,
-        )
-
     try:
-        load(ForgingLauncher(forge))
+        load(loader, number, ForgingLauncher(forge))
     except KafkaOffsetsError:
         assert loaded(loader.engine, number) == []
-        load(InlineLauncher())
+        load(loader, number, InlineLauncher())
         assert loaded(loader.engine, number) == list(range(4))
     else:
         found = loaded(loader.engine, number)
         assert found == sorted(set(found) & set(range(4)))
+
+
+def test_a_branch_that_the_sink_does_not_have_is_refused(loader: Loader) -> None:
+    number = next(NUMBERS)
+
+    def forge(plain: Any) -> Any:
+        for file in plain["files"]:
+            file["branch"] = 0
+        return plain
+
+    with pytest.raises(StagedFileError, match="names a branch that the sink does not have"):
+        load(loader, number, ForgingLauncher(forge))
+
+    load(loader, number, InlineLauncher())
+    assert loaded(loader.engine, number) == list(range(4))
+
+
+def load(loader: Loader, number: int, launcher: InlineLauncher) -> None:
+    replace(loader, launcher=launcher)(
+        "forged",
+        group_id=f"g{number}",
+        sink=SqlTable(f"t{number}"),
+        staging=Staging(slice_offsets=3),
+        on_bad_record=DeadLetters(),
+        **BESIDE_OTHERS,
+    )
 
 
 def loaded(engine: sa.Engine, number: int) -> list[int]:

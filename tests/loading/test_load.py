@@ -210,7 +210,7 @@ def test_a_record_that_is_not_json_is_named_and_nothing_is_written(
 def test_a_batch_is_loaded_once_the_cause_is_mended(loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
     name = topic()
     produce(kafka, name, [*names(0, 3), b'{"id": "three"}'])
-    with pytest.raises(RecordError, match="field 'id' is declared as number, but holds string"):
+    with pytest.raises(RecordError, match="field 'id' is declared as BIGINT, but holds string"):
         loader(name, value_format=Json("id BIGINT, name STRING"))
 
     loader(name, value_format=Json("name STRING"))

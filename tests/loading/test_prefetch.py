@@ -330,14 +330,19 @@ class TestNothingIsPlannedAhead:
         assert loader.launcher.ahead == [False, False, True]
         finish(loader, orders, options)
 
-    def test_before_records_were_measured(self, loader: Loader, orders: str, options: dict[str, Any]) -> None:
-        loader(orders, limits=Limits(max_bytes=10 * 1024), **options)
-        assert loader.launcher.ahead[:2] == [False, False]
-
     def test_when_the_time_is_used_up(self, loader: Loader, orders: str, options: dict[str, Any]) -> None:
         result = loader(orders, limits=Limits(max_records=10, time_budget=timedelta(microseconds=1)), **options)
         assert (loader.launcher.ahead, result.complete) == ([False], False)
         assert states(loader.engine) == ["committed"]
+
+
+def test_prefetched_batch_has_the_size_that_the_first_one_measured(
+    loader: Loader, orders: str, options: dict[str, Any]
+) -> None:
+    # Ten records that nobody has measured, then all others, which are small.
+    loader(orders, limits=Limits(max_bytes=10 * 1024), **options)
+    assert loader.launcher.ahead == [False, True]
+    finish(loader, orders, options)
 
 
 def test_prefetched_batch_is_loaded_when_the_time_is_used_up(

@@ -106,9 +106,10 @@ def test_a_standalone_cluster_and_a_transform_beside_the_dag(
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        pytest.param({"AIRFLOW_CONN_SPARK_DEFAULT": None}, "`spark_default` isn't defined", id="spark"),
         pytest.param(
-            {"AIRFLOW_CONN_WAREHOUSE": None}, "`warehouse` isn't defined", id="database", marks=pytest.mark.long
+            {"AIRFLOW_CONN_SPARK_DEFAULT": None},
+            "spark.conn_id='spark_default': there is no such connection",
+            id="spark",
         ),
         pytest.param(
             {"JAVA_HOME": "/nowhere"},

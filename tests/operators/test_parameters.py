@@ -179,7 +179,8 @@ def test_templated_parameters_are_checked_at_run_time() -> None:
 
 
 def test_a_run_without_a_data_interval_is_told_so_where_its_end_is_rendered() -> None:
-    operator = KafkaBatchOperator(**GIVEN, until="None")
+    operator = KafkaBatchOperator(**GIVEN, until="{{ data_interval_end }}")
+    operator.until = "None"
 
     told = "until is rendered to 'None': this run has no data interval, because an asset triggered it"
     with pytest.raises(ConfigurationError, match=re.escape(told)):

@@ -136,7 +136,7 @@ def test_an_empty_text_is_none_where_none_has_a_meaning() -> None:
     [
         (
             {"limits": Limits(max_records="{{ params.table }}")},  # type: ignore[arg-type]
-            "Limits.max_records must be an int of at least 1, or None for no limit; got max_records='orders'",
+            "Limits.max_records must be an int of at least 1, or None for the usual size; got max_records='orders'",
         ),
         (
             {"staging": Staging(slice_offsets="{{ params.empty }}")},  # type: ignore[arg-type]

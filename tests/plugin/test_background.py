@@ -56,6 +56,22 @@ def test_a_reading_that_is_late_is_not_waited_for_again(monkeypatch: pytest.Monk
     end.set()
 
 
+def test_a_server_that_hangs_is_a_failure_beside_the_last_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "PATIENCE_SECONDS", 0.0)
+    end, first = threading.Event(), iter([7])
+    value = BackgroundCache(lambda: next(first, None) or end.wait(60), 0.0)
+    while value.look(time.monotonic()).value is None:
+        pass
+    value.start()
+
+    assert value.look(time.monotonic()).failure is None
+    monkeypatch.setattr(background, "LATE_SECONDS", 0.0)
+    look = value.look(time.monotonic())
+
+    assert (look.value, type(look.failure)) == (7, TooSlowError)
+    end.set()
+
+
 def test_work_that_is_too_slow_is_left_alone() -> None:
     end, limited = threading.Event(), BoundedExecutor(1)
 

@@ -12,8 +12,8 @@ from airflow_kafka_offsets.lag.report import LagReport, PartitionLag
 from airflow_kafka_offsets.ledger.overview import BatchSummary, GroupSummary
 from airflow_kafka_offsets.plugin.group_rows import Level, group_row, headroom_share
 from airflow_kafka_offsets.plugin.problems import Problem
-from airflow_kafka_offsets.plugin.rendering import duration, text_of
-from airflow_kafka_offsets.plugin.sources import Source
+from airflow_kafka_offsets.plugin.rendering import ago, duration, text_of
+from airflow_kafka_offsets.plugin.sources import Schedule, Source
 
 WAREHOUSE = Source("warehouse")
 NOW = datetime(2026, 5, 6, tzinfo=UTC)
@@ -64,7 +64,78 @@ def test_an_open_batch_needs_attention_while_nobody_holds_the_group() -> None:
 def test_an_unknown_lag_needs_attention() -> None:
     row = group_row(WAREHOUSE, GROUP, Problem("does not answer"))
 
-    assert (row.level, row.reasons) == (Level.WARNING, ("lag unknown",))
+    assert (row.level, row.state, row.reasons) == (Level.WARNING, "unknown", ("lag unknown",))
+    assert row.lag is None
+    assert not row.is_loaded
+
+
+GONE = PartitionLag("orders", 0, error="Kafka at 10.1.2.3:9092 has no topic 'orders', or this user may not describe it")
+TRUNCATED = PartitionLag("orders", 1, error="orders[1]: position 9 is beyond the end offset 4: the log was truncated")
+
+
+def test_a_lag_that_is_known_of_no_partition_is_not_zero() -> None:
+    row = group_row(WAREHOUSE, GROUP, LagReport((GONE,)), kafka="kafka_eu")
+
+    assert (row.lag, row.state, row.is_loaded, row.is_complete) == (None, "error", False, False)
+
+
+def test_an_error_of_some_partitions_leaves_a_lower_bound() -> None:
+    of_another = PartitionLag("orders", 2, 9, 0, 9, 0, 0)
+
+    row = group_row(WAREHOUSE, GROUP, LagReport((GONE, of_another)))
+
+    assert (row.lag, row.is_complete, row.is_loaded) == (0, False, False)
+
+
+def test_errors_are_in_words_and_hosts_in_their_details() -> None:
+    gone, truncated = group_row(WAREHOUSE, GROUP, LagReport((GONE, TRUNCATED)), kafka="kafka_eu").errors
+
+    assert "kafka_eu" in gone.summary
+    assert "'orders'" in gone.summary
+    assert "10.1.2.3" not in gone.summary
+    assert (gone.detail, gone.conn_id) == (GONE.error, "kafka_eu")
+    assert truncated == Problem(str(TRUNCATED.error))
+
+
+HOURLY = Schedule("shop", "@hourly", timedelta(hours=1))
+DAY = timedelta(days=1)
+
+
+@pytest.mark.parametrize(
+    ("schedules", "idle", "waiting", "state", "level"),
+    [
+        ((HOURLY,), timedelta(minutes=50), timedelta(minutes=50), "ok", Level.OK),
+        ((HOURLY,), timedelta(hours=3), timedelta(hours=3), "stopped", Level.WARNING),
+        # Runs that found nothing commit nothing: the record that waits has just arrived.
+        ((HOURLY,), timedelta(hours=3), timedelta(minutes=2), "ok", Level.OK),
+        ((HOURLY,), timedelta(minutes=10), timedelta(hours=3), "lagging", Level.NOTICE),
+        ((replace(HOURLY, is_paused=True),), timedelta(minutes=1), timedelta(minutes=1), "stopped", Level.WARNING),
+        # Another DAG loads the group, too.
+        ((replace(HOURLY, is_paused=True), HOURLY), timedelta(minutes=9), timedelta(minutes=9), "ok", Level.OK),
+        ((Schedule("shop"),), timedelta(hours=9), timedelta(hours=9), "ok", Level.OK),
+        ((), 2 * DAY, 2 * DAY, "stopped", Level.WARNING),
+    ],
+)
+def test_a_group_with_unread_records_that_no_run_loads_is_stopped(
+    schedules: tuple[Schedule, ...], idle: timedelta, waiting: timedelta, state: str, level: Level
+) -> None:
+    loaded = replace(GROUP, last_commit=replace(LOAD, state="committed", committed_at=NOW - idle))
+    unread = LagReport((PartitionLag("orders", 0, 5, 0, 9, 4, 0, delay=waiting, headroom_time=9 * DAY),))
+    nothing = LagReport((PartitionLag("orders", 0, 9, 0, 9, 0, 0, delay=timedelta(0)),))
+
+    row = group_row(WAREHOUSE, loaded, unread, schedules, now=NOW)
+
+    assert (row.state, row.level) == (state, level)
+    assert group_row(WAREHOUSE, loaded, nothing, schedules, now=NOW).state == "ok"
+    assert group_row(WAREHOUSE, replace(loaded, held_by="a run"), unread, schedules, now=NOW).level is Level.OK
+
+
+def test_an_open_batch_without_a_run_is_stalled() -> None:
+    assert group_row(WAREHOUSE, replace(GROUP, open=LOAD), lag(0, 24)).state == "stalled"
+
+
+def test_a_group_without_positions_is_empty_and_not_green() -> None:
+    assert group_row(WAREHOUSE, replace(GROUP, partitions=0), None).state == "empty"
 
 
 def test_groups_that_need_attention_come_first() -> None:
@@ -88,10 +159,19 @@ def test_groups_that_need_attention_come_first() -> None:
     ]
 
 
+def test_what_was_long_ago_has_no_seconds() -> None:
+    seconds = {5: "5s ago", 1_483: "24m ago", 16_500: "4h 35m ago", 200_000: "2d 7h ago"}
+
+    assert {number: ago(NOW - timedelta(seconds=number), NOW) for number in seconds} == seconds
+
+
 def test_durations_have_two_units() -> None:
     seconds = {0: "0s", 59: "59s", 3_700: "1h 1m", 90_061: "1d 1h"}
 
     assert {number: duration(timedelta(seconds=number)) for number in seconds} == seconds
+
+
+DEEP = "[" * 850 + ",".join("1" * 1_100) + "]" * 850
 
 
 @pytest.mark.parametrize(
@@ -106,6 +186,8 @@ def test_durations_have_two_units() -> None:
         (Excerpt(b"a" + "ü".encode()[:1], 3), ("a", "text")),
         (Excerpt("aü".encode(), 9), ("aü", "text")),
         (Excerpt(b"[" * 4_000, 4_000), ("[" * 4_000, "text")),
+        # On lines of their own, they would be 3 MB.
+        (Excerpt(DEEP.encode(), len(DEEP)), (DEEP, "text")),
     ],
 )
 def test_bytes_are_written_as_what_they_are(excerpt: Excerpt | None, text: tuple[str, str]) -> None:

@@ -13,25 +13,26 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from selenium.webdriver.common.keys import Keys
 
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.airflow import USER, AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
-from devstack.topics import create_topic
+from devstack.topics import create_topic, delete_topic
 from tests.support.browser import Browser, chromium
 from tests.support.clients import produce
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader
 from tests.support.verifying import LEFT_OUT
 from tests.support.web_airflow import api_server, register, write_dags
-from tests.support.web_groups import DAG, TASK, many, shop
+from tests.support.web_groups import DAG, TASK, many, mapped, shop
 
 pytestmark = [pytest.mark.server, pytest.mark.long]
 
-WIDE, NARROW = (1280, 800), (430, 900)
-PAGE = "/plugin/kafka-offsets"
+WIDE, NARROW = (1280, 800), (390, 844)
+PAGE, FRAMELESS = "/plugin/kafka-offsets", "/kafka-offsets/"
 # Airflow's frame shows the first page only; the others are opened as they are in it.
 ORDERS_IN_FRAME = "/kafka-offsets/group?conn_id=warehouse&group=orders"
 
@@ -54,6 +55,7 @@ def loader(postgres: PostgresServer) -> Iterator[Loader]:
     with KafkaBroker() as broker:
         loader = Loader(broker, sa.create_engine(postgres.create_database("warehouse")), InlineLauncher())
         shop(loader)
+        mapped(loader)
         yield loader
         loader.engine.dispose()
 
@@ -96,7 +98,7 @@ def test_from_the_groups_to_a_dead_letter(browser: Browser, shots: Path) -> None
     browser.enter_frame()
     browser.find("#groups a", "payments")
     browser.find("#groups tbody tr td.num", "1,200")
-    assert [row.text for row in browser.all("#groups .name a")] == ["payments", "clicks", "orders"]
+    assert [row.text for row in browser.all("#groups .name a")] == ["payments", "clicks", "orders", "events_events_eu"]
     browser.screenshot(shots / "groups.png")
     browser.find("#groups a", "orders").click()
     browser.find("#plots canvas")
@@ -123,6 +125,7 @@ def test_a_dag_has_a_tab(browser: Browser, shots: Path) -> None:
     browser.find("#groups a", "orders")
 
     assert len(browser.all("#groups tbody tr")) == 1
+    assert "kafka_down" not in browser.driver.page_source
     browser.screenshot(shots / "dag.png")
 
 
@@ -130,9 +133,41 @@ def test_the_filter_leaves_what_it_finds(browser: Browser) -> None:
     browser.open(PAGE)
     browser.enter_frame()
     browser.find("#groups a", "payments")
-    browser.find("#filter").send_keys("orders")
+    browser.find("#filters input[name=q]").send_keys("orders")
+    browser.wait(lambda: [row.text for row in browser.all("#groups .name a")] == ["orders"])
+    browser.find("#filters input[name=q]").clear()
+    browser.find("#filters select[name=state]").send_keys("stalled")
+    browser.wait(lambda: [row.text for row in browser.all("#groups .name a")] == ["clicks"])
+    browser.find("#tiles a", "4").click()
+    browser.find("#groups a", "payments")
 
-    assert [row.text for row in browser.all("#groups .name a")] == ["orders"]
+
+def test_a_refresh_keeps_focus_and_selection(browser: Browser) -> None:
+    browser.open(f"{FRAMELESS}?sort=group")
+    browser.find("#groups a", "payments")
+    for _ in range(60):
+        browser.keys(Keys.TAB)
+        if browser.focused() == "payments":
+            break
+    browser.driver.execute_script(
+        "getSelection().selectAllChildren([...document.querySelectorAll('#groups a')].find((a) => a.text === 'orders'))"
+    )
+
+    browser.refreshed()
+
+    assert browser.focused() == "payments"
+    assert browser.driver.execute_script("return getSelection().toString()") == "orders"
+    browser.keys(Keys.ENTER)
+    browser.find("h1", "payments")
+
+
+def test_a_mapped_task_has_its_group_and_a_command(browser: Browser) -> None:
+    group = "conn_id=warehouse&group=events_events_eu"
+    browser.open(f"/kafka-offsets/group?{group}")
+    browser.find("#about dd", "mapped")
+    browser.find("td.by a", "load [0] log")
+    browser.open(f"/kafka-offsets/verification?{group}")
+    browser.find(".command code", "airflow kafka-offsets verify events_events_eu --conn-id warehouse --table events_eu")
 
 
 def test_from_a_failed_batch_to_a_rewind_that_the_next_run_loads(browser: Browser, loader: Loader, shots: Path) -> None:
@@ -140,7 +175,7 @@ def test_from_a_failed_batch_to_a_rewind_that_the_next_run_loads(browser: Browse
     browser.enter_frame()
     browser.find("#groups a", "clicks").click()
     browser.find("#fragment .state.planned")
-    browser.find("td a", "").click()
+    browser.find("#batch-rows th a").click()
     browser.find("h1", "Batch")
     browser.find("a.button", "Log of the task")
     browser.open(ORDERS_IN_FRAME)
@@ -149,18 +184,23 @@ def test_from_a_failed_batch_to_a_rewind_that_the_next_run_loads(browser: Browse
 
     browser.open(ORDERS_IN_FRAME)
     browser.find("a.button", "Rewind").click()
-    browser.find("input[value=shift-by]")
+    browser.find("input[type=datetime-local]")
     browser.screenshot(shots / "rewind.png")
+    assert browser.find("input[value=undo]").get_attribute("disabled")
+    browser.find("#rewind summary", "More ways").click()
     browser.find("input[name=value-shift-by]").send_keys("-60")
     browser.find("input[name=replace]").click()
     browser.find("button", "Preview").click()
-    browser.find("h1", "shift-by -60")
+    browser.find(".facts b", "shift-by -60")
     rows = int(browser.all("dl.tiles dd")[3].text)
     assert rows > 0
     browser.screenshot(shots / "rewind-preview.png")
     browser.find("input[name=reason]").send_keys("the prices were wrong")
     browser.find("button", "Rewind").click()
     browser.find("h1", "Batch")
+    browser.find("dl.tiles dd", "deleted, the next load reads")
+    assert not browser.all("a[href*='scenario=undo']")
+    browser.screenshot(shots / "rewound.png")
     browser.find("dl.attributes dd", "the prices were wrong")
     browser.find("dl.attributes dd", USER)
 
@@ -169,12 +209,11 @@ def test_from_a_failed_batch_to_a_rewind_that_the_next_run_loads(browser: Browse
     )
 
     browser.open(ORDERS_IN_FRAME)
-    browser.find("#batches ~ div td", "load").find_element("xpath", "../td[1]/a").click()
+    browser.find("#batch-rows td", "load").find_element("xpath", "../th/a").click()
     browser.find("dl.attributes dd", "scheduled__24")
     assert int(browser.all("dl.tiles dd")[1].text.replace(",", "")) >= rows
     browser.open(f"{ORDERS_IN_FRAME.replace('/group?', '/rewind?')}&scenario=undo")
-    browser.find("button", "Preview").click()
-    browser.find("p.message.critical", "removed the rows of the offsets to load again")
+    browser.find(".choice p", "removed the rows of the offsets to load again")
 
 
 def test_a_click_verifies(browser: Browser, shots: Path) -> None:
@@ -206,21 +245,28 @@ def test_a_target_elsewhere_has_a_command_to_copy(browser: Browser, loader: Load
     browser.screenshot(shots / "rewind-command.png")
 
 
-def test_narrow_windows_and_dark_ones(browser: Browser, shots: Path) -> None:
-    for name, size, theme in (("dark", WIDE, "dark"), ("narrow", NARROW, "light"), ("narrow-dark", NARROW, "dark")):
-        browser.size(*size)
-        browser.dark(theme == "dark")
-        for page, path, css in (
-            ("groups", "/kafka-offsets/", "#groups tbody"),
-            ("group", ORDERS_IN_FRAME, "#plots canvas"),
-            ("dead-letters", ORDERS_IN_FRAME.replace("/group?", "/dead-letters?"), "article.dead-letter"),
-            ("rewind", ORDERS_IN_FRAME.replace("/group?", "/rewind?"), "#rewind"),
-        ):
-            browser.open(path)
-            browser.find(css)
-            wide = browser.driver.execute_script("return document.documentElement.scrollWidth - innerWidth")
-            assert wide <= 0, "the page does not scroll sideways"
-            browser.screenshot(shots / f"{page}-{name}.png")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_every_page_is_accessible_in_any_window(
+    browser: Browser, shots: Path, size: tuple[int, int], theme: str
+) -> None:
+    browser.size(*size)
+    browser.dark(theme == "dark")
+    for name, path, css in (
+        ("groups", FRAMELESS, "#groups tbody"),
+        ("group", ORDERS_IN_FRAME, "#plots canvas"),
+        ("batch", ORDERS_IN_FRAME.replace("/group?", "/batch?") + "&batch=1", "table"),
+        ("dead-letters", ORDERS_IN_FRAME.replace("/group?", "/dead-letters?"), "article.dead-letter"),
+        ("rewind", ORDERS_IN_FRAME.replace("/group?", "/rewind?"), "#rewind"),
+        ("verification", ORDERS_IN_FRAME.replace("/group?", "/verification?"), "#fragment"),
+        ("error", ORDERS_IN_FRAME.replace("orders", "nosuch"), "h1"),
+    ):
+        browser.open(path)
+        browser.find(css)
+        wide = browser.driver.execute_script("return document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, "the page does not scroll sideways"
+        browser.screenshot(shots / f"{name}-{'narrow' if size == NARROW else 'wide'}-{theme}.png")
+        assert browser.violations() == []
     browser.size(*WIDE)
     browser.dark(False)
 
@@ -236,25 +282,29 @@ def test_the_frame_has_the_theme_of_airflow(browser: Browser, shots: Path) -> No
         browser.screenshot(shots / f"airflow-{theme}.png")
 
 
-def test_500_groups(browser: Browser, loader: Loader, postgres: PostgresServer, dags: Path, shots: Path) -> None:
-    topics = [f"many-{number:02}" for number in range(25)]
+def test_1000_groups(browser: Browser, loader: Loader, postgres: PostgresServer, dags: Path, shots: Path) -> None:
+    topics = [f"many-{number:02}" for number in range(10)]
     for topic in topics:
-        create_topic(loader.kafka.bootstrap_servers, topic, 20, {})
+        create_topic(loader.kafka.bootstrap_servers, topic, 4, {})
         produce(loader.kafka, topic, [b"{}"] * 16)
     engine = sa.create_engine(postgres.url("big"))
-    many(engine, loader.kafka, topics, 500)
+    many(engine, loader.kafka, topics, 1_000)
     engine.dispose()
     register(browser.home, dags, "big")
     for name, size in ("wide", WIDE), ("narrow", NARROW):
         browser.size(*size)
-        browser.open("/kafka-offsets/")
-        browser.wait(lambda: len(browser.driver.find_elements("css selector", "#groups tbody tr")) > 500)
-        browser.wait(
-            lambda: browser.driver.execute_script(
-                "return !document.getElementById('groups').textContent.includes('being measured')"
-            )
-        )
+        browser.open(f"{FRAMELESS}?db=big&sort=lag")
+        browser.find("#pages", "1 to 50 of 1,000")
+        browser.wait(lambda: "being measured" not in browser.find("#groups").text)
         browser.screenshot(shots / f"many-{name}.png")
+        assert browser.violations() == []
+    browser.find("#pages a", "Next").click()
+    browser.find("#pages", "51 to 100 of 1,000")
+    size = browser.driver.execute_async_script(
+        "const [done] = arguments; fetch(location.href, { headers: { 'X-Part': 'live' } })"
+        ".then((answer) => answer.text()).then((text) => done(new Blob([text]).size))"
+    )
+    assert size < 60_000
     browser.size(*WIDE)
 
 
@@ -264,3 +314,37 @@ def test_no_script_failed_and_nothing_was_blocked(browser: Browser) -> None:
     browser.find("#plots canvas")
 
     assert [message for message in browser.errors() if "kafka-offsets" in message] == []
+
+
+def test_a_deleted_topic_a_frozen_broker_and_a_frozen_database_are_in_words(
+    browser: Browser, loader: Loader, postgres: PostgresServer, shots: Path
+) -> None:
+    delete_topic(loader.kafka.bootstrap_servers, "payments")
+    browser.open(f"{FRAMELESS}?db=warehouse")
+    browser.find("#groups .reasons", "has no topic 'payments'")
+    assert "all loaded" not in browser.find("#groups tr.critical").text
+    browser.screenshot(shots / "deleted-topic.png")
+    broker = loader.kafka
+    assert isinstance(broker, KafkaBroker)
+    broker.pause()
+    try:
+        browser.find(".message.critical", "The Kafka cluster of connection 'kafka_default' does not answer")
+        browser.find("#tiles small", "unknown")
+        browser.screenshot(shots / "frozen-broker.png")
+        assert "kafka_down" not in browser.driver.page_source
+    finally:
+        broker.resume()
+    browser.wait(lambda: not browser.all(".message.critical"))
+    postgres.pause()
+    try:
+        browser.find(".message.critical", "The database of connection 'warehouse' does not answer")
+        browser.find("#groups a", "orders")
+        browser.screenshot(shots / "frozen-database.png")
+        browser.open(ORDERS_IN_FRAME)
+        browser.find("h1", "No answer")
+        browser.find(".message", "The database of connection 'warehouse' does not answer")
+        browser.screenshot(shots / "frozen-group.png")
+    finally:
+        postgres.resume()
+    browser.find("a.button", "Try again").click()
+    browser.find("#plots canvas")

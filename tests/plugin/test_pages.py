@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -13,15 +16,16 @@ from sqlalchemy.exc import OperationalError
 
 from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError
-from airflow_kafka_offsets.ledger.tables import Ledger, Tables
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.plugin import background
 from airflow_kafka_offsets.plugin.sources import RegisteredTask, Source
 from devstack.airflow import AirflowHome
-from devstack.topics import create_topic, delete_records
+from devstack.topics import create_topic, delete_records, delete_topic
 from tests.support.clients import Kafka, produce
 from tests.support.command_line import leave_open
 from tests.support.loads import BESIDE_OTHERS, Loader, names
-from tests.support.web import Web, of_group, readings
+from tests.support.web import PREFIX, Web, of_group, readings
 from tests.support.web_groups import many, rewind
 
 pytestmark = pytest.mark.server
@@ -50,7 +54,7 @@ def test_a_batch_that_nobody_finishes_needs_attention(web: Web, loader: Loader, 
 def test_a_group_has_partitions_batches_and_links_to_logs(web: Web, orders: str) -> None:
     page = web.get("/group", **of_group("loader")).text
 
-    assert f'<td data-label="Topic">{orders}</td>' in page
+    assert f'<th scope="row" data-label="Topic">{orders}</th>' in page
     assert '<td class="num" data-label="Position">6</td><td class="num" data-label="End">8</td>' in page
     assert 'href="/dags/shop/runs/run-1/tasks/load_orders?try_number=1" data-airflow' in page
 
@@ -133,10 +137,156 @@ def test_a_broker_that_is_down_is_a_state_of_the_page(web: Web, orders: str, mon
     assert '<td class="num" data-label="Position">6</td>' in page.text
 
 
+def test_each_group_names_its_own_connection_and_a_dead_one_of_another_dag_is_none_of_its_business(
+    postgres_engine: Engine, airflow_home: AirflowHome, kafka: Kafka, orders: str
+) -> None:
+    source = Source("warehouse")
+    tasks = {
+        "shop": [RegisteredTask("load", "loader", source, "kafka_default")],
+        "other": [RegisteredTask("load", "other", source, "kafka_badhost")],
+    }
+    web = Web(readings({"warehouse": postgres_engine}, kafka, lambda: tasks))
+    web.readings.dags(time.monotonic() + 60)
+    real = web.readings.cluster
+
+    def cluster(conn_id: str) -> Cluster:
+        if conn_id == "kafka_badhost":
+            raise KafkaUnavailableError("127.0.0.1:1 does not answer")
+        return real(conn_id)
+
+    web.readings.cluster = cluster
+    assert '<td class="num" data-label="Lag">2</td>' in (page := web.get("/").text)
+    assert "kafka_badhost" not in page
+
+    def down(conn_id: str) -> Cluster:
+        raise KafkaUnavailableError(f"{conn_id} is down")
+
+    web.readings.cluster = down
+    web.readings._lags.clear()
+
+    page = web.get("/").text
+    assert "The Kafka cluster of connection &#39;kafka_default&#39; does not answer" in page
+    assert "kafka_badhost" not in page
+    assert "<dd>–" in page
+    assert "<small>unknown</small>" in page
+
+
+def test_a_deleted_topic_is_no_lag_of_zero(web: Web, orders: str, kafka: Kafka) -> None:
+    delete_topic(kafka.bootstrap_servers, orders)
+
+    page = web.get("/").text
+    group = web.get("/group", **of_group("loader")).text
+
+    for text in (page, group):
+        assert "all loaded" not in text
+        assert "1 partition with an error" in text
+        assert f"has no topic {orders!r}".replace("'", "&#39;") in text
+        assert '<span class="state error">error</span>' in text
+    assert "<dt>Lag</dt><dd>unknown</dd>" in group
+
+
+def test_a_database_that_hangs_is_named_beside_what_it_said_last(
+    web: Web, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "group=loader" in web.get("/").text
+    end = threading.Event()
+
+    def hangs(*_: object) -> AbstractContextManager[Ledger]:
+        end.wait(60)
+        raise OperationalError("SELECT 1", {}, Exception("gone"))
+
+    monkeypatch.setattr(web.readings, "ledger", hangs)
+    for name, seconds in (("PATIENCE_SECONDS", 0.0), ("LATE_SECONDS", 0.0)):
+        monkeypatch.setattr(background, name, seconds)
+    for cache in web.readings._stored.values():
+        cache._max_age = 0.0
+
+    page = web.get("/").text.replace("&#39;", "'")
+    end.set()
+
+    assert "The database of connection 'warehouse' does not answer. Its 1 group are shown" in page
+    assert "group=loader" in page
+    assert "<small>and 1 database</small>" in page
+
+
+def test_the_tab_of_a_dag_has_no_broken_database_of_another(
+    postgres_engine: Engine, airflow_home: AirflowHome, kafka: Kafka, orders: str
+) -> None:
+    tasks = {
+        "shop": [RegisteredTask("load", "loader", Source("warehouse"), "kafka_default")],
+        "other": [RegisteredTask("load", "other", Source("wh_badpw"), "kafka_default")],
+    }
+    found = readings({"warehouse": postgres_engine}, kafka, lambda: tasks)
+    found.configured = dict
+    web = Web(found)
+    found.dags(time.monotonic() + 60)
+
+    assert "wh_badpw" in web.get("/").text
+    page = web.get("/dags/shop").text
+    assert "wh_badpw" not in page
+    assert "group=loader" in page
+
+
+def test_errors_are_pages_with_a_way_back(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {
+        web.get("/group", **of_group("nosuch")): (404, "There is no group &#39;nosuch&#39;"),
+        web.get("/nosuch"): (404, "Not Found"),
+        web.get("/batch", **of_group("loader", batch="x")): (422, "no value for batch"),
+    }
+
+    for answer, (status, text) in answers.items():
+        assert answer.status_code == status
+        assert text in answer.text
+        assert '<a href="/kafka-offsets/">Kafka offsets</a>' in answer.text
+
+
+def test_a_refresh_sends_what_changes_alone(web: Web, orders: str) -> None:
+    for path, query in (("/", {}), ("/group", of_group("loader")), ("/verification", of_group("loader"))):
+        whole = web.get(path, **query).text
+        part = web.client("operator").get(f"{PREFIX}{path}", params=query, headers={"X-Part": "live"}).text
+
+        assert part.strip().startswith('<div id="fragment"')
+        assert "<html" in whole
+        assert "<html" not in part
+
+
+def test_1000_groups_take_a_few_queries_and_little_space_and_are_filtered_sorted_and_paged(
+    airflow_home: AirflowHome, postgres_engine: Engine, kafka: Kafka
+) -> None:
+    topics = [f"many_{number}" for number in range(25)]
+    for topic in topics:
+        create_topic(kafka.bootstrap_servers, topic, 10, {})
+        produce(kafka, topic, [b"{}"] * 16)
+    many(postgres_engine, kafka, topics, 1_000)
+    statements: list[str] = []
+    sa.event.listen(postgres_engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    web = Web(readings({"warehouse": postgres_engine}, kafka))
+
+    def shown(**query: Any) -> list[str]:
+        page = web.client("operator").get(f"{PREFIX}/", params=query, headers={"X-Part": "live"}).text
+        assert len(page.encode()) < 60_000
+        return re.findall(r'/group\?[^"]+">([^<]+)</a>', page)
+
+    every = sorted(f"team-{number % 17:02}.loader-{number:03}" for number in range(1_000))
+    assert shown(sort="group") == every[:50]
+    # For the table and for the lag, each with the check of the version.
+    assert len(statements) < 40
+    assert shown(sort="group", page=2) == every[50:100]
+    assert shown(sort="group", page=99) == every[-50:]
+    assert shown(q="loader-017") == ["team-00.loader-017"]
+    assert len(shown(state="stalled")) == 20
+    assert shown(state="attention") == shown(state="stalled")
+    assert shown(db="elsewhere") == []
+    lags = re.findall(r'data-label="Lag">(\d+)', web.get("/", sort="lag").text)
+    assert lags == sorted(lags, key=int, reverse=True)
+    assert "1 to 50 of 1,000" in web.get("/").text
+
+
 def test_a_database_that_does_not_answer_delays_no_other(
     airflow_home: AirflowHome, postgres_engine: Engine, kafka: Kafka, orders: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(background, "LATE_SECONDS", 600.0)
     web = Web(readings({"dead": postgres_engine, "warehouse": postgres_engine}, kafka))
     real, end = web.readings.ledger, threading.Event()
 
@@ -151,9 +301,9 @@ def test_a_database_that_does_not_answer_delays_no_other(
 
     while "group=loader" not in (page := web.get("/").text):
         pass
-
-    assert "The database of connection &#39;dead&#39; has not answered yet" in page
     end.set()
+
+    assert "The database of connection 'dead' has not answered yet" in page
 
 
 def test_an_error_of_a_database_shows_no_secret(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,22 +359,3 @@ def test_a_dag_that_names_a_database_registers_it(
     found.configured = dict
 
     assert "group=loader" in Web(found).get("/dags/shop").text
-
-
-def test_500_groups_take_a_few_queries(airflow_home: AirflowHome, postgres_engine: Engine, kafka: Kafka) -> None:
-    topics = [f"many_{number}" for number in range(25)]
-    for topic in topics:
-        create_topic(kafka.bootstrap_servers, topic, 20, {})
-        produce(kafka, topic, [b"{}"] * 16)
-    many(postgres_engine, kafka, topics, 500)
-    statements: list[str] = []
-    sa.event.listen(postgres_engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
-    web = Web(readings({"warehouse": postgres_engine}, kafka))
-
-    page = web.get("/").text
-
-    assert page.count("<tr class=") == 500
-    # For the table and for the lag, each with the check of the version.
-    assert len(statements) < 40
-    with postgres_engine.connect() as conn:
-        assert conn.scalar(sa.select(sa.func.count()).select_from(Tables().consumed_offsets)) == 10_000

@@ -13,6 +13,8 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.plugin import rewinds
+from airflow_kafka_offsets.plugin.rendering import time_zone
+from airflow_kafka_offsets.plugin.rewinds import zoned
 from airflow_kafka_offsets.plugin.sources import RegisteredTask, Source
 from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS
 from tests.support.clients import Kafka, produce
@@ -77,6 +79,44 @@ def test_a_preview_is_executed_as_it_was_shown_or_not_at_all(
     assert positions(postgres_engine) == {(orders, 0): 8}
 
 
+def test_the_page_of_a_rewind_has_its_result_and_an_undo_only_where_it_can_be_done(
+    web: Web, orders: str, loader: Loader
+) -> None:
+    execute(web, preview(web, "to-offset", "4"))
+    moved = web.get("/batch", "editor", **GROUP, batch=2).text
+    execute(web, preview(web, "to-offset", "2", replace="1"))
+    removed = web.get("/batch", "editor", **GROUP, batch=3).text
+
+    assert "<dd>1 position moved, the next load reads 2 offsets again</dd>" in moved
+    assert "scenario=undo" in moved
+    assert "1 position moved, 1 row and 3 dead letters deleted, the next load reads 2 offsets again" in removed
+    for page in (removed, web.get("/batch", "editor", **GROUP, batch=2).text):
+        assert "scenario=undo" not in page
+        assert "<dt>Attempt</dt>" not in page
+    form = web.get("/rewind", "editor", **GROUP).text
+    assert 'value="undo" required disabled' in form
+
+
+@pytest.mark.parametrize(
+    ("zone", "typed", "utc"),
+    [
+        ("utc", "2026-07-01T08:30", "2026-07-01T08:30:00+00:00"),
+        ("Europe/Zurich", "2026-07-01T08:30", "2026-07-01T08:30:00+02:00"),
+        ("Europe/Zurich", "2026-07-01T08:30Z", "2026-07-01T08:30Z"),
+        ("Europe/Zurich", "tomorrow", "tomorrow"),
+    ],
+)
+def test_an_instant_of_the_date_picker_is_in_the_time_zone_of_airflow(
+    monkeypatch: pytest.MonkeyPatch, zone: str, typed: str, utc: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__DEFAULT_TIMEZONE", zone)
+    time_zone.cache_clear()
+    try:
+        assert zoned(typed) == utc
+    finally:
+        time_zone.cache_clear()
+
+
 def test_a_form_that_is_sent_twice_is_executed_once(web: Web, orders: str, postgres_engine: Engine) -> None:
     page = preview(web, "shift-by", "-2")
 
@@ -132,7 +172,7 @@ def test_every_scenario_and_scope_of_the_command_line(
             assert refusals[scenario] in page.text
         else:
             assert page.status_code == 200, page.text
-            assert f"<h1>{scenario}" in page.text
+            assert f"<b>{scenario}" in page.text
 
 
 @pytest.mark.parametrize(
@@ -236,7 +276,7 @@ def test_a_topic_that_is_not_there_names_no_host(web: Web, orders: str, kafka: K
 def test_a_connection_of_kafka_that_was_deleted_is_named(
     web: Web, orders: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow.sdk.exceptions import AirflowNotFoundException
+    from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
     def missing(_: str) -> None:
         raise AirflowNotFoundException("canary")

@@ -103,6 +103,17 @@ class TestIntoAnotherTable:
         assert (len(result.batches), result.rows) == (3, 40)
         assert offsets(replayer.loader, "elsewhere") == {0: list(range(20)), 1: list(range(20))}
 
+    def test_without_limits_it_has_the_batches_of_a_load(
+        self, replayer: Replayer, orders: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("airflow_kafka_offsets.core.options.MOST_RECORDS", 15)
+        monkeypatch.setattr("airflow_kafka_offsets.core.options.MOST_OF_PARTITION", 1)
+        whole = {orders: {0: (0, 20), 1: (0, 20)}}
+
+        assert len(replayer(orders, whole).batches) == 3
+        # What is replaced is never half there.
+        assert len(replayer(orders, whole, sink=SqlTable("target"), replace=True).batches) == 1
+
     def test_an_empty_range_is_no_batch(self, replayer: Replayer, orders: str) -> None:
         assert replayer(orders, {orders: {0: (3, 3)}}) == LoadResult()
 
@@ -114,7 +125,7 @@ class TestIntoAnotherTable:
         [
             (
                 {"limits": Limits(max_records="{{ n }}")},  # type: ignore[arg-type]
-                "Limits.max_records must be an int of at least 1, or None for no limit; got max_records='{{ n }}'",
+                "Limits.max_records must be .*, or None for the usual size; got max_records='{{ n }}'",
             ),
             (
                 {"limits": Limits(max_records=1, max_bytes=5)},

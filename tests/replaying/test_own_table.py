@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,13 +12,14 @@ from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     DoubleLoadError,
+    StagingError,
     VerificationError,
 )
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify
 from tests.support.clients import produce
 from tests.support.loads import Loader, TopicFactory, in_dialect, names, positions, rows
-from tests.support.replays import Interrupted, Replayer, offsets, proved, states
+from tests.support.replays import Interrupted, Replayer, die, offsets, proved, states
 from tests.support.rewinds import TARGET, Rewinder
 
 pytestmark = pytest.mark.server
@@ -140,6 +142,17 @@ class TestIntoTheGroupsTable:
             replayer(orders, {orders: {0: (18, 22)}}, sink=SqlTable("target"), replace=True)
 
         assert states(replayer.loader) == [("load", "committed")]
+
+    def test_replay_of_a_group_without_positions_does_not_name_them(
+        self, replayer: Replayer, topic: TopicFactory
+    ) -> None:
+        name, loader = topic(), replayer.loader
+        produce(loader.kafka, name, names(0, 3))
+        with pytest.raises(StagingError):
+            replace(loader, launcher=Interrupted(die))(name)
+
+        with pytest.raises(DoubleLoadError, match=r"no position is stored. Nothing was written. Run the load first"):
+            replayer(name, {name: {0: (0, 3)}}, sink=TARGET, replace=True)
 
     def test_a_replay_may_end_at_the_position_and_no_offset_later(self, replayer: Replayer, orders: str) -> None:
         produce(replayer.loader.kafka, orders, names(500, 1), 0)

@@ -12,9 +12,9 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 
-# By package: the last version with a vulnerability that is known, and which one it is.
+# By package: the last version with a vulnerability that is known, and which one it is. Airflow is none of them: a
+# deployment chooses its version, and this package does not keep it from being upgraded.
 VULNERABLE = {
-    "apache-airflow": ("3.2.2", "CVE-2026-49296"),
     "apache-airflow-providers-apache-spark": ("4.1.2", "CVE-2023-40195"),
     "httpx": ("0.22.0", "CVE-2021-41945"),
     "protobuf": ("6.33.4", "CVE-2026-0994"),

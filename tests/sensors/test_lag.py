@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sensors.lag import KafkaLagSensor

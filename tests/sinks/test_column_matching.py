@@ -53,6 +53,13 @@ class TestRequired:
         assert required(keyed) == ["a", "b"]
 
 
+def test_types_of_postgres_that_cut_texts_are_refused() -> None:
+    for name in ("name", '"char"'):
+        column = sa.Column("a", postgresql.base.ischema_names[name]())
+        with pytest.raises(TargetError, match=r"column 'a' is of the type name or \"char\", which cut texts"):
+            match(table(column), rows(a=pa.string()), POSTGRES)
+
+
 class TestIsAdded:
     @pytest.mark.parametrize("name", [*row_columns(Json("a INT")).names[1:], "_batch_id"])
     def test_audit_columns_are_added_by_this_package(self, name: str) -> None:
@@ -106,7 +113,7 @@ class TestMatch:
         assert f"(ALTER TABLE {added})" in str(raised.value)
 
     def test_a_column_of_another_type_is_refused_with_both_types(self) -> None:
-        with pytest.raises(TargetError, match="column 'a' is INTEGER, the rows hold string"):
+        with pytest.raises(TargetError, match="column 'a' is INTEGER, the rows hold STRING"):
             match(table(sa.Column("a", sa.Integer)), rows(a=pa.string()), POSTGRES)
 
     def test_a_column_that_the_table_needs_is_refused_by_name(self) -> None:

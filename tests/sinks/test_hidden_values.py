@@ -30,7 +30,7 @@ ORIGIN = "_kafka_topic TEXT, _kafka_partition INT, _kafka_offset BIGINT"
         ("UUID", "SQLSTATE 22P02", "STRING", f'"{LONG}"'),
         ("DATERANGE", "SQLSTATE 22P02", "STRING", f'"{LONG}"'),
         ("TEXT CHECK (x = '')", "SQLSTATE 23514", "STRING", f'"{LONG}"'),
-        ("INT", "a value of type int64 does not fit into int32", "BIGINT", "4711004711"),
+        ("INT", "a value of type BIGINT does not fit into INT", "BIGINT", "4711004711"),
     ],
     ids=["uuid", "range", "check", "number"],
 )

@@ -22,7 +22,7 @@ from airflow_kafka_offsets.sinks.sql.connected_table import SqlTarget
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.mariadb import MariaDbServer
 from tests.support.loads import reflected
-from tests.support.mariadb import Row, at, columns, counted, do, select, staged, write
+from tests.support.mariadb import CHECKS, Row, at, columns, counted, do, is_mysql, select, staged, write
 
 pytestmark = pytest.mark.server
 
@@ -80,6 +80,8 @@ def test_a_refused_row_is_named_and_all_others_are_written(
     mariadb_engine: Engine, way: str, tmp_path: Path, case: str
 ) -> None:
     column, value, reason = REFUSED[case]
+    if case == "a check" and is_mysql(mariadb_engine):
+        pytest.skip(CHECKS)
     do(
         mariadb_engine,
         "CREATE TABLE target (id BIGINT PRIMARY KEY, name VARCHAR(10) NOT NULL CHECK (name <> 'refused'),"
@@ -144,11 +146,15 @@ def test_a_row_that_is_too_large_for_a_page_is_bad(
     mariadb_engine: Engine, tmp_path: Path, key: tuple[str, ...]
 ) -> None:
     """Of a LONGTEXT a page has up to 39 bytes."""
+    if key and is_mysql(mariadb_engine):
+        pytest.skip("MySQL creates no such table, and so no temporary one for an upsert")
     names = [f"c{number}" for number in range(250)]
     do(
         mariadb_engine,
+        "SET innodb_strict_mode = OFF",  # MySQL would not create it
         f"CREATE TABLE target (id BIGINT PRIMARY KEY, {', '.join(f'{name} LONGTEXT' for name in names)},"
         " _kafka_topic VARCHAR(200), _kafka_partition INT, _kafka_offset BIGINT)",
+        "SET innodb_strict_mode = ON",
     )
     rows = [at(n, id=n, **dict.fromkeys(names, "x" * 39 if n == 3 else "x")) for n in range(8)]
     schema = columns(id=pa.int64(), **dict.fromkeys(names, pa.string()))
@@ -192,17 +198,19 @@ def test_a_row_with_a_key_that_is_there_is_an_error_and_no_dead_letter(
 
 
 def test_a_row_that_no_statement_can_hold_is_named(
-    mariadb_engine: Engine, mariadb: MariaDbServer, tmp_path: Path
+    mariadb_engine: Engine, mariadb: MariaDbServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     schema = columns(text=pa.string())
     TARGET.connect(mariadb_engine).prepare(schema)
     large = [at(0, text="a"), at(1, text="x" * (16 << 20)), at(2, text="b")]
 
     assert write(mariadb_engine, TARGET, staged(tmp_path, schema, large)) == 3  # LOAD DATA has no such limit
+    assert "by INSERT" not in caplog.text
     mariadb.execute("SET GLOBAL local_infile = 0")
     try:
         with pytest.raises(RecordError, match=r"offset 1 .*max_allowed_packet"):
             write(mariadb_engine, TARGET, staged(tmp_path, schema, large))
+        assert "by INSERT, at half the speed of LOAD DATA LOCAL" in caplog.text
     finally:
         mariadb.execute("SET GLOBAL local_infile = 1")
 

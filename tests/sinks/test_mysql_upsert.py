@@ -19,7 +19,7 @@ from airflow_kafka_offsets.sinks.sql.connected_table import SqlTarget
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.mariadb import MariaDbServer
 from devstack.process import wait_until
-from tests.support.mariadb import at, columns, do, select, staged, write
+from tests.support.mariadb import CHECKS, at, columns, do, is_mysql, pads, select, staged, write
 
 pytestmark = pytest.mark.server
 
@@ -73,7 +73,8 @@ def test_the_newest_wins_and_the_count_is_of_rows_that_changed(mariadb_engine: E
     again = [at(2, id="a", name="late"), at(5, id="b", name="same"), at(6, id="a ", name="space")]
     assert write(mariadb_engine, KEYED, staged(tmp_path, COLUMNS, again)) == 2
 
-    assert select(mariadb_engine, HELD) == [("A", "", 4), ("a", "newer", 3), ("a ", "space", 6), ("b", "same", 5)]
+    kept = [("a", "space", 6)] if pads(mariadb_engine) else [("a", "newer", 3), ("a ", "space", 6)]
+    assert select(mariadb_engine, HELD) == [("A", "", 4), *kept, ("b", "same", 5)]
 
 
 def test_another_unique_index_is_no_key(mariadb_engine: Engine, tmp_path: Path) -> None:
@@ -87,6 +88,8 @@ def test_another_unique_index_is_no_key(mariadb_engine: Engine, tmp_path: Path) 
 
 
 def test_the_older_row_of_a_key_is_written_where_the_newest_is_refused(mariadb_engine: Engine, tmp_path: Path) -> None:
+    if is_mysql(mariadb_engine):
+        pytest.skip(CHECKS)
     do(mariadb_engine, "ALTER TABLE target ADD CONSTRAINT short CHECK (length(name) < 3)")
     rows = [at(n, id=f"{n % 40}", name="long" if n == 77 else "ok") for n in range(80)]
     kept = staged(tmp_path, COLUMNS, rows, dead_letters=True)
@@ -161,7 +164,8 @@ def test_a_user_who_may_not_make_temporary_tables_is_refused_before_spark_starts
     mariadb_engine: Engine, mariadb: MariaDbServer
 ) -> None:
     name = mariadb_engine.url.database
-    mariadb.execute("CREATE OR REPLACE USER weak IDENTIFIED BY 'weak'")
+    mariadb.execute("DROP USER IF EXISTS weak")
+    mariadb.execute("CREATE USER weak IDENTIFIED BY 'weak'")
     mariadb.execute(f"GRANT SELECT, INSERT, UPDATE ON `{name}`.* TO weak")
     engine = sa.create_engine(mariadb_engine.url.set(username="weak", password="weak"))
 

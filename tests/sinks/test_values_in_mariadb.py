@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from tests.support.mariadb import at, columns, do, select, staged, write
+from tests.support.mariadb import at, columns, do, is_mysql, select, staged, write
 from tests.support.values import KEYS, VALUES, as_single, changed, refused, stored
 
 pytestmark = pytest.mark.server
@@ -81,10 +81,14 @@ def values_in(
 def test_no_value_is_changed_silently(
     mariadb_engine: Engine, column: str, key: tuple[str, ...], tmp_path: Path
 ) -> None:
+    if column == "decimal(38,38)" and is_mysql(mariadb_engine):
+        pytest.skip("MySQL has 30 digits after the point")
     found = values_in(mariadb_engine, column, tmp_path, key)
 
     assert bool(found) == (column != "bit(8)")
-    assert {ddl: bad for ddl, pairs in found.items() if (bad := changed(pairs, CHANGES.get((column, ddl))))} == {}
+    keeps_sign = column == "double" and is_mysql(mariadb_engine)
+    changes = {} if keeps_sign else {ddl: change for (kind, ddl), change in CHANGES.items() if kind == column}
+    assert {ddl: bad for ddl, pairs in found.items() if (bad := changed(pairs, changes.get(ddl)))} == {}
     if any(words in column for words in NOT_NULL):
         assert all(None in refused(pairs) for pairs in found.values())
 
@@ -92,7 +96,7 @@ def test_no_value_is_changed_silently(
 def test_a_created_table_keeps_every_value_but_nan_and_infinity(mariadb_engine: Engine, tmp_path: Path) -> None:
     found = values_in(mariadb_engine, None, tmp_path)
 
-    changes = {"FLOAT": without_sign_of_zero, "DOUBLE": without_sign_of_zero}
+    changes = {} if is_mysql(mariadb_engine) else {"FLOAT": without_sign_of_zero, "DOUBLE": without_sign_of_zero}
     assert {ddl: bad for ddl, pairs in found.items() if (bad := changed(pairs, changes.get(ddl)))} == {}
     assert {ddl: len(some) for ddl, pairs in found.items() if (some := refused(pairs))} == {"FLOAT": 3, "DOUBLE": 3}
 

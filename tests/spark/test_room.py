@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.exceptions import RecordError
-from airflow_kafka_offsets.formats import protobuf_decoder
+from airflow_kafka_offsets.formats import avro_decoder, protobuf_decoder
 from airflow_kafka_offsets.formats.avro_decoder import _long
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.columns import format_columns, row_columns
@@ -375,6 +375,103 @@ def test_fields_without_bytes_take_no_memory_for_each_record() -> None:
         assert tracemalloc.get_traced_memory()[1] < 10_000_000
         tracemalloc.stop()
         assert (rows.num_rows, len(bad)) == (1_000, 1_000)
+
+
+def nested(depth: int, inner: Any) -> Any:
+    """Records of one field in one another, around a type."""
+    for number in range(depth):
+        inner = avro_record(f"n{number}", ("x", inner))
+    return inner
+
+
+@pytest.mark.parametrize("ddl", ["id BIGINT", None], ids=["no column", "column"])
+def test_records_of_one_field_in_one_another_take_no_memory_each(ddl: str | None) -> None:
+    kind = avro_record("r", ("id", "long"), ("items", {"type": "array", "items": nested(50, "boolean")}))
+    record_format = Avro(ddl, schema=json.dumps(kind))
+    decode = record_format.decoder(record_format.columns())
+    good = b"\2" + _long(2_000) + b"\1\0" * 1_000 + b"\0"
+    decode(record_batch([good[:-1]]))
+    tracemalloc.start()
+    # One byte too many, so that the reader of single values decides.
+    rows, bad = decode(record_batch([good, good + b"\0"]))
+    assert tracemalloc.get_traced_memory()[1] < 3_000_000
+    tracemalloc.stop()
+    assert (rows.column("id").to_pylist(), [record.row for record in bad]) == ([1], [1])
+    if ddl is None:
+        item: Any = True
+        for _ in range(50):
+            item = {"x": item}
+        assert rows.column("items")[0].as_py()[:2] == [item, json.loads(json.dumps(item).replace("true", "false"))]
+
+
+@pytest.mark.parametrize(("depth", "is_refused"), [(3, False), (4, True)])
+def test_records_of_one_field_in_one_another_that_have_themselves_are_refused(depth: int, is_refused: bool) -> None:
+    kind = nested(depth, {"type": "array", "items": ["null", *(f"n{number}" for number in range(depth))]})
+    record_format = Avro("id BIGINT", schema=json.dumps(avro_record("r", ("id", "long"), ("x", kind))))
+    rows, bad = record_format.decoder(record_format.columns())(record_batch([b"\2\0"]))
+    assert (rows.num_rows, [record.reason for record in bad]) == (
+        (0, ["its schema has records of one field in one another, and in themselves: a byte would be many objects"])
+        if is_refused
+        else (1, [])
+    )
+
+
+WIDE = avro_record("wide", ("id", "long"), *((name, ["null", "long"]) for name in NAMES))
+WIDE_NULLS = {
+    "nullable": ({"type": "array", "items": ["null", WIDE]}, "ARRAY<STRUCT<id: BIGINT>>", b"\0", None),
+    "of a union": (
+        {"type": "array", "items": ["null", "long", WIDE]},
+        "ARRAY<STRUCT<member0: BIGINT, member1: STRUCT<id: BIGINT>>>",
+        b"\2\2",
+        {"member0": 1, "member1": None},
+    ),
+    "without a column": ({"type": "array", "items": ["null", "long", WIDE]}, "ARRAY<BIGINT>", b"\2\2", 1),
+    "in a map": (
+        {"type": "map", "values": ["null", WIDE]},
+        "ARRAY<STRUCT<key: STRING, value: STRUCT<id: BIGINT>>>",
+        b"\0\0",
+        {"key": "", "value": None},
+    ),
+    "in a record": (
+        {"type": "array", "items": ["null", avro_record("o", ("w", WIDE), ("n", "long"))]},
+        "ARRAY<STRUCT<w: STRUCT<id: BIGINT>>>",
+        b"\0",
+        None,
+    ),
+}
+
+
+# Arrow's buffers do not keep their pool.
+POOLS: list[pa.MemoryPool] = []
+
+
+@pytest.mark.parametrize(("kind", "column", "item", "found"), WIDE_NULLS.values(), ids=WIDE_NULLS)
+def test_fields_of_nulls_that_are_no_columns_take_no_memory(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, column: str, item: bytes, found: Any
+) -> None:
+    record_format = Avro(f"x {column}", schema=json.dumps(avro_record("r", ("x", kind))))
+    decode = record_format.decoder(record_format.columns())
+    value = _long(MANY) + item * MANY + b"\0"
+    sizes, read_file = [0], avro_decoder._read_file
+
+    def note(*args: Any) -> pa.Table:
+        table = read_file(*args)
+        sizes.append(table.nbytes)
+        return table
+
+    monkeypatch.setattr(avro_decoder, "_read_file", note)
+    decode(record_batch([_long(1) + item + b"\0"]))
+    usual = pa.default_memory_pool()
+    POOLS.append(pool := pa.proxy_memory_pool(usual))
+    pa.set_memory_pool(pool)
+    try:
+        rows, bad = decode(record_batch([value, value + b"\0"]))
+    finally:
+        pa.set_memory_pool(usual)
+
+    assert (rows.column("x")[0].as_py()[-1], [record.row for record in bad]) == (found, [1])
+    assert max(sizes) < 40_000_000
+    assert pool.max_memory() < 20_000_000
 
 
 @pytest.mark.parametrize(("count", "is_list"), [(400, False), (400, True), (900, False), (900, True)])

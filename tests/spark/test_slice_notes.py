@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.exceptions import StagingError
+from airflow_kafka_offsets.formats.read_schemas import ReadSchema
+from airflow_kafka_offsets.spark import progress
 from airflow_kafka_offsets.spark.driver import write_manifest
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.progress import Display, Progress, SliceNotes, write_progress, write_slice
@@ -55,6 +58,22 @@ def test_a_batch_is_closed_with_one_open_for_each_slice(staging: StagingDirector
     manifest = write_manifest(job(staging), staging, ())
     assert manifest.reads == tuple(read(index) for index in range(MANY))
     assert opened.total() == MANY
+
+
+def test_schemas_of_many_slices_are_kept_once_and_have_a_limit(
+    staging: StagingDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_MOST_CHARACTERS", 2_500)
+    schemas = tuple(ReadSchema("value", number, "json_schema", str(number) * 1_000) for number in range(3))
+    for index in range(MANY):
+        write_slice(staging, replace(read(index), schemas=schemas[:2]))
+    notes = SliceNotes(staging)
+    found = {id(schema): schema for each in notes.find().finished.values() for schema in each.schemas}
+    assert list(found.values()) == list(schemas[:2])
+
+    write_slice(staging, replace(read(MANY), schemas=schemas))
+    with pytest.raises(StagingError, match=r"have more than 2,500 characters together\. Abandon the batch"):
+        notes.find()
 
 
 def test_progress_opens_what_is_finished_once_and_what_is_being_read_each_time(

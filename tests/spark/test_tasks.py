@@ -256,7 +256,7 @@ def test_rows_that_no_file_can_have_are_staged_unless_spark_may_have_spread_thei
         final, staged = write_rows(one, [rows])
         assert (final.rows, final.is_final, staged.rows, staged.is_final) == (2, True, 1, False)
         return
-    with pytest.raises(RecordError, match="does not fit into int32") as raised:
+    with pytest.raises(RecordError, match="does not fit into INT") as raised:
         list(write_rows(one, [rows]))
     assert raised.value.offset == 1
     assert ("a DataFrame transform may have made other rows of it" in str(raised.value)) == (said == "are_spread")

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
+from selenium.webdriver import ActionChains
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
 from devstack.airflow import USER, AirflowHome
+from devstack.axe import axe_script
 
 WAIT_SECONDS = 90.0
 
@@ -75,6 +77,36 @@ class Browser:
 
     def screenshot(self, file: Path) -> None:
         assert self.driver.save_screenshot(str(file))
+
+    def violations(self) -> list[str]:
+        """Return what axe-core finds by the rules of WCAG 2.2, levels A and AA, and takes for serious or critical."""
+        self.driver.execute_script(axe_script())
+        found = self.driver.execute_async_script(
+            "const [tags, done] = arguments; axe.run(document, { runOnly: tags }).then((result) => done(result), done)",
+            ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"],
+        )
+        return [
+            f"{rule['id']}: {node['target']} {node['failureSummary']}"
+            for rule in found["violations"]
+            if rule["impact"] in ("serious", "critical")
+            for node in rule["nodes"]
+        ]
+
+    def keys(self, *keys: str) -> None:
+        """Press keys, as somebody without a pointer does."""
+        ActionChains(self.driver).send_keys(*keys).perform()
+
+    def focused(self) -> str:
+        """Return the text of what has the focus."""
+        return str(self.driver.execute_script("return document.activeElement.textContent.trim()"))
+
+    def refreshed(self) -> None:
+        """Wait until the page has refreshed itself twice: the first answer may be as before."""
+        self.driver.set_script_timeout(WAIT_SECONDS)
+        self.driver.execute_async_script(
+            "const [done] = arguments; let left = 2;"
+            "document.addEventListener('refreshed', () => (left -= 1) === 0 && done())"
+        )
 
     def errors(self) -> list[str]:
         """Return what the browser complained about since it was asked last: scripts that fail, and what the policy

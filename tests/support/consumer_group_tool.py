@@ -18,7 +18,7 @@ from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from devstack.java import find_java
 from devstack.kafka import KafkaBroker
-from devstack.kafka_jars import kafka_classpath
+from devstack.kafka_jars import KAFKA_JARS
 from devstack.topics import create_topic, delete_records
 from tests.support import clients
 from tests.support.clients import commit_to_kafka
@@ -73,7 +73,7 @@ class ConsumerGroupTool:
     def _run(self, *arguments: str) -> str:
         if self._gateway is None:
             port, self._process = launch_gateway(
-                classpath=kafka_classpath(),
+                classpath=f"{KAFKA_JARS.fetched()}/*",
                 java_path=str(find_java()),
                 die_on_exit=True,
                 return_proc=True,

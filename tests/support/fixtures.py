@@ -77,6 +77,8 @@ _MARIADB = {
 }
 
 
+_MARIADB_FIXTURES = {"mariadb", "mariadb_database", "mariadb_engine"}
+
 # Tests in these modules whose statements or messages are those of Postgres and SQLite.
 _NOT_ON_MARIADB = {
     "test_a_key_may_be_the_origin_itself",
@@ -103,6 +105,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 continue
             if _MARIADB[listed] is _IN_SOAK:
                 item.add_marker(pytest.mark.long)
+        if parameters.get("engine") == "mariadb" or _MARIADB_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.mysql)
         items.append(item)
         if parameters.get("engine") != "sqlite" or beginning is None:
             continue

@@ -11,6 +11,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from airflow_kafka_offsets.database.mysql import PADDED, exact_collation, is_mariadb
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.sql.connected_table import SqlTarget
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -50,6 +51,29 @@ def do(engine: Engine, *statements: str) -> None:
     with engine.begin() as conn:
         for statement in statements:
             conn.exec_driver_sql(statement)
+
+
+def pads(engine: Engine) -> bool:
+    """Return whether exact texts of the server are equal if they differ in spaces at their ends."""
+    with engine.connect() as conn:
+        return exact_collation(conn.dialect) == PADDED
+
+
+def is_mysql(engine: Engine) -> bool:
+    """Return whether the tests run on MySQL, in place of MariaDB."""
+    with engine.connect() as conn:
+        return not is_mariadb(conn.dialect)
+
+
+# MySQL before 8.0.16 reads and ignores them.
+CHECKS = "the server does not enforce CHECK"
+
+
+NUMBERS = (
+    "(WITH RECURSIVE n AS (SELECT 0 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 49) "
+    "SELECT 50 * a.i + b.i + 1 AS seq FROM n AS a, n AS b WHERE a.i < 40) AS numbers"
+)
+"""A table of the numbers from 1 to 2000."""
 
 
 def counted(conn: Connection, what: str) -> int:

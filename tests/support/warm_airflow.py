@@ -203,7 +203,7 @@ async def _ask_for_nothing(app: Any) -> None:
 
 def _configure_airflow(home: str) -> None:
     from airflow import configuration, settings  # noqa: TID251 - a home's metadata database is its own
-    from airflow.sdk.configuration import conf
+    from airflow.providers.common.compat.sdk import conf
 
     configuration.AIRFLOW_HOME = home
     configuration.AIRFLOW_CONFIG = f"{home}/airflow.cfg"

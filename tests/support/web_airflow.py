@@ -29,6 +29,18 @@ for dag_id, task_id, group in (
             sink=SqlTable(group, conn_id="warehouse"),
         )
     globals()[dag_id] = dag
+
+with DAG("mapped", schedule="@hourly"):
+    KafkaBatchOperator.partial(
+        task_id="load", group_id="events_{{ task.topics[0] }}", value_format=Json("id BIGINT, name STRING"),
+        sink=SqlTable("events_eu", conn_id="warehouse"),
+    ).expand(topics=[["events_eu"], ["events_us"]])
+
+with DAG("elsewhere", schedule="@hourly"):
+    KafkaBatchOperator(
+        task_id="load", group_id="elsewhere", topics=["more"], value_format=Json("id BIGINT"),
+        sink=SqlTable("more", conn_id="warehouse"), kafka_conn_id="kafka_down",
+    )
 """
 
 

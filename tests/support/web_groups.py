@@ -71,6 +71,14 @@ def shop(loader: Loader) -> None:
         Loader(kafka, loader.engine, Fails())("clicks", run=clicks, group_id="clicks", sink=SqlTable("clicks"))
 
 
+def mapped(loader: Loader) -> None:
+    """Make a group of a mapped task."""
+    create_topic(loader.kafka.bootstrap_servers, "events_eu", 1, {})
+    produce(loader.kafka, "events_eu", names(0, 3))
+    run = TaskRun("scheduled__1", "mapped", "load", 0, 1)
+    loader("events_eu", run=run, group_id="events_events_eu", sink=SqlTable("events_eu"))
+
+
 def rewind(loader: Loader, group_id: str, offsets: int, table: str = "orders") -> None:
     """Move the positions of a group back, and remove rows."""
     preview = preview_rewind(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from devstack import mariadb_programs
+from devstack import debian, mariadb_programs
 from devstack.mariadb import MariaDbServer
 from devstack.mariadb_programs import fetch_programs, find_programs
 
@@ -18,7 +18,7 @@ def nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(mariadb_programs, "_FOLDERS", ())
     monkeypatch.setattr(mariadb_programs, "_HOME", tmp_path / "mariadb")
-    monkeypatch.setattr(mariadb_programs, "BUILD", tmp_path)
+    monkeypatch.setattr(debian, "BUILD", tmp_path)
 
 
 class TestPrograms:

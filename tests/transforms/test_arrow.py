@@ -114,7 +114,7 @@ def test_the_origin_columns_may_be_dropped_as_by_a_dataframe_transform(loader: L
     [
         ("table", "returned Table, not a pyarrow.RecordBatch"),
         ("untyped", "column 'x' without a type"),
-        ("renumbered", "changes the type of '_kafka_partition' to string"),
+        ("renumbered", "changes the type of '_kafka_partition' to STRING"),
     ],
 )
 def test_invalid_return_schema_is_refused_before_reading(

@@ -1,7 +1,8 @@
 "use strict";
-// The theme of Airflow around the page, a filter, links out of Airflow's frame, and a table that refreshes itself.
+// The theme of Airflow around the page, filters, links out of Airflow's frame, and a page that refreshes itself.
 (() => {
   const root = document.documentElement;
+  root.classList.add("script");
 
   // In Airflow's frame, its own choice decides; outside of it, that of the system.
   const outer = () => {
@@ -38,19 +39,24 @@
     outside.remove();
   });
 
-  // A command is copied, or else selected: a page without TLS has no clipboard.
+  // A command, or the positions, are copied; or else selected: a page without TLS has no clipboard.
   document.addEventListener("click", async (event) => {
     const button = event.target.closest("button[data-copy]");
     if (button === null) return;
-    const command = button.previousElementSibling;
+    const offsets = [...document.querySelectorAll("tr[data-offset]")].map((row) => row.dataset.offset);
+    const ofOffsets = button.dataset.copy === "offsets";
+    const command = ofOffsets ? document.createElement("pre") : button.previousElementSibling;
+    if (ofOffsets) command.textContent = ["topic,partition,offset", ...offsets].join("\n");
     try {
       await navigator.clipboard.writeText(command.textContent);
       button.textContent = "Copied";
     } catch {
+      if (ofOffsets) button.after(command);
       getSelection().selectAllChildren(command);
       button.textContent = document.execCommand("copy") ? "Copied" : "Selected: press Ctrl+C";
     }
   });
+  for (const link of document.querySelectorAll("a[data-again]")) link.href = location.href;
 
   // Typing a value chooses its scenario.
   document.addEventListener("input", (event) => {
@@ -59,68 +65,122 @@
   });
   // One click, one rewind.
   document.addEventListener("submit", (event) => {
-    for (const button of event.target.querySelectorAll("button")) button.disabled = true;
+    if (event.target.method === "post") for (const button of event.target.querySelectorAll("button")) button.disabled = true;
   });
+
+  // Where rows are drawn as cards, some browsers take tables for no tables.
+  const ROLES = { TABLE: "table", THEAD: "rowgroup", TBODY: "rowgroup", TR: "row", TD: "cell" };
+  const setRoles = (root) => {
+    for (const part of root.querySelectorAll("table, thead, tbody, tr, th, td")) {
+      part.setAttribute("role", ROLES[part.tagName] ?? (part.scope === "row" ? "rowheader" : "columnheader"));
+    }
+  };
+  setRoles(document);
 
   const live = document.getElementById("live");
   if (live === null) return;
-  const filter = document.getElementById("filter");
-  const only = document.getElementById("only-attention");
   const refreshed = document.getElementById("refreshed");
-
-  const applyFilter = () => {
-    if (filter === null) return;
-    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-    let shown = 0;
-    for (const row of live.querySelectorAll("#groups tbody tr")) {
-      const urgent = row.classList.contains("critical") || row.classList.contains("warning");
-      row.hidden = !words.every((word) => row.dataset.text.includes(word)) || (only.checked && !urgent);
-      shown += row.hidden ? 0 : 1;
-    }
-    const none = document.getElementById("no-match");
-    if (none !== null) none.hidden = shown > 0;
+  const show = (text, live = "polite") => {
+    if (refreshed === null) return;
+    refreshed.setAttribute("aria-live", live);
+    refreshed.textContent = text;
   };
-  if (filter !== null) {
-    const parameters = new URLSearchParams(location.search);
-    filter.value = parameters.get("q") ?? "";
-    only.checked = parameters.has("attention");
-    const changed = () => {
-      const url = new URL(location.href);
-      filter.value ? url.searchParams.set("q", filter.value) : url.searchParams.delete("q");
-      only.checked ? url.searchParams.set("attention", "1") : url.searchParams.delete("attention");
-      history.replaceState(null, "", url);
-      applyFilter();
-    };
-    filter.addEventListener("input", changed);
-    only.addEventListener("change", changed);
-    applyFilter();
-  }
 
-  const scrolled = () => [...live.querySelectorAll(".scroll")].map((box) => [box.scrollTop, box.scrollLeft]);
+  // What did not change stays, with its focus, its selection and where it was scrolled to. What has a key is found again.
+  const keyOf = (node) => node.id || node.dataset?.key || "";
+  const morph = (old, fresh) => {
+    if (old.nodeType !== Node.ELEMENT_NODE) {
+      if (old.data !== fresh.data) old.data = fresh.data;
+      return;
+    }
+    for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+    for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    const wanted = new Set([...fresh.childNodes].map(keyOf));
+    for (const child of [...old.childNodes]) if (keyOf(child) && !wanted.has(keyOf(child))) child.remove();
+    const keyed = new Map([...old.childNodes].filter(keyOf).map((child) => [keyOf(child), child]));
+    let next = old.firstChild;
+    const drop = () => {
+      const gone = next;
+      next = next.nextSibling;
+      gone.remove();
+    };
+    for (const child of [...fresh.childNodes]) {
+      const key = keyOf(child);
+      const same = key ? keyed.get(key) : next !== null && !keyOf(next) && next.nodeName === child.nodeName ? next : null;
+      if (!same) {
+        old.insertBefore(child, next);
+      } else {
+        // To move a node takes its focus and its selection: blanks before it go instead.
+        while (next !== null && next !== same && next.nodeType === Node.TEXT_NODE) drop();
+        if (same === next) next = next.nextSibling;
+        else old.insertBefore(same, next);
+        if (same.nodeType !== child.nodeType || !same.isEqualNode(child)) morph(same, child);
+      }
+    }
+    while (next !== null) drop();
+  };
+
   const seconds = () => Number(document.getElementById("fragment")?.dataset.refresh ?? 10);
+  let timer = null;
+  let asked = 0;
+  const schedule = () => {
+    clearTimeout(timer);
+    timer = setTimeout(refresh, seconds() * 1000);
+  };
   const refresh = async () => {
     if (document.hidden) return schedule();
+    const number = ++asked;
     try {
-      const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+      const answer = await fetch(location.href, { headers: { Accept: "text/html", "X-Part": "live" } });
+      const text = await answer.text();
+      if (number !== asked) return;
       if (answer.status === 401 || answer.status === 403) return show("logged out: reload the page");
-      if (!answer.ok) throw new Error(await answer.text());
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const before = scrolled();
-      live.replaceChildren(...page.getElementById("live").childNodes);
-      live.querySelectorAll(".scroll").forEach((box, index) => {
-        if (before[index] !== undefined) [box.scrollTop, box.scrollLeft] = before[index];
-      });
-      applyFilter();
-      show(`updated ${new Date().toLocaleTimeString()}`);
+      const page = new DOMParser().parseFromString(answer.ok ? `<div id="live">${text}</div>` : text, "text/html");
+      if (!answer.ok) throw new Error(page.querySelector(".message")?.textContent ?? answer.statusText);
+      const fresh = page.getElementById("live");
+      setRoles(fresh);
+      const focused = document.activeElement;
+      morph(live, document.adoptNode(fresh));
+      if (document.activeElement !== focused && focused.isConnected) focused.focus({ preventScroll: true });
+      show(`updated ${new Date().toLocaleTimeString([], { hour12: false })}`, "off");
       document.dispatchEvent(new Event("refreshed"));
     } catch (error) {
       show(`not updated: ${error.message}`);
     }
     schedule();
   };
-  const show = (text) => {
-    if (refreshed !== null) refreshed.textContent = text;
-  };
-  const schedule = () => setTimeout(refresh, seconds() * 1000);
   schedule();
+
+  // Filters, headings and pages of the table change the address, and what is below it.
+  const go = (url) => {
+    history.replaceState(null, "", url);
+    refresh();
+  };
+  const fields = () => [...(document.getElementById("filters")?.elements ?? [])].filter((field) => field.name && field.name !== "sort");
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("#live a[href^='?']");
+    if (link === null || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    const values = new URL(link.href).searchParams;
+    for (const field of fields()) field.value = values.get(field.name) ?? "";
+    go(link.href);
+  });
+  const filter = () => {
+    const url = new URL(location.href);
+    url.searchParams.delete("page");
+    for (const { name, value } of fields()) value ? url.searchParams.set(name, value) : url.searchParams.delete(name);
+    go(url);
+  };
+  let typing = null;
+  document.addEventListener("input", (event) => {
+    if (event.target.closest("#filters") === null) return;
+    clearTimeout(typing);
+    typing = setTimeout(filter, event.target.tagName === "SELECT" ? 0 : 250);
+  });
+  document.addEventListener("submit", (event) => {
+    if (event.target.id !== "filters") return;
+    event.preventDefault();
+    clearTimeout(typing);
+    filter();
+  });
 })();

@@ -9,24 +9,28 @@
   const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
   const span = (seconds) => {
     if (seconds === null || seconds === undefined) return "–";
-    for (const [unit, size] of [["d", 86400], ["h", 3600], ["m", 60]]) {
-      if (seconds >= size) return `${+(seconds / size).toFixed(1)}${unit}`;
+    const units = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
+    for (const [place, [unit, size]] of units.slice(0, 3).entries()) {
+      if (seconds < size) continue;
+      const [smaller, length] = units[place + 1];
+      const rest = Math.floor((seconds % size) / length);
+      return `${Math.floor(seconds / size)}${unit}${rest ? ` ${rest}${smaller}` : ""}`;
     }
     return seconds > 0 && seconds < 1 ? `${Math.round(seconds * 1000)}ms` : `${+seconds.toFixed(1)}s`;
   };
   const whole = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en"));
-  const line = (label, key, stroke, write) => ({ label, key, stroke, write });
+  const line = (label, key, stroke, write, dash) => ({ label, key, stroke, write, dash });
   const HEIGHT = 190;
   const SECONDS = [0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800, 2592000];
   const clock = (at, step) => {
     const date = new Date(at * 1000);
     const day = date.toLocaleDateString([], { day: "numeric", month: "short" });
-    const time = date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
+    const time = date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: step < 60 ? "2-digit" : undefined, hour12: false });
     return step >= 86400 || (date.getHours() === 0 && date.getMinutes() === 0) ? day : time;
   };
   const KINDS = [
     { title: "Rows and records of each batch", axis: (v) => compact.format(v), series: [
-      line("records", "records", "--plot-1", whole), line("rows", "rows", "--plot-2", whole), line("dead letters", "dead_letters", "--plot-3", whole) ] },
+      line("records", "records", "--plot-1", whole), line("rows", "rows", "--plot-2", whole, [7, 5]), line("dead letters", "dead_letters", "--plot-3", whole) ] },
     { title: "Duration of stage and commit", axis: span, incrs: SECONDS, series: [
       line("stage", "stage", "--plot-1", span), line("commit", "commit", "--plot-2", span) ] },
     { title: "Delay: commit minus newest record", axis: span, incrs: SECONDS, series: [line("delay", "delay", "--plot-1", span)] },
@@ -74,18 +78,24 @@
     // The width of a figure depends on how many there are.
     const figures = kinds.map(({ title }) => {
       const figure = document.createElement("figure");
+      figure.setAttribute("role", "img");
+      figure.setAttribute("aria-label", `${title}; the table of batches has the numbers`);
       figure.append(document.createElement("figcaption"));
       figure.firstChild.textContent = title;
       box.append(figure);
       return figure;
     });
+    // Without a pointer the legend has the last batch.
+    const last = (plot) => {
+      if (plot.legend.idx === null || plot.legend.idx === undefined) plot.setLegend({ idx: points.length - 1 }, false);
+    };
     const line = { stroke: color("--line"), width: 1 };
     const axis = { stroke: color("--faint"), grid: line, ticks: line, font: "11px system-ui, sans-serif" };
     plots = kinds.map((kind, number) => {
       const options = {
         width: figures[number].clientWidth,
         height: HEIGHT,
-        plugins: [marks()],
+        plugins: [marks(), { hooks: { ready: last, setLegend: last } }],
         cursor: { sync: { key: "history" }, points: { size: 7 } },
         scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.25 : 1] } },
         axes: [
@@ -93,9 +103,9 @@
           { ...axis, size: 56, incrs: kind.incrs, values: (_, values) => values.map(kind.axis) },
         ],
         series: [
-          { label: "batch", value: (_, at, __, index) => (points[index] ? `${points[index].batch}, ${new Date(at * 1000).toLocaleString()}` : "–") },
-          // That of the records is wider, and seen beside that of the rows, which covers it.
-          ...kind.series.map(({ label, key, stroke, write }) => ({ label, stroke: color(stroke), width: key === "records" ? 4 : 2, points: { show: points.length < 60, size: 5 }, spanGaps: true, value: (_, value) => write(value) })),
+          { label: "batch", value: (_, at, __, index) => (points[index] ? `${points[index].batch}, ${new Date(at * 1000).toLocaleString([], { hour12: false })}` : "–") },
+          // Rows are drawn after records, dashed: where both are the same, both are seen.
+          ...kind.series.map(({ label, key, stroke, write, dash }) => ({ label, stroke: color(stroke), width: 2, dash, points: { show: points.length < 60, size: 5 }, spanGaps: true, value: (_, value) => write(value) })),
         ],
       };
       const values = kind.series.map(({ key }) => points.map((point) => point[key]));

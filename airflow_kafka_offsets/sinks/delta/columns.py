@@ -11,7 +11,7 @@ import deltalake
 import pyarrow as pa
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, TIMESTAMP
-from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.writers.table_rows import file_columns
 
 # delta-rs commits to tables that want writers of these versions, of which the last one goes by features; the sixth has
@@ -92,12 +92,19 @@ def measured(configuration: Mapping[str, str], columns: pa.Schema) -> list[str]:
     """Return the columns with statistics: as many as the table's properties say, and the origin columns.
 
     :param configuration: the properties of the table
+    :raises TargetError: one of them cannot be used
     """
     origin = [name for name in _ORIGIN if name in columns.names]
     if chosen := configuration.get("delta.dataSkippingStatsColumns"):
         wanted = {name.strip().strip("`").partition(".")[0] for name in chosen.split(",")}
         return [name for name in columns.names if name in wanted or name in origin]
-    most = int(configuration.get("delta.dataSkippingNumIndexedCols", _MEASURED))
+    number = configuration.get("delta.dataSkippingNumIndexedCols", _MEASURED)
+    try:
+        most = int(number)
+    except ValueError:
+        raise TargetError(
+            f"The Delta table's property delta.dataSkippingNumIndexedCols is no number: {number!r}"
+        ) from None
     first: list[str] = columns.names if most < 0 else columns.names[:most]
     return [name for name in columns.names if name in first or name in origin]
 

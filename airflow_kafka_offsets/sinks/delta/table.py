@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from airflow_kafka_offsets.core.shared_docs import complete_docs
 from airflow_kafka_offsets.sinks.lake.sink import DirectorySink, LakeSink
 from airflow_kafka_offsets.sinks.sink import Connections
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.delta.format import ConnectedDeltaTable
 
 
+@complete_docs(DirectorySink)
 @dataclass(frozen=True)
 class DeltaTable(DirectorySink, LakeSink):
     """Append rows to a table of Delta Lake. Columns are matched by name; a missing table is created from the rows'

@@ -46,7 +46,7 @@ from airflow_kafka_offsets.sinks.iceberg.private import STORAGE, keep_to_given, 
 from airflow_kafka_offsets.sinks.iceberg.shapes import create_table, parsed_term
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from airflow_kafka_offsets.sinks.lake.sink import dataset_name
-from airflow_kafka_offsets.sinks.lake.storage import pyiceberg_properties, warn_of_plain_http
+from airflow_kafka_offsets.sinks.lake.storage import pyiceberg_properties, warn_of_plain_http, warn_of_plain_store
 from airflow_kafka_offsets.sinks.lake.table import LakeTable
 from airflow_kafka_offsets.sinks.sink import Connections
 from airflow_kafka_offsets.sinks.table import Dataset
@@ -232,6 +232,8 @@ class ConnectedIcebergTable(LakeTable):
             warn_of_plain_http(f"The catalog of {sink.name}", properties)
         if sink.storage_conn_id is not None:
             properties |= pyiceberg_properties(sink.storage_conn_id, connections)
+        elif "s3.endpoint" not in properties:
+            warn_of_plain_store(sink.warehouse or "s3://")
         if named := [name for name, value in properties.items() if names_code(name, value)]:
             raise ConfigurationError(
                 f"{sink.name} has {', '.join(named)} among the properties of its catalog and storage, which name code: "

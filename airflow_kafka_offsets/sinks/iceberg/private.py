@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyiceberg.catalog import Catalog, CatalogType, infer_catalog_type, load_catalog
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest import RestCatalog, TableResponse
+from pyiceberg.catalog.rest.auth import AUTH_MANAGER
 from pyiceberg.expressions import BooleanExpression
-from pyiceberg.io import FileIO
+from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import (
     ArrowAccessor,
     ArrowProjectionVisitor,
@@ -24,13 +25,14 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.manifest import FileFormat
 from pyiceberg.schema import Schema, prune_columns, visit_with_partner
-from pyiceberg.table import FileScanTask, Table, Transaction
+from pyiceberg.table import FileScanTask, StagedTable, Table, Transaction
 from pyiceberg.table.update import TableRequirement
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT, Properties
 from pyiceberg.types import ListType, MapType
 from pyiceberg.utils.config import Config
 
+from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.lake.newest import positions
 from airflow_kafka_offsets.sinks.lake.snapshot import refuse_julian
 
@@ -54,28 +56,75 @@ _OF_SERVER = frozenset(
     s3.secret-access-key s3.session-token s3.signer s3.signer.uri s3.signer.endpoint s3.server-side-encryption
     s3.sse-kms-key-id client.region client.access-key-id client.secret-access-key client.session-token
     gcs.oauth2.token gcs.oauth2.token-expires-at gcs.project-id gcs.requester-pays
-    adls.account-name adls.account-key adls.sas-token adls.token
     """.split()  # noqa: SIM905
 )
+_ACCOUNT = "adls.account-name"
+_OF_AZURE_ACCOUNT = ("adls.account-key", "adls.sas-token", "adls.token")
+_AZURE_PLACES = ("adls.account-host", "adls.blob-storage-", "adls.dfs-storage-")
+_AZURE_SCHEMES = ("abfs:", "abfss:", "wasb:", "wasbs:")
 
 
-def _of_server(properties: Properties) -> Properties:
-    return {
-        name: value
-        for name, value in properties.items()
-        if isinstance(value, str) and (name in _OF_SERVER or name.startswith("adls.sas-token."))
-    }
+def _with_lent(given: Properties, said: Properties) -> Properties:
+    """Return properties with those that the server of a REST catalog may add.
+
+    It names an account of Azure only together with a credential for it, beside which none of the given ones stays.
+    """
+    texts = {name: value for name, value in said.items() if isinstance(value, str)}
+    lent = {name: value for name, value in texts.items() if name in _OF_SERVER}
+    if any(name.startswith(_OF_AZURE_ACCOUNT) for name in texts):
+        lent |= {name: value for name, value in texts.items() if name.startswith((_ACCOUNT, *_OF_AZURE_ACCOUNT))}
+        kept = (_ACCOUNT, *_AZURE_PLACES)
+        given = {name: value for name, value in given.items() if not name.startswith("adls.") or name.startswith(kept)}
+    return given | lent
+
+
+def _refuse_unnamed_account(properties: Properties, location: str | None) -> None:
+    """Refuse to take an account of Azure from the location of a table, which other writers of the table set.
+
+    :raises ConfigurationError: the properties name none
+    """
+    says_account = (_ACCOUNT, "adls.sas-token.", "adls.connection-string")
+    if (location or "").startswith(_AZURE_SCHEMES) and not any(name.startswith(says_account) for name in properties):
+        raise ConfigurationError(
+            f"No property names the account of {location!r}. The worker's own login would be sent to any account that "
+            f"a writer of the table names: set {_ACCOUNT}, in the extra of the connection or of its catalog"
+        )
 
 
 class _RestCatalog(RestCatalog):
-    """A REST catalog whose server says no more of its client than `_OF_SERVER`, such as how and with which code it logs
-    in.
+    """A REST catalog whose server says no more of its client than `_with_lent` takes, such as how and with which code
+    it logs in. The properties of a table say nothing.
     """
 
     def _fetch_config(self) -> None:
         given = self.properties
         super()._fetch_config()
-        self.properties = given | _of_server(self.properties)
+        said = {name: value for name, value in self.properties.items() if given.get(name) != value}
+        self.properties = _with_lent(given, said)
+
+    def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
+        found = _with_lent(self.properties, properties)
+        _refuse_unnamed_account(found, location)
+        if self._auth_manager:
+            found[AUTH_MANAGER] = self._auth_manager
+        return load_file_io(found, location)
+
+    def _response_to_table(self, identifier_tuple: tuple[str, ...], table_response: TableResponse) -> Table:
+        table = super()._response_to_table(identifier_tuple, _without_properties(table_response))
+        table.metadata = table_response.metadata
+        return table
+
+    def _response_to_staged_table(
+        self, identifier_tuple: tuple[str, ...], table_response: TableResponse
+    ) -> StagedTable:
+        table = super()._response_to_staged_table(identifier_tuple, _without_properties(table_response))
+        table.metadata = table_response.metadata
+        return table
+
+
+def _without_properties(response: TableResponse) -> TableResponse:
+    metadata = response.metadata.model_copy(update={"properties": {}})
+    return response.model_copy(update={"metadata": metadata})
 
 
 def load_known_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
@@ -86,18 +135,20 @@ def load_known_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     """
     found: Any = {**(Config().get_catalog_config(name) or {}), **properties}
     kind = found.get("type") or infer_catalog_type(name, found)
-    lends = kind is CatalogType.REST or str(kind).lower() == CatalogType.REST.value
-    catalog = _RestCatalog(name, **found) if lends else load_catalog(name, **properties)
-    keep_to_given(catalog, lends=lends)
+    if kind is CatalogType.REST or str(kind).lower() == CatalogType.REST.value:
+        return _RestCatalog(name, **found)
+    catalog = load_catalog(name, **properties)
+    keep_to_given(catalog)
     return catalog
 
 
-def keep_to_given(catalog: Catalog, *, lends: bool = False) -> None:
+def keep_to_given(catalog: Catalog) -> None:
     """Let the properties of a table not say how its files are read; see `load_known_catalog`."""
     load_file_io = catalog._load_file_io
 
     def load_known(properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
-        return load_file_io(_of_server(properties) if lends else EMPTY_DICT, location)
+        _refuse_unnamed_account(catalog.properties, location)
+        return load_file_io(EMPTY_DICT, location)
 
     catalog._load_file_io = load_known  # type: ignore[method-assign]
 

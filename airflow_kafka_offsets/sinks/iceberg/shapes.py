@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -57,6 +58,7 @@ def shape_of(table: Table, columns: pa.Schema | None = None) -> TableShape:
     """Return the shape of a table, with columns that it lacks.
 
     :param columns: of the rows that are about to be written
+    :raises TargetError: a property of the table cannot be used
     """
     transaction = table.transaction()
     if columns is not None:
@@ -70,7 +72,7 @@ def shape_of(table: Table, columns: pa.Schema | None = None) -> TableShape:
         and "." not in (schema.find_column_name(field.source_id) or ".")
     ]
     properties = {name: value for name, value in metadata.properties.items() if name.startswith("write.")}
-    return TableShape(
+    shape = TableShape(
         schema.model_dump_json(),
         metadata.spec().model_dump_json(),
         metadata.location,
@@ -78,6 +80,13 @@ def shape_of(table: Table, columns: pa.Schema | None = None) -> TableShape:
         json.dumps(sort_by),
         str(metadata.table_uuid),
     )
+    try:
+        # Of a copy: what is computed of the shape is not sent to Spark.
+        replace(shape).check_properties()
+    except (ValueError, pa.ArrowException) as error:
+        name = ".".join(table.name())
+        raise TargetError(f"Iceberg table {name!r} has a property for writing that cannot be used: {error}") from error
+    return shape
 
 
 _TERM = re.compile(r"(?:(\w+)\((?:\s*(\d+)\s*,)?\s*([^()\s,]+)\s*\)|([^()\s,]+))")

@@ -13,7 +13,7 @@ from airflow_kafka_offsets.core.addresses import URI_OPTIONS, holds_credentials
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
-from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, parse_ddl
+from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, parse_ddl, type_name
 from airflow_kafka_offsets.writers.object_files import is_local, local_path
 from airflow_kafka_offsets.writers.table_rows import file_columns, is_added, may_hold
 
@@ -47,7 +47,7 @@ def _fault(field: pa.Field, table: pa.Schema, *, is_missing: bool) -> str | None
         return f"it has no column {field.name!r}"
     if field.name not in table.names or may_hold(table.field(field.name).type, field.type):
         return None
-    return f"column {field.name!r} is {table.field(field.name).type}, the rows hold {field.type}"
+    return f"column {field.name!r} is {type_name(table.field(field.name).type)}, the rows hold {type_name(field.type)}"
 
 
 def match_new(name: str, table: pa.Schema, columns: pa.Schema) -> None:

@@ -90,9 +90,10 @@ class DirectorySink(Sink):
 
     def connected(self, connections: Connections | None) -> Self:
         """Return the sink with the options of its object store."""
-        from airflow_kafka_offsets.sinks.lake.storage import object_store_options
+        from airflow_kafka_offsets.sinks.lake.storage import object_store_options, warn_of_plain_store
 
         if self.storage_conn_id is None:
+            warn_of_plain_store(self.uri)
             return self
         return with_values(self, storage=object_store_options(self.storage_conn_id, connections or {}))
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_kafka_offsets.core.addresses import plain_http_host
+from airflow_kafka_offsets.core.addresses import host_in_plain_text, plain_http_host
 from airflow_kafka_offsets.core.warn import warn_once
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.sink import Connections
@@ -57,6 +57,8 @@ _PREFIX = re.compile("(aws|azure(_storage)?|google|gcs|s3|adls|hdfs|hf|client)_"
 _MAY_BE_SET = frozenset([*_OF_STORE.split(), *_OF_CLIENT.split()])
 
 # A library writes it into the name of the server to which it sends a token.
+_IN_PLAIN_TEXT = "rows and credentials cross the network to {} in plain text: use https"
+
 _REGION = re.compile("[A-Za-z0-9-]{0,64}")
 
 _GOOGLE = {"key_path": "google_service_account", "keyfile_dict": "google_service_account_key"}
@@ -114,8 +116,13 @@ def warn_of_plain_http(whose: str, options: Mapping[str, Any]) -> None:
     """Log a warning where an option is the address of another machine without TLS."""
     for value in options.values():
         if host := plain_http_host(str(value)):
-            what = f"rows and credentials cross the network to {host} in plain text: use https"
-            warn_once(log, f"{whose}: {what}")
+            warn_once(log, f"{whose}: {_IN_PLAIN_TEXT.format(host)}")
+
+
+def warn_of_plain_store(uri: str) -> None:
+    """Log a warning where the environment has the address of another machine without TLS for a directory."""
+    if host := host_in_plain_text(uri):
+        warn_once(log, f"The environment of {uri}: {_IN_PLAIN_TEXT.format(host)}")
 
 
 def _options(conn_id: str, connections: Connections) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from airflow_kafka_offsets.core.shared_docs import complete_docs
 from airflow_kafka_offsets.sinks.lake.sink import DirectorySink
 from airflow_kafka_offsets.sinks.sink import Connections
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.parquet.table import ParquetTable
 
 
+@complete_docs(DirectorySink)
 @dataclass(frozen=True)
 class ParquetFiles(DirectorySink):
     """Write rows into plain Parquet files, for readers without a table format: Athena and Hive, Snowpipe, loads of

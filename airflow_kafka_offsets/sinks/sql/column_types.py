@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from secrets import token_hex
 from typing import Any
@@ -26,6 +27,7 @@ from airflow_kafka_offsets.database.tables import (
     without_placeholders,
 )
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
+from airflow_kafka_offsets.formats.columns import type_name
 
 # What SQLite's binary fractions keep of a decimal, always.
 EXACT_DIGITS = 15
@@ -62,7 +64,7 @@ def created_table(name: str, schema: str | None, columns: pa.Schema, key: Sequen
     primary = [sa.PrimaryKeyConstraint(*key)] if key else []
     engine = "InnoDB"
     # A table that was renamed keeps its index.
-    new_name = f"ix_%(column_0_label)s_{token_hex(4)}"
+    new_name = f"ix_%(column_0_label)s_{token_hex(4)}"  # see is_created
     return sa.Table(
         name,
         sa.MetaData(schema=schema, naming_convention={"ix": new_name}),
@@ -73,6 +75,11 @@ def created_table(name: str, schema: str | None, columns: pa.Schema, key: Sequen
         mysql_engine=engine,
         mariadb_engine=engine,
     )
+
+
+def is_created(table: sa.Table) -> bool:
+    """Return whether a table looks as `created_table` makes it: its index has a name that nobody else chooses."""
+    return any(re.search(rf"_{BATCH_ID}_[0-9a-f]{{8}}$", str(index.name)) for index in table.indexes)
 
 
 def required(table: sa.Table) -> list[str]:
@@ -126,16 +133,22 @@ def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> pa.Schema:
                 faults.append(f"it has no column {field.name!r} ({add_column(table, field, dialect)})")
             continue
         wire = wire_type(field.type, column.type, dialect)
+        if type(column.type) is sa.String and dialect.name == "postgresql":
+            faults.append(f'column {field.name!r} is of the type name or "char", which cut texts without an error')
+            continue
         if column.computed is not None or (column.identity is not None and column.identity.always):
             faults.append(f"column {field.name!r} is GENERATED ALWAYS by the database, and cannot be written")
         elif wire is None:
-            faults.append(f"column {field.name!r} is {column.type}, the rows hold {field.type}")
+            faults.append(f"column {field.name!r} is {column.type}, the rows hold {type_name(field.type)}")
         else:
             matched.append(pa.field(field.name, wire))
     if missing := [name for name in required(table) if name not in rows.names]:
         faults.append(f"it needs a value for {', '.join(map(repr, missing))}, which the rows do not hold")
     if faults:
-        raise TargetError(f"Table {table.fullname!r} does not fit the rows: {'; '.join(faults)}")
+        raise TargetError(
+            f"Table {table.fullname!r} does not fit the rows: {'; '.join(faults)}. Correct the declared columns, cast "
+            "them in a transform, or alter the table; one without rows can be dropped, and the next run creates it"
+        )
     return pa.schema(matched)
 
 
@@ -247,6 +260,6 @@ def created_type(field: pa.Field) -> TypeEngine[Any]:
         if fits:
             return created()
     raise TargetError(
-        f"Column {field.name!r} is {kind}: SqlTable stores no nested columns. Take it apart in a transform, or declare "
-        "only the fields that are needed."
+        f"Column {field.name!r} is {type_name(kind)}: SqlTable stores no nested columns. Take it apart in a transform, "
+        "or declare only the fields that are needed."
     )

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.engine.reflection import ObjectKind
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
-from airflow_kafka_offsets.database.errors import database_message, is_outage
+from airflow_kafka_offsets.database.errors import database_message, is_outage, lacks_rights
 from airflow_kafka_offsets.database.mysql import check_driver, check_transactional, is_mysql
 from airflow_kafka_offsets.database.tables import check_rights, forget_reflected, reflected, without_placeholders
 from airflow_kafka_offsets.database.transactions import transact
@@ -28,6 +28,7 @@ from airflow_kafka_offsets.sinks.sql.column_types import (
     created_table,
     created_type,
     is_added,
+    is_created,
     match,
     required,
 )
@@ -93,6 +94,29 @@ class ConnectedSqlTable(Table):
                 upsert.check_target(conn, table, sink.upsert_key)
             needed += [name for name in dict.fromkeys((*sink.upsert_key, *RECORD)) if name not in needed]
         return TargetColumns(sink.name, tuple(column.name for column in table.columns), tuple(needed), may_grow)
+
+    def drop_unused(self) -> bool:
+        def work(conn: Connection) -> bool:
+            table = self.reflect(conn)
+            if table is None or not is_created(table) or conn.dialect.name not in _TRANSACTIONAL_DDL:
+                return False
+            name = conn.dialect.identifier_preparer.format_table(table)
+            if conn.dialect.name == "postgresql":
+                conn.exec_driver_sql(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
+            if conn.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first() is not None:
+                return False
+            table.drop(conn)
+            return True
+
+        try:
+            was_dropped = transact(self.engine, work)
+        except sa.exc.DBAPIError as error:
+            if is_outage(error):
+                raise
+            return False  # it has another owner, or other objects depend on it
+        if was_dropped:
+            log.warning("Table %s, which an earlier load created and never wrote to, is created again", self.sink.name)
+        return was_dropped
 
     def publish(self, conn: Connection, output: Output) -> AbstractContextManager[SqlTarget]:
         """Return the table as it is written to over the connection of a transaction."""
@@ -170,10 +194,10 @@ class ConnectedSqlTable(Table):
                 created = self.reflect(conn)
             if created is not None:  # by another group, at the same moment
                 return created
+            grant = ", or grant CREATE on the schema" if lacks_rights(error) else ""
             raise TargetError(
                 f"Table {self.sink.name!r} does not exist in database {engine.url.database!r}, and user "
-                f"{engine.url.username!r} cannot create it: {database_message(error)}. Create it, or grant CREATE on "
-                "the schema."
+                f"{engine.url.username!r} cannot create it: {database_message(error)}. Create it{grant}."
             ) from error
         return table
 

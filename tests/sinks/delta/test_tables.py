@@ -16,7 +16,7 @@ import pytest
 from airflow_kafka_offsets import DeltaTable
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.delta import format as delta_format
-from airflow_kafka_offsets.sinks.delta.columns import skipping_columns
+from airflow_kafka_offsets.sinks.delta.columns import measured, skipping_columns
 from airflow_kafka_offsets.sinks.delta.format import remove_action
 from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -278,3 +278,8 @@ def test_batches_may_have_small_numbers(uri: str, tmp_path: Path) -> None:
     assert snapshot is not None
     assert [rows["_batch_id"].to_pylist() for rows in snapshot.scan(["_batch_id"], (7, 7))] == [[7]]
     assert list(snapshot.scan(["_batch_id"], (8, 8))) == []
+
+
+def test_a_number_of_columns_that_is_none_is_refused() -> None:
+    with pytest.raises(TargetError, match=r"delta\.dataSkippingNumIndexedCols is no number: 'all'"):
+        measured({"delta.dataSkippingNumIndexedCols": "all"}, pa.schema([("id", pa.int64())]))

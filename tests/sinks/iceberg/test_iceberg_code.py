@@ -107,8 +107,10 @@ def hostile_catalog(answers: dict[str, Any]) -> Iterator[str]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
 
 
 def hostile_login(tmp_path: Path) -> tuple[dict[str, Any], Path]:
@@ -137,18 +139,27 @@ def test_the_server_of_a_rest_catalog_does_not_say_who_logs_in(
     assert not made.exists()
 
 
-def test_a_rest_catalog_starts_no_program(tmp_path: Path, engine: Engine) -> None:
-    properties, made = program(tmp_path)
+@contextmanager
+def catalog_of(
+    tmp_path: Path, engine: Engine, of_table: dict[str, str], of_server: dict[str, str], location: str | None = None
+) -> Iterator[str]:
+    """A REST catalog with one table."""
     plain = iceberg_sink("sql", tmp_path)
     plain.connect(engine).prepare(COLUMNS)
-    metadata = open_table(plain, engine)
-    loaded = {
-        "metadata-location": metadata.metadata_location,
-        "metadata": json.loads(metadata.metadata.model_dump_json()),
-        "config": {**properties, "s3.region": "lent", "gcs.service.host": "stranger"},
-    }
-    answers = {"/v1/config": {"defaults": properties, "overrides": {}}, "/v1/namespaces/shop/tables/orders": loaded}
+    native = open_table(plain, engine)
+    metadata = json.loads(native.metadata.model_dump_json())
+    metadata["properties"] |= of_table
+    metadata["location"] = location or metadata["location"]
+    loaded = {"metadata-location": f"{metadata['location']}/metadata/1.json", "metadata": metadata, "config": of_server}
+    answers = {"/v1/config": {"defaults": of_server, "overrides": {}}, "/v1/namespaces/shop/tables/orders": loaded}
     with hostile_catalog(answers) as uri:
+        yield uri
+
+
+def test_a_rest_catalog_starts_no_program(tmp_path: Path, engine: Engine) -> None:
+    properties, made = program(tmp_path)
+    of_server = {**properties, "s3.region": "lent", "gcs.service.host": "stranger"}
+    with catalog_of(tmp_path, engine, {}, of_server) as uri:
         table = IcebergTable("shop.orders", {"type": "rest", "uri": uri}).connect(engine)
         found = table.snapshot()
         options = table.storage_options()
@@ -157,6 +168,54 @@ def test_a_rest_catalog_starts_no_program(tmp_path: Path, engine: Engine) -> Non
     assert not made.exists()
     assert not {"py-io-impl", "gcs.service.host"} & options.keys()
     assert options["s3.region"] == "lent"
+
+
+def test_properties_of_a_table_in_a_rest_catalog_choose_no_storage(tmp_path: Path, engine: Engine) -> None:
+    signer = {"s3.signer": "S3V4RestSigner", "s3.signer.uri": "http://stranger", "s3.endpoint": "http://stranger"}
+    of_azure = {"adls.account-name": "stranger", "adls.sas-token": "x"}
+    with catalog_of(tmp_path, engine, signer | of_azure, {}) as uri:
+        given = {"type": "rest", "uri": uri, "adls.account-name": "ours", "adls.token": "secret"}
+        table = IcebergTable("shop.orders", given).connect(engine)
+        found = table.snapshot()
+        options = table.storage_options()
+
+    assert isinstance(found, IcebergSnapshot)
+    assert found.table.properties.keys() >= signer.keys()
+    assert options == {"adls.account-name": "ours", "adls.token": "secret"}
+
+
+AZURE = "abfss://lake@stranger.dfs.core.windows.net/orders"
+
+
+@pytest.mark.parametrize(
+    ("of_server", "expected"),
+    [
+        ({"adls.account-name": "stranger"}, {"adls.account-name": "ours", "adls.token": "secret"}),
+        (
+            {"adls.account-name": "lent", "adls.sas-token": "lent"},
+            {"adls.account-name": "lent", "adls.sas-token": "lent", "adls.account-host": "host"},
+        ),
+        ({"adls.sas-token.ours": "lent"}, {"adls.account-name": "ours", "adls.sas-token.ours": "lent"}),
+    ],
+)
+def test_a_login_at_azure_is_sent_to_no_account_that_others_name(
+    tmp_path: Path, engine: Engine, of_server: dict[str, str], expected: dict[str, str]
+) -> None:
+    with catalog_of(tmp_path, engine, {}, of_server, AZURE) as uri:
+        given = {"type": "rest", "uri": uri, "adls.account-name": "ours", "adls.token": "secret"}
+        given |= {name: value for name, value in expected.items() if name == "adls.account-host"}
+        found = IcebergTable("shop.orders", given).connect(engine).snapshot()
+
+    assert isinstance(found, IcebergSnapshot)
+    properties = found.table.io.properties
+    assert {name: value for name, value in properties.items() if name.startswith("adls.")} == expected
+
+
+def test_the_location_of_a_table_names_no_account(tmp_path: Path, engine: Engine) -> None:
+    with catalog_of(tmp_path, engine, {}, {}, AZURE) as uri:
+        table = IcebergTable("shop.orders", {"type": "rest", "uri": uri}).connect(engine)
+        with pytest.raises(ConfigurationError, match=r"No property names the account of 'abfss://lake@stranger"):
+            table.snapshot()
 
 
 @pytest.mark.parametrize("given", ["sslkey=/library.so:key", "service=x", "passfile=/x", "sslkeylogfile=/x"])

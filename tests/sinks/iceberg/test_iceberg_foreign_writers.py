@@ -273,7 +273,7 @@ def test_columns_that_do_not_fit_are_named_before_anything_is_read(group: Iceber
     group.load()
     produce(group.loader.kafka, group.orders, names(10, 1))
 
-    with pytest.raises(TargetError, match="column 'id' is int64, the rows hold string"):
+    with pytest.raises(TargetError, match="column 'id' is BIGINT, the rows hold STRING"):
         group.load(value_format=Json("id STRING, name STRING"))
     with pytest.raises(TargetError, match="it has no column 'twice'"):
         group.load(transform=Sql("SELECT *, id * 2 AS twice FROM records"))

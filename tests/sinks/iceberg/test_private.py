@@ -18,6 +18,7 @@ from pyiceberg.io.pyarrow import ArrowProjectionVisitor
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 
+from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.iceberg.private import iceberg_schema
 from airflow_kafka_offsets.sinks.table import Output
 from tests.support.iceberg import iceberg_sink
@@ -28,6 +29,9 @@ from tests.support.lake import publish_rows
     ("function", "parameters"),
     [
         (RestCatalog._fetch_config, ["self"]),
+        (RestCatalog._response_to_table, ["self", "identifier_tuple", "table_response"]),
+        (RestCatalog._response_to_staged_table, ["self", "identifier_tuple", "table_response"]),
+        (RestCatalog._load_file_io, ["self", "properties", "location"]),
         (Catalog._load_file_io, ["self", "properties", "location"]),
         (Table._do_commit, ["self", "updates", "requirements"]),
         (Catalog._convert_schema_if_needed, ["schema", "format_version"]),
@@ -60,3 +64,21 @@ def test_rows_with_nan_in_the_partition_are_removed(tmp_path: Path) -> None:
     table = iceberg_sink("sql", tmp_path, partition_by=("ratio",)).connect(sa.create_engine("sqlite://"))
     publish_rows(table, pa.record_batch({"id": [1, 2, 3], "ratio": [math.nan, math.nan, 0.5]}), tmp_path)
     assert [part.rows for part in table.retire(Output(1, "g", (), "series", "batch-1-y"))] == [3]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("write.target-file-size-bytes", "many"),
+        ("write.parquet.compression-codec", "none of these"),
+        ("write.parquet.row-group-limit", "-3"),
+        ("write.metadata.metrics.default", "some"),
+        ("write.object-storage.partitioned-paths", "perhaps"),
+    ],
+)
+def test_properties_that_cannot_be_used_are_refused_before_spark(tmp_path: Path, name: str, value: str) -> None:
+    table = iceberg_sink("sql", tmp_path, properties={name: value}).connect(sa.create_engine("sqlite://"))
+    columns = pa.schema([("id", pa.int64())])
+    table.prepare(columns)
+    with pytest.raises(TargetError, match=r"Iceberg table '\S+' has a property for writing that cannot be used: "):
+        table.writer(columns, Output(1, "g", (), "series", "batch-1-x"))

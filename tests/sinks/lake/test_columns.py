@@ -77,7 +77,7 @@ def test_every_fault_is_named() -> None:
     with pytest.raises(
         TargetError,
         match=(
-            "Table 't' does not fit the rows: column 'id' is int32, the rows hold double; it has no column 'color'; "
+            "Table 't' does not fit the rows: column 'id' is INT, the rows hold DOUBLE; it has no column 'color'; "
             "it needs a value for 'name', which the rows do not hold"
         ),
     ):

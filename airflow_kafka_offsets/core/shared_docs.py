@@ -1,4 +1,4 @@
-"""Docstrings of operators that share parameters. One class describes a parameter, others refer to that class, and
+"""Docstrings of classes that share parameters. One class describes a parameter, others refer to that class, and
 `help()` shows the description.
 """
 
