@@ -76,6 +76,8 @@ with DAG("shop"):
     )
 """
 
+SOME_COMMANDS = [["groups"], ["verify", "loader", "--dag-id", "shop", "--task-id", "load"]]
+
 COMMANDS = [
     ["groups"],
     ["groups", "delete", "loader"],
@@ -124,8 +126,12 @@ with open({path!r}, "w") as file:
 """
 
 
+@pytest.mark.parametrize(
+    "commands",
+    [pytest.param(SOME_COMMANDS, id="some"), pytest.param(COMMANDS, id="all", marks=pytest.mark.long)],
+)
 def test_data_is_alone_on_standard_output(
-    kafka: KafkaBroker, postgres_engine: Engine, topic: TopicFactory, tmp_path: Path
+    kafka: KafkaBroker, postgres_engine: Engine, topic: TopicFactory, tmp_path: Path, commands: list[list[str]]
 ) -> None:
     """With connections in Airflow's metadata database, as people store them, whose look-up logs a warning; with loggers
     that write to standard output, and DAG files that print.
@@ -142,13 +148,13 @@ def test_data_is_alone_on_standard_output(
         added = ("connections", "add")
         home.run(*added, "warehouse", "--conn-uri", database_connection(postgres_engine))
         home.run(*added, "kafka_default", "--conn-json", kafka_connection(kafka))
-        ran = home.run_code(RUN_ALL.format(commands=json.dumps(COMMANDS), path=str(found)))
+        ran = home.run_code(RUN_ALL.format(commands=json.dumps(commands), path=str(found)))
         exported = home.run("kafka-offsets", "export", "loader", "--conn-id", "warehouse")
 
     assert ran.returncode == 0, ran.stderr
     assert exported.stdout == f"{name},0,4\n"
     printed = json.loads(found.read_text())
-    assert len(printed) == len(COMMANDS) + 2
+    assert len(printed) == len(commands) + 2
     for command, form, status, text in printed:
         assert (status, "noise" in text) == (0, False), (command, text, ran.stderr)
         if form == "json":
