@@ -15,7 +15,7 @@ from airflow_kafka_offsets.cli.entries import Argument
 if TYPE_CHECKING:
     from airflow_kafka_offsets.core.instants import Start
 
-_COMMITTED_BY = "committed-by:"
+_COMMITTED_BY, _BASE64 = "committed-by:", "base64:"
 
 
 def option(flag: str, text: str, **settings: Any) -> Argument:
@@ -82,6 +82,36 @@ def consumer_group(text: str) -> str:
     return text
 
 
+def map_index(text: str) -> int:
+    """Parse the index of a mapped task instance."""
+    if not text.isdecimal() or len(text) > 9:
+        raise ArgumentTypeError(f"must be a whole number of at least 0; got {text!r}")
+    return int(text)
+
+
+def map_values(text: str) -> dict[str, Any]:
+    """Parse the mapped arguments of a task."""
+    import json
+
+    with suppress(ValueError):
+        values = json.loads(text)
+        if isinstance(values, dict):
+            return values
+    raise ArgumentTypeError('must be a JSON object, such as \'{"topics": ["orders"]}\'')
+
+
+def record_key(text: str) -> bytes:
+    """Parse the key of records: text, or bytes in Base64 after `base64:`."""
+    import base64
+
+    if not text.startswith(_BASE64):
+        return text.encode()
+    try:
+        return base64.b64decode(text.removeprefix(_BASE64), validate=True)
+    except ValueError:
+        raise ArgumentTypeError(f"must have Base64 after {_BASE64}; got {text!r}") from None
+
+
 def start(text: str) -> Start:
     """Parse where a load begins: a word, an instant, a duration back from now, or the commits of a consumer group."""
     from airflow_kafka_offsets.core.instants import CommittedBy
@@ -112,6 +142,8 @@ DATABASE = (
 
 GROUP = (option("group", "the group_id of the load", metavar="GROUP"), *DATABASE)
 
+GROUP_ACTIONS = ("list", "delete", "rename")
+
 KAFKA_CONN_ID = option("--kafka-conn-id", "the Airflow connection of Kafka", default="kafka_default")
 
 SPARK_CONN_ID = option("--spark-conn-id", "the Airflow connection of Spark", default="spark_default")
@@ -127,6 +159,13 @@ UPSERT_KEY = repeated("--upsert-key", "a column of the load's upsert_key", metav
 TASK = (
     option("--dag-id", "the DAG of the load: its task, as it is now, defines the target and the pipeline"),
     option("--task-id", "the task of the load, in that DAG"),
+    option("--map-index", "which of its mapped task instances (default: the one that loads the group)", type=map_index),
+    option(
+        "--map-values",
+        "the arguments that it is mapped over, as a JSON object, where another task returns them in a run",
+        type=map_values,
+        metavar="JSON",
+    ),
 )
 """The arguments that name a task of a DAG."""
 
@@ -203,6 +242,11 @@ DEAD_LETTERS = (
         metavar="CLASS",
     ),
     option("--schema-id", "only those whose value has this schema id", type=positive),
+    option(
+        "--key",
+        "only those of records with this key, such as a person's: a text, or base64: and the bytes in Base64",
+        type=record_key,
+    ),
     repeated("--offsets", "only these offsets of a partition, the end exclusive", metavar="TOPIC:PARTITION:START-END"),
 )
 """The arguments that choose dead letters."""

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import traceback
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -20,7 +22,7 @@ from airflow_kafka_offsets.cli.output import note
 from airflow_kafka_offsets.core.offsets import Scope, parse_scope
 from airflow_kafka_offsets.database.errors import database_message, is_refused_login
 from airflow_kafka_offsets.escaping import printable
-from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
+from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, KafkaOffsetsError
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
 if TYPE_CHECKING:
@@ -29,6 +31,11 @@ if TYPE_CHECKING:
 
 KAFKA_TIMEOUT_SECONDS = 10.0
 """How long a command waits for an answer of Kafka: less than a task, since a person waits for the command."""
+
+DATABASE_TIMEOUT_SECONDS = 10.0
+"""How long a command waits for a connection to the database."""
+
+T = TypeVar("T")
 
 _OFFSETS = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+):(?P<start>\d+)-(?P<end>\d+)", re.ASCII)
 
@@ -85,9 +92,35 @@ def describe_error(error: Exception, connections: Connections) -> str | None:
 
 @contextmanager
 def database(args: Namespace) -> Iterator[Ledger]:
-    """Open the database of the arguments for a block, with the state tables of `--schema` and `--prefix`."""
+    """Open the database of the arguments for a block, with the state tables of `--schema` and `--prefix`.
+
+    :raises DatabaseUnavailableError: it does not answer in time
+    """
     with args.connections.open_database() as engine:
+        if engine.dialect.name != "sqlite":
+            # The engine keeps the connection for the command. Drivers wait without end for a server that is frozen.
+            try:
+                in_background(lambda: engine.connect().close()).result(DATABASE_TIMEOUT_SECONDS)
+            except TimeoutError:
+                raise DatabaseUnavailableError(
+                    f"The database does not answer within {DATABASE_TIMEOUT_SECONDS:g} s: check "
+                    f"{args.connections.database}"
+                ) from None
         yield Ledger(engine, Tables.of(args.schema, args.prefix))
+
+
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """Run work in a thread that does not keep the process, however long it takes."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 @usage()

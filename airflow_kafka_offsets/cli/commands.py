@@ -22,16 +22,33 @@ KAFKA_OFFSETS = Group(
 )
 
 
-@KAFKA_OFFSETS.command("groups --conn-id warehouse", *shared.DATABASE, shared.OUTPUT)
+@KAFKA_OFFSETS.command(
+    (
+        "groups --conn-id warehouse",
+        "groups delete old_loader --conn-id warehouse --execute --reason 'its topic is gone'",
+        "groups rename orders_loader shop_loader --conn-id warehouse --execute --reason 'moved to the shop'",
+    ),
+    option("action", "list (the default), delete or rename", nargs="?", default="list", choices=shared.GROUP_ACTIONS),
+    option("group", "the group to delete or rename", nargs="?", metavar="GROUP"),
+    option("new_name", "its new name", nargs="?", metavar="NEW_NAME"),
+    *shared.DATABASE,
+    repeated("--kafka-conn-id", "the Airflow connection of a Kafka cluster, to show lag", "kafka_default"),
+    switch("--execute", "delete or rename; without it, the command only shows what would change"),
+    *shared.AUTHOR,
+    shared.OUTPUT,
+)
 def groups(args: Namespace) -> None:
-    """List the groups.
+    """List the groups, with their lag; delete or rename one.
 
-    List every group in the state tables: the Kafka cluster it loads from, its generation (a rewind raises it), the
-    number of partitions with a position, its last committed and its open batch, and the run that holds its lease.
+    List every group in the state tables: the Kafka cluster it loads from, its lag, its generation (a rewind raises it),
+    the number of partitions with a position, its last committed and its open batch, and the run that holds its lease.
+    The lag is null where Kafka does not answer, which a note says. Delete removes the positions of a group and the
+    contents of its dead letters. Rename gives it another name, as its load must have it then. Both leave the rows, the
+    history and who did it why, and are refused while the group is held, has an open batch, or is between two commits.
     """
-    from airflow_kafka_offsets.cli import state
+    from airflow_kafka_offsets.cli import groups
 
-    state.groups(args)
+    groups.groups(args)
 
 
 @KAFKA_OFFSETS.command("show orders_loader --conn-id warehouse --output json", *shared.LAG)
@@ -399,7 +416,10 @@ def replay_letters(args: Namespace) -> None:
 
 
 @DEAD_LETTERS.command(
-    "drop orders_loader --conn-id warehouse --batch 42 --execute --reason 'test data'",
+    (
+        "drop orders_loader --conn-id warehouse --batch 42 --execute --reason 'test data'",
+        "drop orders_loader --conn-id warehouse --key customer-4711 --execute --reason 'erasure request 17'",
+    ),
     *shared.DEAD_LETTERS,
     option(
         "--older-than",

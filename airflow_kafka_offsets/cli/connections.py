@@ -9,8 +9,9 @@ import os
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,15 +69,16 @@ def refuse_secrets(arguments: list[str]) -> None:
 class AirflowConnections:
     """Airflow's connections, whose ids are arguments.
 
-    :cvar database: what names the database, for messages
+    :ivar database: what names the database, for messages
     :cvar doctor: how `doctor` is called, for messages
     """
 
-    database = "the connection of --conn-id"
     doctor = "'airflow kafka-offsets doctor' with the same --conn-id, --schema and --prefix"
 
     def __init__(self, args: Namespace) -> None:
         self._args = args
+        conn_id = getattr(args, "conn_id", None)
+        self.database = "the connection of --conn-id" if conn_id is None else f"connection {conn_id!r}"
 
     def describe(self, error: Exception) -> str | None:
         """Return what an error of Airflow's says, and what to do; None for any other error."""
@@ -108,6 +110,15 @@ class AirflowConnections:
         # The argument has a default where there is no fallback.
         assert conn_id is not None
         return kafka_config(conn_id)
+
+    def kafka_configs(self) -> dict[str, Callable[[], Mapping[str, Any]]]:
+        """Return what reads the librdkafka configuration of each cluster that the arguments name, by its name for
+        messages.
+        """
+        from airflow_kafka_offsets.hooks.connections import kafka_config
+
+        conn_ids = self._args.kafka_conn_id or ["kafka_default"]
+        return {f"Connection {conn_id!r}": partial(kafka_config, conn_id) for conn_id in conn_ids}
 
     def launcher(self, conn_id: str, conf: Mapping[str, Any] | None, name: str) -> Launcher:
         """Return the launcher of Spark; see `hooks.connections.make_launcher`."""
@@ -153,6 +164,9 @@ class FileConnections:
             return check_config(parse_config(text))
         except ConfigurationError as error:
             raise ConfigurationError(f"{where}: {error}") from error
+
+    def kafka_configs(self) -> dict[str, Callable[[], Mapping[str, Any]]]:
+        return {"Kafka": self.kafka_config}
 
     def launcher(self, conn_id: str, conf: Mapping[str, Any] | None, name: str) -> Launcher:
         raise ConfigurationError("This needs Spark, which Airflow's connections name: use 'airflow kafka-offsets'")

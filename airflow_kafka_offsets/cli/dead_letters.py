@@ -23,7 +23,8 @@ from airflow_kafka_offsets.dead_letters.selection import (
     summary,
 )
 from airflow_kafka_offsets.dead_letters.selection import topics as topics_of
-from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
+from airflow_kafka_offsets.ledger.dead_letters import DROPPED
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.staging.rows import Record
 
@@ -101,14 +102,23 @@ def drop(args: Namespace) -> None:
         dropped = drop_dead_letters(
             dead_letters, engine=ledger.engine, tables=ledger.tables, who=args.who, reason=args.reason
         )
+        with ledger.connect() as conn:
+            left = 0
+            if args.error_class != DROPPED:
+                left = sum(each["records"] for each in summary(conn, ledger.tables, dead_letters))
     show([{"group": args.group, "dropped": dropped}], args.output)
-    note(f"{count(dropped, 'dead letter')} dropped; dead_letters keeps their offsets")
+    note(f"{count(dropped, 'dead letter')} dropped; dead_letters keeps their offsets, and who dropped them why")
+    if left:
+        raise KafkaOffsetsError(
+            f"{count(left, 'dead letter was', 'dead letters were')} not dropped: a replay may be publishing their "
+            "rows. Let it finish, and drop them again"
+        )
 
 
 @usage()
 def _dead_letters(args: Namespace) -> DeadLetterFilter:
     ranges = offset_bounds(args.offsets).read() if args.offsets else ()
-    return DeadLetterFilter(args.group, args.batch, args.error_class, ranges, args.schema_id)
+    return DeadLetterFilter(args.group, args.batch, args.error_class, ranges, args.schema_id, key=args.key)
 
 
 def _row(dead_letter: DeadLetter) -> dict[str, Any]:

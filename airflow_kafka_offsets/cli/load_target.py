@@ -6,14 +6,16 @@ A task is as its DAG file says now. Airflow's metadata database is not asked.
 from __future__ import annotations
 
 import copy
+import math
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 from airflow_kafka_offsets.cli.command import usage
 from airflow_kafka_offsets.core.options import Reading, Staging, StateTables
-from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.simple_formats import Json, Raw
 from airflow_kafka_offsets.hooks.connections import pipeline_connections, sink_connections
@@ -139,7 +141,7 @@ def _find_task(args: Namespace, *, only: Sequence[str] | None = None) -> Pipelin
 
     :param only: the parameters that are rendered, for a command that asks for no others; None renders those of the
         pipeline
-    :raises ConfigurationError: there is no such task, it is one of another kind or mapped, or a template or an argument
+    :raises ConfigurationError: there is no such task, it is one of another kind, or a template or an argument
         needs a run, or the task loads another group
     """
     dag_id, task_id = args.dag_id, args.task_id
@@ -150,10 +152,12 @@ def _find_task(args: Namespace, *, only: Sequence[str] | None = None) -> Pipelin
     task: Any = dag.task_dict.get(task_id)
     if task is None:
         raise ConfigurationError(f"DAG {dag_id!r} has no task {task_id!r}; it has {first_few(sorted(dag.task_dict))}")
+    if task.is_mapped:
+        task = _unmapped(args, task)
     if not isinstance(task, PipelineTask):
         raise ConfigurationError(
-            f"Task {task_id!r} of DAG {dag_id!r} is a {task.task_type}, or it is mapped: name an unmapped task that "
-            "loads records, such as a KafkaBatchOperator"
+            f"Task {task_id!r} of DAG {dag_id!r} is a {task.task_type}: name a task that loads records, such as a "
+            "KafkaBatchOperator"
         )
     rendered = _rendered(task, only)
     if rendered.group_id != args.group:
@@ -162,6 +166,38 @@ def _find_task(args: Namespace, *, only: Sequence[str] | None = None) -> Pipelin
             "that loads this group"
         )
     return rendered
+
+
+def _unmapped(args: Namespace, task: Any) -> Any:
+    """Return the task of a mapped task instance: the one that the arguments name, or that loads the group.
+
+    :raises ConfigurationError: the arguments do not say which one
+    """
+    from airflow.sdk import XComArg
+
+    what = f"Task {args.task_id!r} of DAG {args.dag_id!r} is mapped"
+    if args.map_values is not None:
+        try:
+            return task.unmap(args.map_values)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"{what}, and --map-values are not what it is mapped over: {error}") from error
+    # Airflow has no public name for what a task is mapped over.
+    mapped_over = task._get_specified_expand_input().value
+    if any(XComArg.iter_xcom_references(mapped_over)):
+        raise ConfigurationError(
+            f"{what} over what another task returns in a run: give the values with --map-values, as the page Rendered "
+            "Templates of the task instance has them"
+        )
+    by_name = isinstance(mapped_over, Mapping)
+    number = math.prod(map(len, mapped_over.values())) if by_name else len(mapped_over)
+    if args.map_index is not None and args.map_index >= number:
+        raise ConfigurationError(f"{what} to {count(number, 'task instance')}: --map-index is from 0 on")
+    for index in range(number) if args.map_index is None else (args.map_index,):
+        values, _ = task._expand_mapped_kwargs({"ti": SimpleNamespace(map_index=index)})
+        unmapped = task.unmap(values)
+        if args.map_index is not None or _rendered(unmapped, ("group_id",)).group_id == args.group:
+            return unmapped
+    raise ConfigurationError(f"{what}, and none of its {number} task instances loads group {args.group!r}")
 
 
 def _find_dag(dag_id: str) -> tuple[Any, list[str]]:

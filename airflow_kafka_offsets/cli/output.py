@@ -205,7 +205,7 @@ def _heading(key: str) -> str:
 
 
 def _text(value: Any) -> str:
-    if value is None or value == ():
+    if value is None or value in ((), []):
         return "-"
     if isinstance(value, timedelta):
         return short_duration(value)

@@ -52,7 +52,10 @@ _WORDS = {
 }
 """Words of the commands, and what is written in their place."""
 
-_OF_AIRFLOW = ("--conn-id", "--kafka-conn-id", "--spark-conn-id", "--dag-id", "--task-id")
+_OF_AIRFLOW = (
+    *("--conn-id", "--kafka-conn-id", "--spark-conn-id"),
+    *("--dag-id", "--task-id", "--map-index", "--map-values"),
+)
 
 _DESCRIPTION = (
     f"{KAFKA_OFFSETS.description} The commands are those of 'airflow kafka-offsets', without Airflow's start: the "

@@ -1,19 +1,17 @@
-"""`kafka-offsets init`, `groups` and `history`: the state tables as they are, without a request to Kafka."""
+"""`kafka-offsets init` and `history`: the state tables as they are, without a request to Kafka."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.cli.command import database, usage
 from airflow_kafka_offsets.cli.output import note, show, write
-from airflow_kafka_offsets.core.text import count, first_few, shortened
+from airflow_kafka_offsets.core.text import count, shortened
 from airflow_kafka_offsets.database.errors import database_message, is_outage
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger import install, overview
-from airflow_kafka_offsets.ledger.overview import GroupSummary, group_summaries
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Ledger
 
 _BATCH_COLUMNS = [
@@ -76,30 +74,6 @@ def _grants(args: Namespace, ledger: Ledger) -> str:
     return (
         "" if args.grant_to is None else install.grants(ledger.tables, dialect, args.grant_to, moves=args.grant_moves)
     )
-
-
-def groups(args: Namespace) -> None:
-    """Print every group in the state tables."""
-    with database(args) as ledger, ledger.connect() as conn:
-        _, summaries = group_summaries(conn, ledger.tables)
-    show(list(map(_group_row, summaries)), args.output)
-
-
-def _group_row(group: GroupSummary) -> dict[str, Any]:
-    last, open_ = group.last_commit, group.open
-    return {
-        "group": group.group_id,
-        "cluster_id": group.cluster_id,
-        "generation": group.generation,
-        "partitions": group.partitions,
-        "last_batch": last.batch_id if last is not None else None,
-        "committed_at": last.committed_at if last is not None else None,
-        "open_batch": open_.batch_id if open_ is not None else None,
-        "open_state": open_.state if open_ is not None else None,
-        "held_by": group.held_by,
-        "held_until": group.held_until,
-        "between_commits": first_few(f"{batch.state} {batch.batch_id}" for batch in group.between) or None,
-    }
 
 
 def history(args: Namespace) -> None:

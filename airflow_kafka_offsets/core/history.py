@@ -22,5 +22,14 @@ REPLAY_KINDS = ("replay", DEAD_LETTERS)
 OUTPUT_KINDS = ("load", *REPLAY_KINDS)
 """Kinds of batches that may have written rows."""
 
-REWIND_KINDS = ("rewind", "undo", "import")
+DELETE = "delete"
+"""Kind of the batch that deleted a group: it removed all positions."""
+
+REWIND_KINDS = ("rewind", "undo", "import", DELETE)
 """Kinds of batches that moved positions on request, and loaded nothing."""
+
+RENAME = "rename"
+"""Kind of the batch that says in the history of a group which name it had before."""
+
+RENAMED = "renamed"
+"""Kind of the batch that stays under the earlier name of a group, and says the new one."""

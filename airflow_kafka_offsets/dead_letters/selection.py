@@ -36,6 +36,7 @@ class DeadLetterFilter:
     :param ranges: offsets of partitions
     :param schema_id: at the beginning of the value
     :param committed_before: when their batch was committed
+    :param key: of the records, as Kafka has it
     """
 
     group_id: str
@@ -44,6 +45,7 @@ class DeadLetterFilter:
     ranges: Sequence[OffsetRange] = ()
     schema_id: int | None = None
     committed_before: datetime | None = None
+    key: bytes | None = None
 
     def condition(self, tables: Tables) -> sa.ColumnElement[bool]:
         """Return the condition for their rows. Dropped ones are meant only where their class is named."""
@@ -55,6 +57,8 @@ class DeadLetterFilter:
         conditions.append(is_meant if self.error_class is None else dead_letters.error_class == self.error_class)
         if self.schema_id is not None:
             conditions.append(dead_letters.schema_id == self.schema_id)
+        if self.key is not None:
+            conditions.append(dead_letters.key == self.key)
         if self.committed_before is not None:
             batches = tables.offset_batches.c
             older = sa.select(batches.batch_id).where(

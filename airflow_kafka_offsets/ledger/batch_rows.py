@@ -20,7 +20,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.history import OPEN_STATES, PREFETCHED, REWIND_KINDS
+from airflow_kafka_offsets.core.history import DELETE, OPEN_STATES, PREFETCHED, REWIND_KINDS
 from airflow_kafka_offsets.core.instants import TimeSpan, from_milliseconds
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
@@ -311,6 +311,19 @@ def latest_batch(
     of_group = batches.consumer_group.between(group, group)
     latest = sa.select(batches.batch_id).where(of_group, *conditions)
     return latest.order_by(batches.consumer_group.desc(), batches.batch_id.desc()).limit(1)
+
+
+def deletion_of(conn: Connection, tables: Tables, group_id: str) -> int:
+    """Return the id of the batch that deleted a group last, if that was not undone; 0 if there is none. Batches before
+    it are those of another group of the same name.
+    """
+    batches = tables.offset_batches.c
+    deleted: int | None = conn.scalar(latest_batch(tables, group_id, batches.kind == DELETE))
+    if deleted is None:
+        return 0
+    after = sa.select(batches.kind).where(batches.consumer_group == group_id, batches.batch_id > deleted)
+    following = conn.scalar(after.order_by(batches.batch_id).limit(1))
+    return 0 if following == "undo" else deleted
 
 
 def open_batch_of(conn: Connection, tables: Tables, group_id: str) -> int | None:

@@ -282,7 +282,8 @@ def claim_group(ledger: Ledger, group_id: str, owner: TaskRun, *, cluster_id: st
         claimed = conn.execute(
             groups.update()
             .where(groups.c.group_id == group_id, groups.c.epoch == row.epoch)
-            .values(epoch=row.epoch + 1, lease_owner=str(owner), lease_expires_at=now + lease)
+            # The cluster is not known of a group that was deleted.
+            .values(epoch=row.epoch + 1, cluster_id=cluster_id, lease_owner=str(owner), lease_expires_at=now + lease)
         )
         if claimed.rowcount != 1:  # only in databases without FOR UPDATE
             raise GroupBusyError(f"Group {group_id!r} was claimed by another run at the same moment")

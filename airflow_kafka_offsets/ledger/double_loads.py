@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.history import OPEN_STATES
+from airflow_kafka_offsets.core.history import DELETE, OPEN_STATES
 from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import OffsetRange, Span, TopicPartition, subtract
 from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.exceptions import DoubleLoadError
+from airflow_kafka_offsets.ledger.batch_rows import deletion_of
 from airflow_kafka_offsets.ledger.group_table import group_tables, names_of
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.target_names import TargetNames
@@ -50,7 +51,14 @@ def groups_into(
         is_open = sa.column("open_load").is_not(None)
     first_loads = sa.select(batches.consumer_group).join(tables.offset_ranges, ranges.batch_id == batches.batch_id)
     has_position = sa.exists().where(stored.consumer_group == groups, stored.topic.in_(topics))
-    found = sa.union(sa.select(groups).where(has_position), first_loads.where(is_open, ranges.topic.in_(topics)))
+    # Of a deleted group, the rows are still there.
+    deleted = first_loads.where(batches.consumer_group == groups, batches.kind == DELETE, ranges.topic.in_(topics))
+    has_none = sa.not_(sa.exists().where(stored.consumer_group == groups))
+    found = sa.union(
+        sa.select(groups).where(has_position),
+        sa.select(groups).where(has_none, deleted.exists()),
+        first_loads.where(is_open, ranges.topic.in_(topics)),
+    )
     names = TargetNames(conn)
     known = group_tables(conn, tables, sorted(set(conn.scalars(found)) - {besides}))
     shared = {group_id: names.shared(known[group_id].name, target) for group_id in sorted(known)}
@@ -83,7 +91,11 @@ def refuse_loaded(
     loads, names = _last_loads(conn, tables, group_id), TargetNames(conn)
     topics = {tp.topic for tp in starts}
     written = []
-    if not beside_others and (others := groups_into(conn, tables, target, topics, besides=group_id)):
+    deleted = deletion_of(conn, tables, group_id)
+    others = {} if beside_others else groups_into(conn, tables, target, topics, besides=group_id)
+    if deleted and not beside_others:
+        others[group_id] = target
+    if others:
         batches, last = tables.offset_batches.c, min(loads.get(tp, 0) for tp in starts)
         written.append(_written(tables, topics).where(batches.consumer_group.in_(others), batches.batch_id > last))
     # From its first load of a topic on, nothing is replayed into the table but by key, or in the place of other rows.
@@ -94,14 +106,16 @@ def refuse_loaded(
         planned = starts.get(tp)
         if planned is None or row.batch_id <= loads.get(tp, 0) or is_other_topic(row.topic_id, planned.topic_id):
             continue
-        if row.consumer_group == group_id and row.replaced_start_offset is not None:
-            continue  # the group's own output, like that of its loads
+        is_output = row.kind == "load" or row.replaced_start_offset is not None
+        if row.consumer_group == group_id and is_output and row.batch_id > deleted:
+            continue
         shared, span = names.shared(row.target_table, target), (max(row.start_offset, planned.start), row.end_offset)
         if shared is None or span[0] >= span[1]:
             continue
         for start, end in subtract([span], _removed_since(conn, tables, names, row)):
             if start < end:
-                raise _double_load(row, f"{tp} {start}..{end}", group_id, shared, planned)
+                is_deleted = row.batch_id < deletion_of(conn, tables, row.consumer_group)
+                raise _double_load(row, f"{tp} {start}..{end}", group_id, shared, planned, is_deleted=is_deleted)
 
 
 def refuse_loaded_by_others(
@@ -225,7 +239,9 @@ def _removed_since(conn: Connection, tables: Tables, names: TargetNames, written
     ]
 
 
-def _double_load(row: Any, offsets: str, group_id: str, target: str, planned: OffsetRange) -> DoubleLoadError:
+def _double_load(
+    row: Any, offsets: str, group_id: str, target: str, planned: OffsetRange, *, is_deleted: bool
+) -> DoubleLoadError:
     tp = planned.topic_partition
     begins = (
         f"Group {group_id!r} begins at offset {planned.start}, and would load these records into the same table "
@@ -238,6 +254,13 @@ def _double_load(row: Any, offsets: str, group_id: str, target: str, planned: Of
             f"{target!r}. {begins} Load into another table, or into a sink with an upsert_key; or{before} let the "
             f"group begin after them: airflow kafka-offsets rewind {group_id} --topic {tp.topic}:{tp.partition} "
             f"--to-offset {row.end_offset} --conn-id CONN_ID --execute --reason WHY."
+        )
+    if is_deleted:
+        undo = f"airflow kafka-offsets rewind {row.consumer_group} --undo --conn-id CONN_ID --execute --reason WHY"
+        return DoubleLoadError(
+            f"Group {row.consumer_group!r}, which was deleted, has loaded {offsets} into table {target!r} with batch "
+            f"{row.batch_id}. {begins} To go on where it stopped, take the deletion back: {undo}. If its rows are "
+            'gone, or are to be there twice, set in the load: Coordination(other_groups="allow").'
         )
     return DoubleLoadError(
         f"Group {row.consumer_group!r} has loaded {offsets} into table {target!r} with batch {row.batch_id}. {begins} "

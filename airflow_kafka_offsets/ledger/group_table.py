@@ -18,7 +18,7 @@ from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.tables import reflected
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ForeignBatchError
-from airflow_kafka_offsets.ledger.batch_rows import latest_batch
+from airflow_kafka_offsets.ledger.batch_rows import deletion_of, latest_batch
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.target_names import TargetNames, existing_table, is_table, targets_in
@@ -40,8 +40,9 @@ class GroupTable(NamedTuple):
 
 
 def group_table(conn: Connection, tables: Tables, group_id: str) -> GroupTable | None:
-    """Return the table that a group loads into; None where it has no batch yet."""
-    return group_tables(conn, tables, [group_id]).get(group_id)
+    """Return the table that a group loads into; None where it has no batch yet, or none since it was deleted."""
+    known = group_tables(conn, tables, [group_id]).get(group_id)
+    return known if known is not None and known.batch_id > deletion_of(conn, tables, group_id) else None
 
 
 def group_tables(conn: Connection, tables: Tables, group_ids: Sequence[str]) -> dict[str, GroupTable]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.history import OPEN_STATES, REWIND_KINDS
+from airflow_kafka_offsets.core.history import DELETE, OPEN_STATES, RENAMED, REWIND_KINDS
 from airflow_kafka_offsets.core.offsets import Span, TopicPartition
 from airflow_kafka_offsets.database.transactions import database_now
 from airflow_kafka_offsets.exceptions import ConfigurationError
@@ -33,6 +33,7 @@ _BATCH_COLUMNS = (
 )  # fmt: skip
 _SUMMARY_COLUMNS = (
     "batch_id", "state", "attempt", "row_count", "dead_letters", "planned_at", "committed_at", "dag_id", "task_id",
+    "kind",
 )  # fmt: skip
 _POINT_COLUMNS = (
     "batch_id", "kind", "planned_at", "staged_at", "committed_at", "records", "row_count", "dead_letters",
@@ -156,6 +157,7 @@ class BatchSummary:
     committed_at: datetime | None
     dag_id: str | None
     task_id: str | None
+    kind: str = "load"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,12 @@ class GroupSummary:
     between: tuple[BetweenCommits, ...]
 
     @property
+    def is_deleted(self) -> bool:
+        """Return whether the group was deleted or renamed, and nothing has loaded it since."""
+        is_last = self.last_commit is not None and self.last_commit.kind in (DELETE, RENAMED)
+        return is_last and self.open is None and self.held_by is None
+
+    @property
     def dag_ids(self) -> frozenset[str]:
         """Return the DAGs of the last load and of the open one."""
         return frozenset(load.dag_id for load in (self.last, self.open) if load is not None and load.dag_id is not None)
@@ -193,7 +201,7 @@ def group_summaries(
 ) -> tuple[datetime, list[GroupSummary]]:
     """Return the database's time, and groups in the order of their names.
 
-    :param group_ids: some groups; None is all
+    :param group_ids: some groups; None is all that were not deleted
     :raises ConfigurationError: there are no state tables
     :raises LedgerError: they are of another version
     """
@@ -246,7 +254,7 @@ def group_summaries(
                 tuple(between.get(row.group_id, ())),
             )
         )
-    return now, summaries
+    return now, [each for each in summaries if group_ids is not None or not each.is_deleted]
 
 
 # Databases limit the bound values of a statement.

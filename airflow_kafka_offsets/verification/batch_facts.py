@@ -20,7 +20,7 @@ from airflow_kafka_offsets.core.history import REPLAY_KINDS
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.ledger.batch_notes import outputs_of
-from airflow_kafka_offsets.ledger.batch_rows import as_gap, as_range, possible_rows
+from airflow_kafka_offsets.ledger.batch_rows import as_gap, as_range, deletion_of, possible_rows
 from airflow_kafka_offsets.ledger.group_table import names_of
 from airflow_kafka_offsets.ledger.replaced_output import same_topic
 from airflow_kafka_offsets.ledger.tables import Tables
@@ -45,7 +45,8 @@ class Snapshot(NamedTuple):
 
 
 def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
-    """Return every batch of a group with all that is stored of it, and every unknown batch that the target has rows of.
+    """Return every batch of a group since its last deletion, with all that is stored of it, and every unknown batch
+    that the target has rows of.
 
     In the order of their ids; read as they are iterated. Batches that name the target by another name of the same table
     are returned with the name of the snapshot, and so are its branches.
@@ -56,8 +57,9 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
         conn.exec_driver_sql("SET LOCAL cursor_tuple_fraction = 1")
     batches, dead_letters = tables.offset_batches.c, tables.dead_letters.c
     ranges, gaps, replaced = tables.offset_ranges, tables.offset_gaps, tables.replaced_output
-    of_group = sa.select(batches.batch_id).where(batches.consumer_group == group_id).order_by(batches.batch_id)
-    own = batches.consumer_group == group_id
+    deleted = deletion_of(conn, tables, group_id)
+    own = sa.and_(batches.consumer_group == group_id, batches.batch_id > deleted)
+    of_group = sa.select(batches.batch_id).where(own).order_by(batches.batch_id)
     names, shared = (names_of(conn, tables, target, own, shared=part) for part in (False, True))
     called = cache(partial(TargetNames(conn).among, targets_in(target)))
     of_batch = (
@@ -87,7 +89,7 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
         "dead_letters": sa.select(
             *dead_letter_place, sa.func.count(), sa.func.count(), sa.func.min(offset), sa.func.max(offset)
         )
-        .where(dead_letters.consumer_group == group_id)
+        .where(dead_letters.consumer_group == group_id, dead_letters.batch_id > deleted)
         .group_by(*dead_letter_place)
         .order_by(dead_letters.batch_id),
     }
@@ -97,7 +99,7 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
         other_names = conn.scalars(sa.select(batches.target_table).distinct()).all()
         held = [name for name in other_names if name is not None and TargetNames(conn).may_hold(target, name)]
         in_target = batches.target_table.in_(held) | batches.target_table.is_(None)
-        others = sa.select(batches.batch_id).where(batches.consumer_group != group_id, in_target)
+        others = sa.select(batches.batch_id).where(sa.not_(own), in_target)
         parts.append((batch_id, "rows", count) for batch_id, count in rows.counts(others))
     for batch_id, group in groupby(heapq.merge(*parts, key=itemgetter(0)), key=itemgetter(0)):
         stored: dict[str, list[Any]] = defaultdict(list)

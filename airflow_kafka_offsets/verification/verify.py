@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.core.parameters import from_attributes
@@ -22,8 +22,10 @@ from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.publications import PublishedBatch, published_batches
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.fan_out import Sinks, as_sink
+from airflow_kafka_offsets.sinks.fan_out_target import FanOutRows
 from airflow_kafka_offsets.sinks.sink import Connections, Sink
-from airflow_kafka_offsets.sinks.target_names import TargetNames
+from airflow_kafka_offsets.sinks.target_names import TargetNames, targets_in
+from airflow_kafka_offsets.sinks.target_rows import TargetRows
 from airflow_kafka_offsets.verification.batch_facts import Snapshot, batch_facts
 from airflow_kafka_offsets.verification.facts import Coverage, Findings
 from airflow_kafka_offsets.verification.kafka_comparison import KafkaComparison, without_transform
@@ -49,7 +51,7 @@ def verify(
     `_kafka_partition` and `_kafka_offset`.
 
     :param group_id: the group
-    :param sink: the target that the group loads into
+    :param sink: the target that the group loads into, or one of several; then only the rows of this one are proved
     :param engine: the database of the target and the positions
     :param tables: where the state tables are
     :param kafka_config: librdkafka configuration, to read all records that Kafka still has, and look up each in the
@@ -68,8 +70,9 @@ def verify(
     with snapshot(engine) as conn:
         cluster_of(conn, ledger.tables, group_id)  # raises where there is no such group, and names those that there are
         rows = sink.connect(engine, connections).rows(conn)
+        target, rows = _as_loaded(conn, ledger.tables, group_id, sink.name, rows)
         detail, limit = rows.detail, rows.limit
-        shared = Snapshot(conn, ledger.tables, group_id, sink.name, rows)
+        shared = Snapshot(conn, ledger.tables, group_id, target, rows)
         _check_target(shared, looks_for_records=comparison is not None)
         positions = stored_positions(conn, ledger.tables, group_id)
         findings = _findings(shared, positions, replaces_rows=sink.replaces_rows)
@@ -107,6 +110,19 @@ def verify(
     else:
         log.warning("Group %r: %s: %s", group_id, describe_unchecked(limit), coverage.text)
     return coverage
+
+
+def _as_loaded(
+    conn: Connection, tables: Tables, group_id: str, target: str, rows: TargetRows
+) -> tuple[str, TargetRows]:
+    """Return the target of a group and the rows; where one of its several targets is given, the rows of this one."""
+    known = group_table(conn, tables, group_id)
+    several = targets_in(known.name) if known is not None else []
+    names = TargetNames(conn)
+    branch = next((name for name in several if names.same(name, target)), None)
+    if known is None or branch is None or len(several) == 1:
+        return target, rows
+    return known.name, FanOutRows({branch: rows})
 
 
 def _published(ledger: Ledger, sink: Sink, findings: Findings) -> list[PublishedBatch]:

@@ -129,6 +129,36 @@ def test_dropped_dead_letters_leave_who_and_why(cli: CommandLine, orders: str, i
     assert replayed.json == [{"batch": 1, "records": 0, "rows": 0, "still_bad": 1, "replayed_by": 2}]
 
 
+@pytest.mark.parametrize("key", ["customer-7", "base64:/wA="])
+def test_the_records_of_a_key_are_erased(cli: CommandLine, orders: str, inline_loader: Loader, key: str) -> None:
+    bytes_of = {"customer-7": b"customer-7", "base64:/wA=": b"\xff\x00"}
+    dead_letters = Tables().dead_letters
+    with inline_loader.engine.begin() as conn:
+        conn.execute(dead_letters.update().values(key=b"customer-8"))
+        person = dead_letters.c.offset_value == 2
+        conn.execute(dead_letters.update().where(person).values(key=bytes_of[key]))
+
+    done = cli("dead-letters", "drop", "loader", *DB, "--key", key, "--execute", "--reason", "request 17", "-o", "json")
+
+    assert done.json == [{"group": "loader", "dropped": 1}]
+    assert "Key, value, headers and error of 1 dead letter are deleted, for good" in done.stderr
+    kept = cli("dead-letters", "show", "loader", *DB, "--output", "json").json
+    assert [(row["offset"], row["key"]) for row in kept] == [(1, "customer-8"), (4, "customer-8")]
+    assert cli("dead-letters", "list", "loader", *DB, "--key", key, "--output", "json").json == []
+    assert cli("dead-letters", "list", "loader", *DB, "--key", "base64:?").status == 2
+
+
+def test_what_is_not_dropped_yet_is_an_error(cli: CommandLine, orders: str, inline_loader: Loader) -> None:
+    with inline_loader.engine.begin() as conn:
+        conn.execute(Tables().dead_letters.update().values(replayed_by=1))
+        conn.execute(Tables().offset_batches.update().values(state="staged", publish_started_at=sa.func.now()))
+
+    done = cli("dead-letters", "drop", "loader", *DB, "--execute", "--reason", "request 17", "-o", "json")
+
+    assert (done.status, done.json) == (1, [{"group": "loader", "dropped": 0}])
+    assert "3 dead letters were not dropped: a replay may be publishing their rows" in done.stderr
+
+
 def test_dead_letters_of_old_batches_are_dropped(cli: CommandLine, orders: str, inline_loader: Loader) -> None:
     old = ("--older-than", "P30D", "--output", "json")
     assert cli("dead-letters", "drop", "loader", *DB, *old).json == []

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import socket
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.cli import command, groups
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.claims import claim_group
 from airflow_kafka_offsets.ledger.install import initialize
@@ -18,6 +22,13 @@ from tests.support.command_line import DB, CommandLine, data, failed, leave_open
 from tests.support.loads import Loader, TopicFactory, names
 
 pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def frozen() -> Iterator[int]:
+    """The port of a server that accepts connections and never answers, as one that is stopped."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
 
 
 class TestGroups:
@@ -36,6 +47,65 @@ class TestGroups:
         assert loader["cluster_id"] == another["cluster_id"] != ""
         assert datetime.fromisoformat(loader["committed_at"]).tzinfo is not None
         assert (loader["open_batch"], loader["held_by"], loader["held_until"]) == (None, None, None)
+
+    def test_lag_is_that_of_kafka_now(
+        self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+    ) -> None:
+        name = topic(partitions=2)
+        produce(kafka, name, names(0, 3))
+        inline_loader(name)
+        produce(kafka, name, names(3, 4))
+
+        (group,) = data(cli, "groups")
+
+        assert (group["group"], group["lag"]) == ("loader", 4)
+
+    @pytest.mark.parametrize("others", [(), ("kafka_default",)], ids=["alone", "beside another one"])
+    def test_a_cluster_that_does_not_answer_is_named_and_its_lag_is_not_known(
+        self,
+        cli: CommandLine,
+        inline_loader: Loader,
+        kafka: KafkaBroker,
+        topic: TopicFactory,
+        monkeypatch: pytest.MonkeyPatch,
+        frozen: int,
+        others: tuple[str, ...],
+    ) -> None:
+        name = topic()
+        produce(kafka, name, names(0, 3))
+        inline_loader(name)
+        extra = {"bootstrap.servers": f"127.0.0.1:{frozen}"}
+        cli.connect("kafka_frozen", json.dumps({"conn_type": "kafka", "extra": extra}))
+        monkeypatch.setattr(groups, "KAFKA_TIMEOUT_SECONDS", 0.5)
+
+        asked = [word for conn_id in ("kafka_frozen", *others) for word in ("--kafka-conn-id", conn_id)]
+        done = cli("groups", *DB, *asked, "--output", "json")
+
+        assert (done.status, done.json[0]["lag"]) == (0, 0 if others else None)
+        assert "Connection 'kafka_frozen'" in done.stderr
+        assert "the lag of its groups is not known" in done.stderr
+
+    def test_a_database_that_accepts_and_does_not_answer_is_named(
+        self, cli: CommandLine, monkeypatch: pytest.MonkeyPatch, frozen: int
+    ) -> None:
+        cli.connect("warehouse", f"postgres://someone:5ecret@127.0.0.1:{frozen}/orders")
+        monkeypatch.setattr(command, "DATABASE_TIMEOUT_SECONDS", 0.5)
+
+        for name in ("groups", "lag"):
+            done = cli(name, *(("loader",) if name == "lag" else ()), *DB, "--output", "json")
+            assert "The database does not answer within 0.5 s: check connection 'warehouse'" in failed(done, name)
+            assert (done.status, done.stdout) == (1, "")
+
+    def test_a_partition_without_an_end_makes_the_lag_unknown(
+        self, cli: CommandLine, inline_loader: Loader, loaded_topic: str
+    ) -> None:
+        with inline_loader.engine.begin() as conn:
+            conn.execute(sa.text("UPDATE consumed_offsets SET offset_value = 8"))
+
+        done = cli("groups", *DB, "--output", "json")
+
+        assert (done.status, done.json[0]["lag"]) == (0, None)
+        assert "The lag of group 'loader' is not known: " in done.stderr
 
     def test_an_open_batch_is_shown_with_its_state(
         self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory

@@ -107,6 +107,9 @@ def test_all_shell_snippets_are_known_here() -> None:
         "airflow kafka-offsets import orders_loader --conn-id warehouse --from-group old-job",
         "airflow kafka-offsets rewind new_group --conn-id warehouse --topic orders --to-group old_group --new-group "
         "\\\n    --execute --reason 'a new table'",
+        # tests/cli/test_group_changes.py
+        "airflow kafka-offsets groups rename orders_loader shop_loader --conn-id warehouse\n"
+        "airflow kafka-offsets groups delete old_loader --conn-id warehouse",
         # test_spark_connect_example.py
         "airflow connections add spark_remote --conn-type spark_connect --conn-host spark.example.com "
         "--conn-port 15002 "

@@ -125,6 +125,20 @@ def test_verify_names_the_branch_with_the_violation(loader: Loader, statement: s
     assert not any(other in words for words in found)
 
 
+@pytest.mark.parametrize(("table", "rows"), [("orders", 7), ("large", 5)])
+def test_one_of_several_targets_is_proved_alone(loader: Loader, table: str, rows: int) -> None:
+    other = "large" if table == "orders" else "orders"
+    do(loader, f"DELETE FROM {other} WHERE _kafka_offset = 5")
+
+    for kafka_config in (None, loader.config):
+        coverage = verify("loader", sink=SqlTable(table), engine=loader.engine, kafka_config=kafka_config)
+        assert (coverage.rows, coverage.output_checked) == (rows, True)
+
+    do(loader, f"DELETE FROM {table} WHERE _kafka_offset = 6")
+    with pytest.raises(VerificationError, match=rf"table '{table}' holds 3 rows of batch 2, which wrote 4"):
+        verify("loader", sink=SqlTable(table), engine=loader.engine)
+
+
 def test_surplus_in_one_branch_hides_no_loss_in_another(loader: Loader) -> None:
     # As many rows in all as there were.
     copied = "_batch_id, _kafka_topic, _kafka_partition, _kafka_offset"
