@@ -5,6 +5,7 @@ the repository.
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -22,6 +23,9 @@ from airflow_kafka_offsets import (
 from airflow_kafka_offsets.core.shared_docs import complete_docs
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from scripts.messages import as_rst  # noqa: E402 - the folder is not installed
+
 SOURCE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"]
 
 project = "airflow-kafka-offsets"
@@ -49,6 +53,9 @@ add_module_names = False
 html_theme = "furo"
 html_title = f"airflow-kafka-offsets {release}"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["copy.css"]
+html_js_files = ["copy.js"]
 html_theme_options = {"source_repository": SOURCE, "source_branch": "main", "source_directory": "docs/"}
 
 _KIND = re.compile(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
@@ -70,6 +77,8 @@ def _source_read(_: Sphinx, page: str, source: list[str]) -> None:
     source[0] = _OUTSIDE.sub(lambda link: f"]({SOURCE}/blob/main/{link[1]}{link[2] or ''})", source[0])
     if page == "index":
         source[0] += _navigation(source[0])
+    if page == "reference/messages":
+        source[0] += as_rst()
 
 
 # These are below the operators, whose module completes docstrings.

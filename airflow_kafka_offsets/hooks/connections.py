@@ -72,7 +72,7 @@ def database_engine(conn_id: str) -> sa.Engine:
     :raises AirflowNotFoundException: there is no such connection
     :raises ConfigurationError: its hook has no SQLAlchemy engine, or its extra cannot be used
     """
-    from airflow.sdk.exceptions import AirflowException
+    from airflow.providers.common.compat.sdk import AirflowException
 
     connection = _connection(conn_id)
     if connection.conn_type == "mysql":

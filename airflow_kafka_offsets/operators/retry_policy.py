@@ -41,7 +41,7 @@ def ending_retries(execute: Callable[..., Any]) -> Callable[..., Any]:
             return execute(*args, **kwargs)
         except KafkaOffsetsError as error:
             if retry_cannot_help(error):
-                raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+                raise AirflowFailException(f"{type(error).__name__}: {error}") from None
             raise
 
     return executed

@@ -91,7 +91,7 @@ def test_all_shell_snippets_are_known_here() -> None:
     others = [path for path in DOCUMENTS if path.name not in ("runbook.md", "backfill.md", "tutorial.md")]
     assert {code.strip() for path in others for code in snippets(str(path.relative_to(ROOT)), "sh")} == {
         "make demo\nmake test",
-        "pip install 'airflow-kafka-offsets[spark,postgres]'",
+        "pip install '.[spark,postgres]'",
         "airflow kafka-offsets init --conn-id warehouse",
         # tests/cli/test_archive_classes.py
         "airflow kafka-offsets archive-classes",
@@ -125,9 +125,9 @@ def test_the_extras_of_the_install_command_exist() -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (command,) = (code for code in snippets("README.md", "sh") if code.startswith("pip install"))
-    (name, extras) = re.findall(r"'([\w-]+)\[([\w,]+)\]'", command)[0]
+    ((directory, extras),) = re.findall(r"'([\w.-]+)\[([\w,]+)\]'", command)
 
-    assert name == project["name"]
+    assert directory == "."
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
     assert snippets("docs/tutorial.md", "sh")[0].startswith(command)
     table = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8").split("| extra |")[1].split("\n\n")[0]

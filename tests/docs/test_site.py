@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import airflow_kafka_offsets
+from scripts.messages import messages
 from tests.docs.test_docs import DOCUMENTS, ROOT
 
 PUBLIC = [name for name in airflow_kafka_offsets.__all__ if name != "__version__"]
@@ -40,6 +41,14 @@ def test_the_index_names_every_document_once() -> None:
     pages = {path.name for path in DOCUMENTS if path.parent == ROOT / "docs"} - {"index.md"}
 
     assert sorted(listed) == sorted(pages | {f"reference/{path.name}" for path in (ROOT / "docs").rglob("*.rst")})
+
+
+def test_the_messages_are_those_of_the_source() -> None:
+    found = messages()
+
+    assert {"ConfigurationError", "RecordError", "TargetError", "VerificationError"} <= found.keys()
+    assert any("set on_bad_record=DeadLetters()" in text for text in found["RecordError"])
+    assert "The coverage of group … is violated: ….…" in found["VerificationError"]
 
 
 @pytest.mark.long  # those above are its short siblings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import email
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -131,3 +132,13 @@ class TestInstalled:
 
     def test_the_program_runs(self, installed: Installed) -> None:
         assert "groups" in installed.run(installed.bin / "kafka-offsets", "--help")
+
+    def test_the_pip_step_of_the_image_brings_spark(self, installed: Installed) -> None:
+        dockerfile = (REPOSITORY / "docs" / "examples" / "Dockerfile").read_text(encoding="utf-8")
+        step = dockerfile.partition("\nRUN pip install ")[2].partition("\nRUN ")[0]
+        (tag,) = re.findall(r"apache/airflow:([\d.]+)-", dockerfile)
+        given = shlex.split(step.replace("\\\n", " ").replace("${AIRFLOW_VERSION}", tag))
+        wanted = [re.sub(r"^/tmp/.*\.whl", str(installed.wheel), each) for each in given if not each.startswith("--")]
+        constraint = ("--constraint", REPOSITORY / "constraints" / "dev.txt")
+        installed.run(installed.uv, "pip", "install", "--python", installed.bin / "python", *constraint, *wanted)
+        installed.run(installed.bin / "python", "-c", "import pyspark, psycopg, pgpq, airflow_kafka_offsets")
