@@ -36,7 +36,7 @@ _NO_SECRETS = (
     "--kafka-config"
 )
 
-_PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/\s]+@")
+_PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^\s]+@")
 
 _SECRET_PROPERTY = re.compile(
     r"(password|passwd|passphrase|secret|jaas\.config|key\.pem|user\.info|oauthbearer\.config)[\"']?\s*[=:]",

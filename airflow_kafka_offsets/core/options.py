@@ -46,7 +46,7 @@ MOST_RECORDS, MOST_BYTES = 2_000_000, 4 << 30
 MOST_OF_PARTITION, MOST_OF_PARTITIONS = 25_000, 8_000_000
 """Many partitions make such a batch larger, up to a limit: a consumer starts in the time of some thousand records."""
 
-MOST_FILE_RECORDS, MOST_FILE_BYTES = 128_000_000, 64 << 30
+MOST_FILE_RECORDS, MOST_FILE_BYTES = 128_000_000, 512 << 30
 """Of a batch without `Limits` whose files Spark's tasks write: 64 full files. Its commit only names them."""
 
 
@@ -118,7 +118,7 @@ class Limits(Options):
     """How much a batch holds, and how long a run begins new ones.
 
     Without `max_records` and `max_bytes` a batch has at most 2,000,000 offsets and about 4 GiB, up to 8,000,000 offsets
-    of many partitions; one that appends files to a lake table has 128,000,000 and 64 GiB.
+    of many partitions; one that appends files to a lake table has 128,000,000 and 512 GiB.
 
     :param max_records: the maximum number of offsets in a batch; a larger range is loaded in several batches
         (templated)

@@ -146,9 +146,8 @@ def count_by_batch(
 
     :param records: see `can_be_replayed`
     """
-    columns = tables.dead_letters.c
-    places = sa.select(columns.batch_id, columns.topic, columns.partition, columns.offset_value)
-    found = stream(conn, places.where(can_be_replayed(tables, dead_letters, records)).order_by(columns.batch_id))
+    places = sa.select(*tables.dead_letters.primary_key).where(can_be_replayed(tables, dead_letters, records))
+    found = stream(conn, places.order_by(tables.dead_letters.c.batch_id))
     return Counter(row.batch_id for row in found if records is None or Record(*row[1:]) in records)
 
 
@@ -166,12 +165,11 @@ def read_dead_letters(
     :param replayed_by: only those that this batch replays
     """
     columns = tables.dead_letters.c
-    key = (columns.batch_id, columns.topic, columns.partition, columns.offset_value)
     contents = (columns.key, columns.value, columns.headers, columns.record_timestamp)
     condition = dead_letters.condition(tables)
     if replayed_by is not None:
         condition = sa.and_(condition, columns.replayed_by == replayed_by)
-    found = [*key, *contents, columns.error_class, columns.error, columns.schema_id]
+    found = [*tables.dead_letters.primary_key, *contents, columns.error_class, columns.error, columns.schema_id]
     for row in with_contents(conn, tables, found, condition, limit):
         yield DeadLetter(*row)
 
@@ -253,7 +251,7 @@ def dead_letters_page(
     :param offset: how many are before the page
     """
     dead_letters = tables.dead_letters.c
-    place = (dead_letters.batch_id, dead_letters.topic, dead_letters.partition, dead_letters.offset_value)
+    place = tuple(tables.dead_letters.primary_key)
     plain = (dead_letters.record_timestamp, dead_letters.error_class, dead_letters.schema_id)
     excerpts = (dead_letters.error, dead_letters.key, dead_letters.value, dead_letters.headers)
     columns: list[sa.ColumnElement[Any]] = [*place, *plain]

@@ -11,8 +11,11 @@ import io
 import json
 import random
 import tempfile
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
@@ -202,12 +205,24 @@ def _read_file(content: bytes, columns: list[str], count: int) -> pa.Table:
     batch is full.
     """
     _context().sql(f"SET datafusion.execution.batch_size = {count}").collect()
-    with tempfile.NamedTemporaryFile(prefix="kafka-offsets-", suffix=".avro") as file:
+    with _file(content) as path, refusals("Avro", _NO_END, lambda error: str(error).startswith(_OF_VALUES)):
+        batches = _context().read_avro(path).select(*columns).limit(count).collect()
+    return pa.Table.from_batches(batches) if batches else pa.table({name: pa.array([], pa.null()) for name in columns})
+
+
+@contextmanager
+def _file(content: bytes) -> Iterator[str]:
+    """Yield the path of a file: a link to one without a name, which is gone if the process is killed."""
+    # The reader remembers files by their paths.
+    path = Path(tempfile.gettempdir(), f"kafka-offsets-{uuid.uuid4().hex}.avro")
+    with tempfile.TemporaryFile(prefix="kafka-offsets-") as file:
         file.write(content)
         file.flush()
-        with refusals("Avro", _NO_END, lambda error: str(error).startswith(_OF_VALUES)):
-            batches = _context().read_avro(file.name).select(*columns).limit(count).collect()
-    return pa.Table.from_batches(batches) if batches else pa.table({name: pa.array([], pa.null()) for name in columns})
+        path.symlink_to(f"/dev/fd/{file.fileno()}")
+        try:
+            yield str(path)
+        finally:
+            path.unlink()
 
 
 def _chunk(column: pa.ChunkedArray) -> pa.Array:

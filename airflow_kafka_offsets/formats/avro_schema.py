@@ -217,7 +217,9 @@ class _Parser:
         namespace = name.rpartition(".")[0] if "." in name else schema.get("namespace", namespace) or ""
         name = check_name(_full(name, namespace))
         if kind == "enum":
-            made = Type("enum", name=name, symbols=tuple(check_text(str(symbol)) for symbol in schema["symbols"]))
+            symbols = schema["symbols"]
+            check_size(len(symbols), 0, what="symbols in an enum")
+            made = Type("enum", name=name, symbols=tuple(check_text(str(symbol)) for symbol in symbols))
         elif kind == "fixed":
             size = int(schema["size"])
             if size < 0:

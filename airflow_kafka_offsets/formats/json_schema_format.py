@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -68,15 +69,12 @@ class JsonSchema(RegistryFormat):
         from airflow_kafka_offsets.formats.json_schema import property_names, property_type
 
         types: dict[str, Callable[[], pa.DataType]] = {}
-        for number, plain in reversed(self.schemas.items()):
+        for plain in reversed(self.schemas.values()):
             registered = _registered(plain)
-            try:
+            # Of a version without properties, such as `true`, no field is new.
+            with suppress(SchemaError):
                 for name in property_names(registered):
                     types.setdefault(name, partial(property_type, registered, name))
-            except SchemaError as error:
-                raise ConfigurationError(
-                    f"The properties of the JSON Schema {number} are not known: {error}"
-                ) from error
         return types
 
     def decoders(self, columns: pa.Schema) -> Callable[[bytes, Any], _JsonValues]:

@@ -201,6 +201,8 @@ def _is_possible(numbers: list[int]) -> bool:
 
 _MAIN = "kafka_offsets_schema.proto"
 
+_GOOGLES = "google/protobuf/"
+
 # What Confluent's registry knows without a reference, in addition to google/protobuf.
 _KNOWN = {
     "confluent/meta.proto": """
@@ -319,6 +321,8 @@ def _write(directory: Path, schema: RegisteredSchema) -> None:
     files = _KNOWN | {reference.name: reference.text for reference in schema.references} | {_MAIN: schema.text}
     for name, content in files.items():
         path = PurePosixPath(name)
+        if name.startswith(_GOOGLES):
+            continue  # the compiler has its own, and the types of others are not what they are called
         if path.is_absolute() or ".." in path.parts:
             raise ValueError(name)
         if (descriptor := _descriptor(content)) is not None:
@@ -351,7 +355,10 @@ def _result(compiled: Path, problem: str) -> str | SchemaError:
         return SchemaError(shortened(problem))
     content = compiled.read_bytes()
     try:
-        _check_names(FileDescriptorSet.FromString(content).file)
+        files = FileDescriptorSet.FromString(content).file
+        if any(file.package == "google.protobuf" and not file.name.startswith(_GOOGLES) for file in files):
+            raise SchemaError("it declares types of the package google.protobuf")
+        _check_names(files)
     except SchemaError as error:
         # Without its traceback, which would keep the files.
         return SchemaError(str(error))

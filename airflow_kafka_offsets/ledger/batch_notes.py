@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 
 import sqlalchemy as sa
@@ -18,6 +19,11 @@ from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.table import Target
 from airflow_kafka_offsets.sinks.target_names import TargetNames
 from airflow_kafka_offsets.sinks.target_rows import BranchOutput
+
+log = logging.getLogger(__name__)
+
+# Characters of the schemas that a replay takes along to Spark: each job has them.
+_MOST_STORED = 16 << 20
 
 
 def note_outputs(conn: Connection, tables: Tables, batch_id: int, target: Target) -> None:
@@ -102,8 +108,10 @@ def store_schemas(conn: Connection, tables: Tables, batch_id: int, schemas: Sequ
 
 
 def schemas_of_group(conn: Connection, tables: Tables, group_id: str) -> list[ReadSchema]:
-    """Return the schemas that batches of a group read; if an id had different schemas, that of the latest batch."""
-    read, batches = tables.batch_schemas.c, tables.offset_batches.c
+    """Return the schemas that batches of a group read, the latest ones first, as many as there is room for in each
+    job; if an id had different schemas, that of the latest batch.
+    """
+    read, batches, texts = tables.batch_schemas.c, tables.offset_batches.c, tables.schema_texts.c
     latest = (
         sa.select(read.part, read.schema_id, sa.func.max(read.batch_id).label("batch_id"))
         .join(tables.offset_batches, batches.batch_id == read.batch_id)
@@ -114,10 +122,24 @@ def schemas_of_group(conn: Connection, tables: Tables, group_id: str) -> list[Re
     is_latest = (
         (read.batch_id == latest.c.batch_id) & (read.part == latest.c.part) & (read.schema_id == latest.c.schema_id)
     )
-    texts = tables.schema_texts.c
     query = (
-        sa.select(read.part, read.schema_id, texts.type, texts.texts)
+        sa.select(read.part, read.schema_id, texts.digest, texts.type, sa.func.length(texts.texts).label("size"))
         .join(latest, is_latest)
         .join(tables.schema_texts, texts.digest == read.digest)
+        .order_by(read.batch_id.desc(), read.part, read.schema_id)
     )
-    return [ReadSchema(part, number, type_, json.loads(text)) for part, number, type_, text in conn.execute(query)]
+    found: list[ReadSchema] = []
+    size = 0
+    for row in conn.execute(query).all():
+        size += row.size
+        if size > _MOST_STORED and found:
+            log.warning(
+                "Group %r has read more schemas than %d MiB: if the registry does not know those before, records of "
+                "them are bad",
+                group_id,
+                _MOST_STORED >> 20,
+            )
+            break
+        text = conn.execute(sa.select(texts.texts).where(texts.digest == row.digest)).scalar_one()
+        found.append(ReadSchema(row.part, row.schema_id, row.type, json.loads(text)))
+    return found

@@ -12,18 +12,19 @@ import getpass
 import os
 import socket
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.history import OPEN_STATES, PREFETCHED
+from airflow_kafka_offsets.core.history import OPEN_STATES, PREFETCHED, REWIND_KINDS
 from airflow_kafka_offsets.core.instants import TimeSpan, from_milliseconds
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
-from airflow_kafka_offsets.exceptions import BatchClosedError
+from airflow_kafka_offsets.exceptions import BatchClosedError, LedgerError
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
 
@@ -211,7 +212,10 @@ def change_open(
 
 
 def as_batch(conn: Connection, tables: Tables, row: Any) -> Batch:
-    """Return a row of `offset_batches` as a batch, with its ranges and gaps."""
+    """Return a row of `offset_batches` as a batch, with its ranges and gaps.
+
+    :raises LedgerError: no program of this package writes such rows
+    """
 
     def parts(table: sa.Table) -> sa.CursorResult[Any]:
         of_batch = sa.select(table).where(table.c.batch_id == row.batch_id)
@@ -219,8 +223,27 @@ def as_batch(conn: Connection, tables: Tables, row: Any) -> Batch:
 
     ranges, gaps = map(as_range, parts(tables.offset_ranges)), map(as_gap, parts(tables.offset_gaps))
     is_publishing = row.publish_started_at is not None
-    stored = (row.target_table, row.staging_uri, row.fingerprint, as_span(row), is_publishing, row.kind)
-    return Batch(row.batch_id, row.consumer_group, row.state, tuple(ranges), tuple(gaps), *stored)
+    with possible_rows(tables.offset_batches, row.batch_id):
+        stored = (row.target_table, row.staging_uri, row.fingerprint, as_span(row), is_publishing, row.kind)
+    with possible_rows(tables.offset_ranges, row.batch_id):
+        batch = Batch(row.batch_id, row.consumer_group, row.state, tuple(ranges), tuple(gaps), *stored)
+        for range_ in batch.ranges:
+            # A rewind may move a position back.
+            if range_.start > range_.end and row.kind not in REWIND_KINDS:
+                raise ValueError(f"{range_} ends before it starts")
+    return batch
+
+
+@contextmanager
+def possible_rows(table: sa.Table, batch_id: int) -> Iterator[None]:
+    """Raise a LedgerError where the rows of a batch cannot be understood, because another program wrote them."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise LedgerError(
+            f"Table {table.fullname!r} has a row of batch {batch_id} that no load can have written: {error}. Find out "
+            "which program changed it, and correct the row, or restore state tables and target from a backup"
+        ) from error
 
 
 def as_span(row: Any) -> TimeSpan | None:

@@ -144,11 +144,7 @@ class DeadLetterClaim(BatchClaim):
         batch.
         """
         dead_letters = self.ledger.tables.dead_letters
-        names = {
-            "topic": dead_letters.c.topic,
-            "partition": dead_letters.c.partition,
-            "offset": dead_letters.c.offset_value,
-        }
+        names = dict(zip(Record._fields, tuple(dead_letters.primary_key)[1:], strict=True))
         bound = [column == sa.bindparam(f"of_{name}", type_=column.type) for name, column in names.items()]
         is_kept = dead_letters.c.error_class.is_distinct_from(DROPPED)
         rows = [
@@ -206,7 +202,7 @@ def record_dead_letter_batch(
     """
     tables, owner = ledger.tables, TaskRun.of_this_process()
     dead_letters, batches = tables.dead_letters, tables.offset_batches.c
-    place = (dead_letters.c.topic, dead_letters.c.partition, dead_letters.c.offset_value)
+    _, *place = dead_letters.primary_key
 
     def work(conn: Connection) -> DeadLetterClaim | None:
         lock(conn, tables, group_id)
@@ -349,7 +345,7 @@ def _count(conn: Connection, tables: Tables, where: sa.ColumnElement[bool]) -> C
 
 def _are_of(dead_letters: sa.Table, records: Iterable[Record]) -> sa.ColumnElement[bool]:
     """Return the condition for the dead letters of some records."""
-    place = (dead_letters.c.topic, dead_letters.c.partition, dead_letters.c.offset_value)
+    _, *place = dead_letters.primary_key
     of_record = (sa.and_(*(column == value for column, value in zip(place, record, strict=True))) for record in records)
     return sa.or_(sa.false(), *of_record)
 

@@ -110,7 +110,7 @@ def with_contents(
     :param limit: the most of them
     """
     dead_letters = tables.dead_letters.c
-    place = (dead_letters.batch_id, dead_letters.topic, dead_letters.partition, dead_letters.offset_value)
+    place = tuple(tables.dead_letters.primary_key)
     contents = (dead_letters.key, dead_letters.value, dead_letters.headers, dead_letters.error)
     size = sum((sa.func.coalesce(sa.func.length(column), 0) for column in contents), start=sa.literal(0))
     places = sa.select(*place, size).where(condition).order_by(*place).limit(limit)
@@ -140,7 +140,7 @@ def drop_expired(conn: Connection, tables: Tables, group_id: str, retention: tim
     now = database_now(conn)
     unsent = sa.select(batches.batch_id).where(batches.consumer_group == group_id, tables.unsent)
     oldest = (
-        sa.select(dead_letters.c.batch_id, dead_letters.c.topic, dead_letters.c.partition, dead_letters.c.offset_value)
+        sa.select(*dead_letters.primary_key)
         .where(
             dead_letters.c.consumer_group == group_id,
             tables.with_contents,
@@ -157,7 +157,7 @@ def drop_expired(conn: Connection, tables: Tables, group_id: str, retention: tim
     ).all()
     if not expired:
         return 0
-    places = {f"of_{name}": dead_letters.c[name] for name in ("batch_id", "topic", "partition", "offset_value")}
+    places = {f"of_{column.name}": column for column in dead_letters.primary_key}
     of_dead_letter = [column == sa.bindparam(name, type_=column.type) for name, column in places.items()]
     decision = f"dropped at {format_instant(now)}: older than DeadLetters.retention, {retention}"
     conn.execute(

@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -244,25 +244,26 @@ def run_pending_cleanups(ledger: Ledger, table: Table, group_id: str) -> None:
     )
     with ledger.connect() as conn:
         names, rows = TargetNames(conn), conn.execute(query.order_by(batches.batch_id)).all()
-        pending = [as_batch(conn, tables, row) for row in rows if names.same(row.target_table or "", table.sink.name)]
-    for batch in pending:
-        publication = Publication.of(ledger, table, batch, batch.kind)
+        pending = [row for row in rows if names.same(row.target_table or "", table.sink.name)]
+    for row in pending:
 
-        def work(conn: Connection, batch: Batch = batch, publication: Publication = publication) -> int:
-            lock(conn, tables, batch.group_id)
+        def work(conn: Connection, row: Any = row) -> int:
+            lock(conn, tables, row.consumer_group)
+            batch = as_batch(conn, tables, row)
+            publication = Publication.of(ledger, table, batch, batch.kind, conn=conn)
             removed = publication.clean_up(conn, batch.kind)
             # By the number of its rows, an abandoned batch is known as one that the target had.
             taken_back = {} if batch.kind in REWIND_KINDS else {"row_count": 0}
             update_batch(conn, tables, batch.batch_id, publish_started_at=None, **taken_back)
             return sum(part.rows for part in removed)
 
-        what = "replaced by rewind" if batch.kind in REWIND_KINDS else "of abandoned batch"
-        what = f"rows {what} {batch.batch_id} of group {batch.group_id!r}"
+        what = "replaced by rewind" if row.kind in REWIND_KINDS else "of abandoned batch"
+        what = f"rows {what} {row.batch_id} of group {row.consumer_group!r}"
         try:
             count_removed = transact(ledger.engine, work)
         except (KafkaOffsetsError, OSError) as error:
             failure = f"The {what} could not be removed from {table.sink.name}"
-            if batch.group_id != group_id:
+            if row.consumer_group != group_id:
                 log.warning("%s, which the next load of the group does again: %s", failure, error)
                 continue
             if isinstance(error, TargetError):

@@ -242,6 +242,7 @@ class Tables:
         )
 
     def _add_dead_letters(self) -> None:
+        # The key names a record of a batch.
         self.dead_letters = self._table(
             "dead_letters",
             *_keys(batch_id=sa.BigInteger, topic=_TOPIC, partition=sa.Integer, offset_value=sa.BigInteger),

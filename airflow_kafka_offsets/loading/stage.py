@@ -20,6 +20,7 @@ from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
 from airflow_kafka_offsets.core.parameters import from_attributes
 from airflow_kafka_offsets.core.slices import assign
 from airflow_kafka_offsets.core.text import first_few, shortened
+from airflow_kafka_offsets.escaping import printable
 from airflow_kafka_offsets.exceptions import (
     ForeignBatchError,
     KafkaOffsetsError,
@@ -295,13 +296,23 @@ def find_staged(
             log.log(level, "Batch %d was staged with other columns or another transform, and is staged again", number)
         elif (name := staged.incomplete_file()) is not None:
             log.log(
-                level, "File %s of batch %d is missing or incomplete in %s, and it is staged again", name, number, uri
+                level,
+                "File %s of batch %d is missing or incomplete in %s, and it is staged again",
+                printable(name),
+                number,
+                uri,
             )
         else:
             return staged
     except _UNREADABLE as error:
         reason = str(error) if isinstance(error, StagingError) else f"{type(error).__name__}: {shortened(str(error))}"
-        log.log(level, "The files of batch %d in %s cannot be read, and it is staged again: %s", number, uri, reason)
+        log.log(
+            level,
+            "The files of batch %d in %s cannot be read, and it is staged again: %s",
+            number,
+            uri,
+            printable(reason),
+        )
     return None
 
 

@@ -104,14 +104,14 @@ def clean_up(ledger: Ledger, pipeline: Pipeline) -> None:
     # Any of them: those that cannot be removed do not keep a load from the others.
     directories = random.sample(directories, min(len(directories), _MOST_DIRECTORIES))
     batches = ledger.tables.offset_batches.c
-    query = sa.select(batches.staging_uri, batches.state).where(
+    query = sa.select(batches.batch_id, batches.staging_uri, batches.state).where(
         batches.batch_id.in_({batch_id for batch_id, _ in directories}), batches.staging_uri.is_not(None)
     )
     with ledger.connect() as conn:
-        states = {row.staging_uri: row.state for row in conn.execute(query)}
+        states = {(row.batch_id, row.staging_uri): row.state for row in conn.execute(query)}
     now = datetime.now(UTC)
-    for _, directory in directories:
-        state = states.get(directory.uri)
+    for batch_id, directory in directories:
+        state = states.get((batch_id, directory.uri))
         if state in UNFINISHED_STATES:
             continue
         if state is not None or now - _last_written(directory, now) >= pipeline.staging.retention:

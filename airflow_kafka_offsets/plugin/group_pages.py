@@ -18,10 +18,11 @@ from airflow_kafka_offsets.lag.report import LagReport, PartitionLag
 from airflow_kafka_offsets.ledger import overview
 from airflow_kafka_offsets.ledger.overview import HistoryPoint, history_points
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.plugin.access import not_found
+from airflow_kafka_offsets.plugin.access import Caller, not_found
 from airflow_kafka_offsets.plugin.group_request import GroupRequestDep
-from airflow_kafka_offsets.plugin.group_rows import partition_share
+from airflow_kafka_offsets.plugin.group_rows import GroupRow, partition_share
 from airflow_kafka_offsets.plugin.group_targets import GroupTarget, dead_letter_commands
+from airflow_kafka_offsets.plugin.problems import Problem
 from airflow_kafka_offsets.plugin.rewinds import undo_refusal
 from airflow_kafka_offsets.rewinding.history import last_rewind
 
@@ -44,8 +45,7 @@ def group_page(request: GroupRequestDep) -> HTMLResponse:
     stored, batches, target = request.find(read)
     discovery = request.readings.sources(time.monotonic())[request.source]
     (look,) = request.readings.look({request.source: discovery}, _LAG_SECONDS)
-    loading, caller = request.readings.loading(0.0), request.caller
-    row = look.row(request.summary, loading.schedules)
+    caller, row = request.caller, look.row(request.summary)
     partitions = worst_first(row.report) if row.report is not None else stored
     load = next((batch for batch in batches if batch["kind"] == "load"), None)
     return request.page(
@@ -54,6 +54,7 @@ def group_page(request: GroupRequestDep) -> HTMLResponse:
         late=caller.text(look.problem) if look.problem is not None else None,
         lag_note=caller.text(row.lag_problem) if row.lag_problem is not None else None,
         errors=list(dict.fromkeys(caller.text(error) for error in row.errors))[:_ERRORS],
+        headroom_note=_headroom_note(row, caller),
         target=target.name,
         schedules=[each for each in row.schedules if each.dag_id in caller.readable_dags],
         transform=load["transform"] if load is not None else None,
@@ -66,6 +67,14 @@ def group_page(request: GroupRequestDep) -> HTMLResponse:
         can_verify=target.can_verify,
         ticket=request.issue("verify") if request.edits and target.can_verify else None,
     )
+
+
+def _headroom_note(row: GroupRow, caller: Caller) -> str | None:
+    """Return why the headroom of unread records is not known, which may name hosts and users; None where it is."""
+    report = row.report
+    if report is None or row.is_loaded or report.headroom_time is not None or report.unknown_headroom is None:
+        return None
+    return caller.text(Problem("Headroom is unknown", report.unknown_headroom, row.kafka))
 
 
 @router.get("/group/history")

@@ -80,7 +80,7 @@ class GroupRow:
     @property
     def lag(self) -> int | None:
         """Return the lag of the partitions of which it is known; None where it is known of none."""
-        return _known(self.report.partitions, "lag") if self.report is not None else None
+        return self.report.lag if self.report is not None else None
 
     @property
     def is_complete(self) -> bool:
@@ -195,12 +195,6 @@ def share_level(share: float | None) -> Level:
     return Level.CRITICAL if share < CRITICAL_SHARE else Level.WARNING
 
 
-def _known(partitions: Iterable[PartitionLag], measure: str) -> int | None:
-    """Return the sum of a measure over the partitions of which it is known; None where it is known of none."""
-    values = [value for partition in partitions if (value := getattr(partition, measure)) is not None]
-    return sum(values) if values else None
-
-
 def _attention(
     group: GroupSummary,
     report: LagReport | None,
@@ -234,10 +228,15 @@ def _late(
 ) -> Iterable[tuple[Level, str, str]]:
     """Generate why unread records are late, by the schedules of the DAGs."""
     delay = report.delay
-    if not _known(report.partitions, "lag") or delay is None:
+    if not report.lag or delay is None:
         return
     if schedules and all(schedule.is_paused for schedule in schedules):
-        yield Level.WARNING, "stopped", f"records are unread, and DAG {schedules[0].dag_id} is paused"
+        # Without the names: who may read one of the DAGs may not know the others.
+        yield (
+            Level.WARNING,
+            "stopped",
+            f"records are unread, and the {'DAG is' if len(schedules) == 1 else 'DAGs are'} paused",
+        )
         return
     periods = [each.period for each in schedules if each.period is not None and not each.is_paused]
     period = min(periods, default=NO_SCHEDULE)

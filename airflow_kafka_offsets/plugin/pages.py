@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
-from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.plugin.access import READS_DAG, Caller, CallerDep, not_found
 from airflow_kafka_offsets.plugin.group_rows import STATES, GroupRow
@@ -126,33 +126,78 @@ class SourceCard(NamedTuple):
     is_empty: bool
 
 
-@dataclass(frozen=True, slots=True)
+class Listed(NamedTuple):
+    """A group that the user may see.
+
+    :param dag_ids: the DAGs that load it, of those that the user may read
+    """
+
+    row: GroupRow
+    dag_ids: Sequence[str]
+
+
+@dataclass(eq=False)
 class Overview:
     """What the table of groups shows.
 
-    :param rows: those of the page, of all that match the view
-    :param states: how many of the groups that match have a state, whatever the state of the view
-    :param lag: the sum of what is known; None where nothing is
-    :param known: of how many groups the lag is known
-    :param attention: how many of all need attention
+    :param groups: all that the user may see
     :param now: the time of each database
     :param problem: why it is empty
     :param is_first: whether something is being read for the first time
     """
 
-    rows: Sequence[GroupRow] = ()
+    view: View
+    groups: Sequence[Listed] = ()
     cards: Sequence[SourceCard] = ()
     now: dict[Source, datetime | None] = field(default_factory=dict)
-    total: int = 0
-    matching: int = 0
-    first: int = 1
-    states: Mapping[str, int] = field(default_factory=dict)
-    lag: int | None = None
-    known: int = 0
-    attention: int = 0
-    dags: Sequence[str] = ()
     problem: str | None = None
     is_first: bool = False
+
+    @cached_property
+    def found(self) -> list[GroupRow]:
+        """Return the rows that match the view, whatever their state."""
+        return [row for row, dag_ids in self.groups if self.view.has(row, dag_ids)]
+
+    @cached_property
+    def states(self) -> Mapping[str, int]:
+        """Return how many of the rows that match have a state."""
+        return Counter(row.state for row in self.found)
+
+    @cached_property
+    def matching(self) -> list[GroupRow]:
+        """Return the rows that match the view, sorted."""
+        rows = sorted(filter(self.view.has_state, self.found), key=lambda row: row.order)
+        return sorted(rows, key=_SORTS[self.view.sort])
+
+    @property
+    def number(self) -> int:
+        """Return the number of the page; one that is too large is that of the last page."""
+        return min(self.view.number, max(0, len(self.matching) - 1) // _ROWS + 1)
+
+    @property
+    def before(self) -> int:
+        """Return how many rows are before the page."""
+        return (self.number - 1) * _ROWS
+
+    @property
+    def rows(self) -> list[GroupRow]:
+        """Return the rows of the page."""
+        return self.matching[self.before : self.before + _ROWS]
+
+    @cached_property
+    def lags(self) -> list[int]:
+        """Return the lags that are known."""
+        return [row.lag for row, _ in self.groups if row.lag is not None]
+
+    @property
+    def lag(self) -> int | None:
+        """Return the sum of the lags; None where none is known."""
+        return sum(self.lags) if self.lags else None
+
+    @property
+    def attention(self) -> int:
+        """Return how many groups need attention."""
+        return sum(row.needs_attention for row, _ in self.groups)
 
     @property
     def failed(self) -> int:
@@ -160,9 +205,9 @@ class Overview:
         return sum(not card.answers for card in self.cards)
 
     @property
-    def last(self) -> int:
-        """Return the number of the last row of the page."""
-        return self.first + len(self.rows) - 1
+    def dags(self) -> list[str]:
+        """Return DAGs for the filter to suggest."""
+        return sorted({dag_id for _, dag_ids in self.groups for dag_id in dag_ids})[:_CHOICES]
 
 
 @router.get("/")
@@ -198,51 +243,41 @@ def overview(readings: Readings, caller: Caller, view: View, dag_id: str | None 
     try:
         sources = readings.sources(deadline)
     except ConfigurationError as error:
-        return Overview(problem=str(error))
+        return Overview(view, problem=str(error))
     seen = {source: discovery for source, discovery in sources.items() if caller.sees_source(source, discovery)}
     loading = readings.loading(deadline)
     looks = readings.look(seen, _GROUPS_SECONDS)
-    rows: list[tuple[GroupRow, list[str]]] = []
+    groups: list[Listed] = []
     cards: list[SourceCard] = []
     for look in looks:
-        loaded_by = [(row, loading.of(look.source, row.group)) for row in look.rows(loading.schedules)]
+        loaded_by = [(row, loading.of(look.source, row.group)) for row in look.rows()]
         mine = [
-            (row, sorted(dag_ids & caller.readable_dags))
+            Listed(row, sorted(dag_ids & caller.readable_dags))
             for row, dag_ids in loaded_by
             if caller.sees_group(look.source, dag_ids) and (dag_id is None or dag_id in dag_ids)
         ]
-        rows += mine
+        groups += mine
         card = _card(look, [row for row, _ in mine], caller)
-        is_news = look.discovery.is_configured or card.problems or card.age is None
-        is_of_dag = dag_id is None or dag_id in look.discovery.dag_ids
-        if mine or (is_news and is_of_dag and caller.knows_source(look.source, look.discovery)):
+        if mine or (_is_news(look, card, dag_id) and caller.knows_source(look.source, look.discovery)):
             cards.append(card)
-    matching = [row for row, dag_ids in rows if view.has(row, dag_ids)]
-    shown = sorted((row for row in matching if view.has_state(row)), key=lambda row: row.order)
-    shown.sort(key=_SORTS[view.sort])
-    first = min((view.number - 1) * _ROWS, max(0, len(shown) - 1) // _ROWS * _ROWS)
-    known = [row.lag for row, _ in rows if row.lag is not None]
-    return Overview(
-        shown[first : first + _ROWS],
-        cards,
-        now={look.source: look.stored.value.now for look in looks if look.stored.value is not None},
-        total=len(rows),
-        matching=len(shown),
-        first=first + 1,
-        states=Counter(row.state for row in matching),
-        lag=sum(known) if known else None,
-        known=len(known),
-        attention=sum(row.needs_attention for row, _ in rows),
-        dags=sorted({each for _, dag_ids in rows for each in dag_ids})[:_CHOICES],
-        is_first=not readings.has_dags or any(look.is_first and look.problem is None for look in looks),
-    )
+    now = {look.source: look.stored.value.now for look in looks if look.stored.value is not None}
+    is_first = not readings.has_dags or any(look.is_first and look.problem is None for look in looks)
+    return Overview(view, groups, cards, now, is_first=is_first)
+
+
+def _is_news(look: SourceLook, card: SourceCard, dag_id: str | None) -> bool:
+    """Return whether a page shows state tables without groups that the user may see: those of its DAG, if it has one,
+    that the configuration names, or that are not known.
+    """
+    is_of_page = dag_id is None or dag_id in look.discovery.dag_ids
+    return is_of_page and bool(look.discovery.is_configured or card.problems or card.age is None)
 
 
 def _card(look: SourceLook, rows: Sequence[GroupRow], caller: Caller) -> SourceCard:
     problems: list[str] = []
     age, failure = look.stored.age, look.problem
     if failure is not None:
-        as_of = f". Its {count(len(rows), 'group')} are shown as they were {age:.0f} s ago" if rows and age else ""
+        as_of = f". Its groups are shown as they were {age:.0f} s ago" if rows and age else ""
         problems.append(caller.text(failure) + as_of)
     problems += dict.fromkeys(caller.text(row.lag_problem) for row in rows if row.lag_problem is not None)
     used = {row.kafka for row in rows}

@@ -43,6 +43,11 @@ class ProblemError(Exception):
         self.problem, self.status = problem, status
 
 
+def original(error: Exception) -> Exception:
+    """Return the database's own error, if one of this package has its text, which may name hosts and users."""
+    return error.__cause__ if isinstance(error.__cause__, DBAPIError) else error
+
+
 def problem(error: Exception, conn_id: str) -> Problem:
     """Return what a page says of an error.
 

@@ -5,7 +5,7 @@ asked for.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -36,8 +36,6 @@ are.
 
 SHOWN_SECONDS = 60.0
 """How old a lag may be that pages show."""
-
-ScheduleOf = Callable[[Source, GroupSummary], Sequence[Schedule]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +70,14 @@ class SourceLook:
     """What is known of state tables at a request.
 
     :param lags: by connection of Kafka
-    :param named: the connections of Kafka that tasks name for a group, for groups whose tasks name one
+    :param loading: which DAGs load its groups
     """
 
     source: Source
     discovery: Discovery
     stored: CachedReading[Stored]
     lags: Mapping[str, CachedReading[ClusterLags]]
-    named: Mapping[str, Set[str]]
+    loading: LoadingDags
 
     @property
     def problem(self) -> Problem | None:
@@ -94,42 +92,44 @@ class SourceLook:
         """
         return self.stored.value is None or any(map(_is_being_read, self.lags.values()))
 
-    def rows(self, schedules: ScheduleOf) -> list[GroupRow]:
+    def rows(self) -> list[GroupRow]:
         """Return the rows of all groups that are known."""
         groups = self.stored.value.groups if self.stored.value is not None else None
-        return [self.row(group, schedules) for group in groups or ()]
+        return [self.row(group) for group in groups or ()]
 
-    def row(self, group: GroupSummary, schedules: ScheduleOf) -> GroupRow:
-        """Return the row of a group, with its lag if it is known.
-
-        :param schedules: returns the schedules of the DAGs that load the group
-        """
+    def row(self, group: GroupSummary) -> GroupRow:
+        """Return the row of a group, with its lag if it is known."""
         now = self.stored.value.now if self.stored.value is not None else None
         conn_id, lag = self._lag(group)
         age = self.lags[conn_id].age if conn_id is not None else None
-        return group_row(self.source, group, lag, schedules(self.source, group), now=now, kafka=conn_id, lag_age=age)
+        schedules = self.loading.schedules(self.source, group)
+        return group_row(self.source, group, lag, schedules, now=now, kafka=conn_id, lag_age=age)
 
     def _lag(self, group: GroupSummary) -> tuple[str | None, LagReport | Problem | None]:
         """Return the lag of a group, or why it is not known, and the connection that it is from."""
         if group.partitions == 0:
             return None, None
-        asked = [name for name in self.lags if name in self.named.get(group.group_id, self.lags)]
-        errors = [(name, self.lags[name].error) for name in asked]
-        for conn_id, error in errors:
-            reading = self.lags[conn_id]
-            if error is None and reading.value is not None and not _is_being_read(reading):
-                found = reading.value.lags.get(group.group_id)
-                if found is not None:
-                    return conn_id, found
-        for conn_id, error in errors:
-            if error is not None:
-                return conn_id, problem(error, conn_id)
-        if any(group.group_id not in (self.lags[name].value or ClusterLags()).elsewhere for name in asked):
+        named = self.loading.kafka_conn_ids(self.source).get(group.group_id, self.lags)
+        asked = {conn_id: reading for conn_id, reading in self.lags.items() if conn_id in named}
+        for conn_id, reading in asked.items():
+            if (found := _shown(reading).get(group.group_id)) is not None:
+                return conn_id, found
+        for conn_id, reading in asked.items():
+            if reading.error is not None:
+                return conn_id, problem(reading.error, conn_id)
+        if any(reading.value is None or group.group_id not in reading.value.elsewhere for reading in asked.values()):
             return None, None
         return None, Problem(
             f"No connection leads to the Kafka cluster of this group: {', '.join(asked)} "
             f"{'leads to another' if len(asked) == 1 else 'lead to others'}. Name it in [kafka_offsets] conn_ids"
         )
+
+
+def _shown(reading: CachedReading[ClusterLags]) -> Lags:
+    """Return the lags that pages show."""
+    if reading.value is None or reading.error is not None or _is_being_read(reading):
+        return {}
+    return reading.value.lags
 
 
 def _is_being_read(reading: CachedReading[Any]) -> bool:
@@ -200,7 +200,7 @@ class Readings:
                 sources[source],
                 cache.look(deadline),
                 {conn_id: lag.look(deadline) for conn_id, lag in lags[source].items()},
-                loading.kafka_conn_ids(source),
+                loading,
             )
             for source, cache in stored.items()
         ]

@@ -30,7 +30,7 @@ from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.plugin.background import TooSlowError
 from airflow_kafka_offsets.plugin.group_request import FROM_THIS_SITE, FormDep, GroupRequest, GroupRequestDep, field
 from airflow_kafka_offsets.plugin.group_targets import GroupTarget, replace_command
-from airflow_kafka_offsets.plugin.problems import Problem, ProblemError, problem
+from airflow_kafka_offsets.plugin.problems import Problem, ProblemError, original, problem
 from airflow_kafka_offsets.plugin.rendering import time_zone
 from airflow_kafka_offsets.plugin.sources import tables_of
 from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind
@@ -285,7 +285,14 @@ def _form_page(
         status_code,
         group=request.summary,
         target=target,
-        undo=undo,
+        impossible={
+            name: reason
+            for name, reason in (
+                ("undo", undo),
+                ("to-batch", None if request.summary.last_commit is not None else "No batch was committed yet"),
+            )
+            if reason is not None
+        },
         offered=_OFFERED,
         first=_FIRST,
         zone=datetime.now(time_zone()).tzname(),
@@ -322,13 +329,15 @@ def _refusal(error: Exception, request: GroupRequest) -> _Refused:
             )
         case errors.DatabaseUnavailableError():
             what = "The database could not do it. Nothing was changed"
-        case ConfigurationError() | errors.PlanningError() | errors.UnknownTopicError() | errors.LedgerError():
+        case ConfigurationError() | errors.PlanningError() | errors.UnknownTopicError() | errors.LedgerError() if (
+            original(error) is error
+        ):
             # Their texts have groups, topics and offsets. Those with hosts are a ProblemError.
             return _Refused(status.HTTP_409_CONFLICT, str(error))
         case _:
             what = ""
     conn_id = request.source.conn_id
-    known = Problem(what, shortened(str(error)), conn_id) if what else problem(error, conn_id)
+    known = Problem(what, shortened(str(error)), conn_id) if what else problem(original(error), conn_id)
     return _Refused(status.HTTP_503_SERVICE_UNAVAILABLE, request.caller.text(known))
 
 

@@ -24,7 +24,7 @@ from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError, PlanningError, VerificationError
 from airflow_kafka_offsets.plugin.group_request import FROM_THIS_SITE, FormDep, GroupRequest, GroupRequestDep
 from airflow_kafka_offsets.plugin.group_targets import verify_command
-from airflow_kafka_offsets.plugin.problems import problem
+from airflow_kafka_offsets.plugin.problems import original, problem
 from airflow_kafka_offsets.plugin.readings import Readings
 from airflow_kafka_offsets.plugin.sources import Source
 from airflow_kafka_offsets.sinks.fan_out import of_tables
@@ -145,12 +145,12 @@ class Verifications:
         except VerificationError as error:
             violations = [shortened(each.words, _CHARACTERS) for each in error.violations[:_VIOLATIONS]]
             return {"outcome": "wrong", "text": f"{error.count:,} found", "violations": violations}
-        except (ConfigurationError, PlanningError) as error:
-            return {"outcome": "failed", "text": shortened(str(error), _CHARACTERS)}
         except Exception as error:
+            if isinstance(error, (ConfigurationError, PlanningError)) and original(error) is error:
+                return {"outcome": "failed", "text": shortened(str(error), _CHARACTERS)}
             # The traceback may hold values of connections.
             log.warning("Group %r of %s was not verified: %s", group_id, source, type(error).__name__)
-            return {"outcome": "failed", "text": problem(error, source.conn_id).summary}
+            return {"outcome": "failed", "text": problem(original(error), source.conn_id).summary}
         text = f"{coverage.text}."
         if not coverage.output_checked:
             text += " The rows of the table were not checked: they have no batch id."

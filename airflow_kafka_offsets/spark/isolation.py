@@ -145,6 +145,9 @@ class Isolation:
                 break
         if sum(part.nbytes for part in rows) > room_of(records):
             raise RoomError
+        if len(rows) == 1:
+            # Large rows are not copied.
+            return Decoded(rows[0], bad)
         return Decoded(pa.concat_batches(rows) if rows else pa.RecordBatch.from_pylist([]), bad)
 
     def schemas_read(self) -> tuple[ReadSchema, ...]:

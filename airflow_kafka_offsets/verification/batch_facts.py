@@ -20,7 +20,7 @@ from airflow_kafka_offsets.core.history import REPLAY_KINDS
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.ledger.batch_notes import outputs_of
-from airflow_kafka_offsets.ledger.batch_rows import as_gap, as_range
+from airflow_kafka_offsets.ledger.batch_rows import as_gap, as_range, possible_rows
 from airflow_kafka_offsets.ledger.group_table import names_of
 from airflow_kafka_offsets.ledger.replaced_output import same_topic
 from airflow_kafka_offsets.ledger.tables import Tables
@@ -103,7 +103,7 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
         stored: dict[str, list[Any]] = defaultdict(list)
         for _, kind, row in group:
             stored[kind].append(row)
-        yield _batch_facts(batch_id, stored, called)
+        yield _batch_facts(tables, batch_id, stored, called)
 
 
 def _read(conn: Connection, kind: str, query: sa.Select[Any]) -> Iterator[_Part]:
@@ -144,15 +144,20 @@ def _wholly_replaced(tables: Tables, of_group: sa.Select[Any]) -> sa.Select[Any]
     )
 
 
-def _batch_facts(batch_id: int, stored: Mapping[str, list[Any]], called: Callable[[str], str]) -> BatchFacts:
+def _batch_facts(
+    tables: Tables, batch_id: int, stored: Mapping[str, list[Any]], called: Callable[[str], str]
+) -> BatchFacts:
     fields: dict[str, Any] = stored["batch"][0]._asdict() if stored["batch"] else {"batch_id": batch_id}
-    fields["outputs"] = outputs_of(fields.get("outputs"), called)
+    with possible_rows(tables.offset_batches, batch_id):
+        fields["outputs"] = outputs_of(fields.get("outputs"), called)
     wholly_replaced = set(map(_partition, stored["wholly_replaced"]))
+    with possible_rows(tables.offset_ranges, batch_id):
+        ranges = [
+            _loaded_range(row, _partition(row) in wholly_replaced) for row in sorted(stored["ranges"], key=_partition)
+        ]
     return BatchFacts(
         **fields,
-        ranges=tuple(
-            _loaded_range(row, _partition(row) in wholly_replaced) for row in sorted(stored["ranges"], key=_partition)
-        ),
+        ranges=tuple(ranges),
         gaps=tuple(map(as_gap, stored["gaps"])),
         rows=tuple(stored["rows"]),
         dead_letters=tuple(RowCount(*row[1:]) for row in stored["dead_letters"]),
@@ -166,5 +171,7 @@ def _partition(row: Any) -> TopicPartition:
 
 
 def _loaded_range(row: Any, is_replaced: bool) -> LoadedRange:
-    replaced = (row.replaced_start_offset, row.replaced_end_offset) if row.replaced_start_offset is not None else None
-    return LoadedRange(as_range(row), row.records, row.dead_letters or 0, replaced, is_replaced)
+    range_, replaced = as_range(row), (row.replaced_start_offset, row.replaced_end_offset)
+    if replaced.count(None) == 1:
+        raise ValueError(f"{range_} replaces offsets of which one end is missing")
+    return LoadedRange(range_, row.records, row.dead_letters or 0, None if None in replaced else replaced, is_replaced)

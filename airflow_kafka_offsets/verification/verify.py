@@ -180,9 +180,8 @@ def _loaded_dead_letters(snapshot: Snapshot, findings: Findings) -> Iterator[Vio
     _, tables, group_id, _, rows = snapshot
     if not rows.exists or rows.detail != "offsets" or not findings.dead_letters:
         return
-    dead_letters = tables.dead_letters.c
-    query = sa.select(dead_letters.batch_id, dead_letters.topic, dead_letters.partition, dead_letters.offset_value)
-    query = query.where(dead_letters.batch_id.in_(without_transform(tables, group_id)))
+    of_batches = tables.dead_letters.c.batch_id.in_(without_transform(tables, group_id))
+    query = sa.select(*tables.dead_letters.primary_key).where(of_batches)
     for topic, partition, batch_id, offset, times in rows.duplicates(query):
         others = f", and so were {times - 1:,} others" if times > 1 else ""
         text = (

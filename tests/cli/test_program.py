@@ -136,6 +136,7 @@ def test_no_command_imports_airflow_or_pyspark(tmp_path: Path) -> None:
     [
         ("groups", "--database", "postgresql://loader:hunter2@db/warehouse"),
         ("groups", "--database=postgresql://loader:hunter2@db/warehouse"),
+        ("groups", "--database=postgresql://loader:s3/hunter2@db/warehouse"),
         ("groups", "--database", "postgresql://db/warehouse?password=hunter2"),
         ("lag", "g", "--kafka-config", "sasl.password=hunter2"),
         ("lag", "g", "--kafka-config", '{"sasl.password": "hunter2"}'),

@@ -58,7 +58,7 @@ class TestBatchesWithoutLimits:
             (Limits(time_budget=timedelta(hours=1)), 4, False, (2_000_000, 4 << 30)),
             (Limits(), 200, False, (5_000_000, 4 << 30)),
             (Limits(), 10_000, False, (8_000_000, 4 << 30)),
-            (Limits(), 10_000, True, (128_000_000, 64 << 30)),
+            (Limits(), 10_000, True, (128_000_000, 512 << 30)),
             (Limits(max_records=10**12), 4, False, (10**12, None)),
             (Limits(max_bytes=10**12), 4, True, (None, 10**12)),
         ],

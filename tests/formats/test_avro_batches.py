@@ -5,6 +5,8 @@ record.
 from __future__ import annotations
 
 import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets.formats import wire_format
+from airflow_kafka_offsets.formats import avro_decoder, wire_format
 from airflow_kafka_offsets.formats.avro_decoder import AvroReader
 from airflow_kafka_offsets.formats.avro_format import Avro
 from tests.support.avro import VERSIONS, decoded, encode, expected_row, known, own_columns, values, wire
@@ -118,3 +120,23 @@ def test_few_bytes_are_read_one_by_one_until_they_are_rows(monkeypatch: pytest.M
     assert [len(row["a"]) for row in own_columns(rows)] == [10, 2000, *[300] * 19]
     assert max(size for size in sizes if size < 2000) <= 1000
     assert len(sizes) > 7
+
+
+def test_values_are_in_no_file_that_a_killed_process_would_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    found: set[bool] = set()
+    context = avro_decoder._context()
+
+    def note() -> Any:
+        found.update(path.is_symlink() for path in tmp_path.iterdir())
+        return context
+
+    monkeypatch.setattr(avro_decoder, "_context", note)
+    schema = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "long"}]}
+    rows, bad = decoded(Avro(schema=json.dumps(schema)), [encode(schema, {"a": 1})] * 2)
+
+    assert (rows.num_rows, bad) == (2, [])
+    assert found == {True}
+    assert not list(tmp_path.iterdir())

@@ -11,6 +11,7 @@ import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,9 @@ MANY, DEEP = "more than 10,000 types", "nested deeper than 60"
 LONG_NAME = "the name '.*'… has more than 1,000 characters"
 LONG = "x" * 10_001
 
+
+OWN_TIMESTAMP = 'syntax = "proto3"; package google.protobuf; message Timestamp { string a = 1; }'
+
 BOMBS: list[tuple[str, Any, str]] = [
     ("AVRO", avro_laughs(27), MANY),
     ("AVRO", avro_laughs(14), MANY),
@@ -158,6 +162,11 @@ BOMBS: list[tuple[str, Any, str]] = [
     ("AVRO", record("r", field("x", "int"), field("x", "int")), "two fields of the record 'r' have the same name"),
     ("AVRO", record("r", field("x", "string", default=LONG)), "more than 10,000 characters"),
     ("AVRO", record("r", field("x", {"type": "enum", "name": "e", "symbols": [LONG]})), "more than 10,000 characters"),
+    (
+        "AVRO",
+        record("r", field("x", {"type": "enum", "name": "e", "symbols": [1] * 10_001})),
+        "more than 10,000 symbols in an enum",
+    ),
     ("AVRO", record("r"), "the record 'r' has no fields"),
     ("AVRO", {**AVRO, "namespace": "n" * 1_000}, LONG_NAME),
     ("AVRO", record("r", field("x" * 1_001, "int")), LONG_NAME),
@@ -172,6 +181,7 @@ BOMBS: list[tuple[str, Any, str]] = [
     ("PROTOBUF", proto_chain(62), DEEP),
     ("PROTOBUF", proto_chain(2_000), DEEP),
     ("PROTOBUF", f'syntax = "proto3"; message M {{ E e = 1; }} enum E {{ {LONG} = 0; }}', LONG_NAME),
+    ("PROTOBUF", OWN_TIMESTAMP, "it declares types of the package google.protobuf"),
     ("PROTOBUF", f'message M {{ optional string e = 1 [default = "{LONG}"]; }}', "10,000 characters"),
     ("PROTOBUF", f'syntax = "proto3"; package {"n" * 1_001}; message M {{ int32 x = 1; }}', "name is too long"),
     ("PROTOBUF", f'syntax = "proto3"; message M {{ int32 {"x" * 1_001} = 1; }}', LONG_NAME),
@@ -513,6 +523,28 @@ def test_references_that_cannot_be_used_make_records_bad_and_no_other(server: Fa
     server.register("orders-value", SCHEMAS[kind], [reference("a")], kind=kind)
     with pytest.raises(ConfigurationError, match=r"Version 3 of subject 'orders-value' is not a usable .* lead back"):
         FORMATS[kind].prepared(["orders"], "value", {"r": server.config})
+
+
+@pytest.mark.parametrize("ddl", ["t TIMESTAMP", None])
+def test_a_schema_that_brings_its_own_timestamp_has_that_of_google(server: FakeRegistry, ddl: str | None) -> None:
+    server.register("own", OWN_TIMESTAMP, kind="PROTOBUF")
+    text = 'syntax = "proto3"; import "google/protobuf/timestamp.proto"; message M { google.protobuf.Timestamp t = 1; }'
+    number = server.register(
+        "orders-value", text, [reference("own", "google/protobuf/timestamp.proto")], kind="PROTOBUF"
+    )
+    found = Protobuf(ddl, registry_conn_id="r").prepared(["orders"], "value", {"r": server.config})
+    rows, bad = connected(server, found, [wire(number, b"\0\x0a\x02\x08\x01")])
+    assert (rows.column("t").to_pylist(), bad) == ([datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)], [])
+
+
+@pytest.mark.parametrize("schema", ["true", '{"type": "object"}'])
+def test_a_version_without_properties_stops_no_load_that_looks_for_new_fields(
+    server: FakeRegistry, schema: str
+) -> None:
+    server.register("orders-value", schema, kind="JSON")
+    server.register("orders-value", JSON, kind="JSON")
+    found = JsonSchema("id BIGINT", registry_conn_id="r")
+    assert "id" in found.prepared(["orders"], "value", {"r": server.config}).field_types()
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RecursionError(), SchemaError("it is none")])

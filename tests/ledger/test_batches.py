@@ -8,6 +8,8 @@ from sqlalchemy.exc import IntegrityError
 from airflow_kafka_offsets.core.offsets import Gap, Position, TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.exceptions import BatchClosedError
+from airflow_kafka_offsets.formats.read_schemas import ReadSchema
+from airflow_kafka_offsets.ledger import batch_notes
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.batches import begin_staging, captured_targets, mark_staged, open_batch, record_plan
 from airflow_kafka_offsets.ledger.positions import read_positions
@@ -15,6 +17,7 @@ from tests.support.ledgers import (
     FIRST_LOAD,
     FIRST_TRY,
     GROUP,
+    NEXT_LOAD,
     OTHER_RUN,
     RECIPE,
     SECOND_TRY,
@@ -165,3 +168,21 @@ class TestStaging:
             mark_staged(held, batch, 12)
         assert db.batch(batch.batch_id) == before
         assert before["state"] == "committed"
+
+
+def test_a_replay_takes_along_the_latest_schemas_up_to_a_size(
+    db: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(batch_notes, "_MOST_STORED", 2_500)
+    held, tables = db.claim(), db.ledger.tables
+    old, new = (ReadSchema("value", 1, "avro", text * 1_000) for text in "xy")
+    batches = [db.load(held), db.load(held, NEXT_LOAD)]
+    with db.engine.begin() as conn:
+        batch_notes.store_schemas(conn, tables, batches[0].batch_id, [old, ReadSchema("value", 2, "avro", "z" * 1_000)])
+        batch_notes.store_schemas(conn, tables, batches[1].batch_id, [new, ReadSchema("key", 3, "avro", "k")])
+        found = batch_notes.schemas_of_group(conn, tables, held.group_id)
+        assert found == [ReadSchema("key", 3, "avro", "k"), new, ReadSchema("value", 2, "avro", "z" * 1_000)]
+        assert not caplog.text
+        monkeypatch.setattr(batch_notes, "_MOST_STORED", 1_500)
+        assert batch_notes.schemas_of_group(conn, tables, held.group_id) == found[:2]
+    assert "has read more schemas than" in caplog.text

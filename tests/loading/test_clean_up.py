@@ -75,6 +75,12 @@ class TestCleanUp:
         inline_loader(other, group_id="other", sink=SqlTable("other"), **options)
         assert list(staging.iterdir()) == [kept]
         with inline_loader.engine.begin() as conn:
+            uri = conn.scalar(sa.text("SELECT staging_uri FROM offset_batches WHERE batch_id = 1"))
+            conn.execute(sa.text("UPDATE offset_batches SET staging_uri = :uri WHERE batch_id = 2"), {"uri": uri})
+        (staging / self.NAME.format(2)).mkdir()
+        inline_loader(other, group_id="other", sink=SqlTable("other"), **options)
+        assert list(staging.iterdir()) == [kept], "another batch claims its files"
+        with inline_loader.engine.begin() as conn:
             conn.execute(sa.text("UPDATE offset_batches SET state = 'abandoned' WHERE batch_id = 1"))
         inline_loader(other, group_id="other", sink=SqlTable("other"), **options)
         assert list(staging.iterdir()) == []

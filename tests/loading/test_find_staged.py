@@ -51,6 +51,15 @@ class TestFilesOfAnEarlierTry:
         assert self.found(attempt) is None
         assert "File dead-0-f00d.arrow of batch 1 is missing or incomplete" in caplog.text
 
+    def test_a_name_in_a_manifest_writes_no_line_of_the_log(
+        self, attempt: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        files = (StagedFile("part\x1b[2J\nCommitted.arrow", 1, 7, "d16e57"),)
+        StagingDirectory(str(attempt)).write_text(MANIFEST, Manifest(1, WANTED, files, (read(10, 30),)).to_json())
+        planned = replace(batch(RANGE), state="staged", staging_uri=str(attempt))
+        assert find_staged(planned, WANTED, str(attempt.parent)) is None
+        assert r"part\x1b[2J\nCommitted.arrow" in caplog.text
+
     def test_staged_files_of_another_on_bad_record_are_not_used(self, attempt: Path) -> None:
         (attempt / "dead-0-f00d.arrow").write_bytes(b"letters")
         other = replace(PIPELINE, on_bad_record=DeadLetters()).fingerprint(COLUMNS)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
+import psycopg
 import pytest
+import sqlalchemy as sa
 
+from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.dead_letters.selection import Excerpt
+from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.lag.report import LagReport, PartitionLag
 from airflow_kafka_offsets.ledger.overview import BatchSummary, GroupSummary
+from airflow_kafka_offsets.plugin import rewinds
 from airflow_kafka_offsets.plugin.group_rows import Level, group_row, headroom_share
 from airflow_kafka_offsets.plugin.problems import Problem
 from airflow_kafka_offsets.plugin.rendering import ago, duration, text_of
@@ -192,3 +199,14 @@ DEEP = "[" * 850 + ",".join("1" * 1_100) + "]" * 850
 )
 def test_bytes_are_written_as_what_they_are(excerpt: Excerpt | None, text: tuple[str, str]) -> None:
     assert text_of(excerpt) == text
+
+
+def test_what_a_database_says_of_a_login_is_for_who_may_read_the_connection() -> None:
+    text = 'connection to server at "db.internal" (10.1.2.3) failed: password authentication failed for user "loader"'
+    raised = sa.exc.OperationalError(None, None, psycopg.OperationalError(text))
+    caller = SimpleNamespace(text=lambda shown: shown.summary)  # may not read it
+    request: Any = SimpleNamespace(source=WAREHOUSE, caller=caller)
+    with pytest.raises(ConfigurationError, match=r"db\.internal") as translated, translated_errors("It failed"):
+        raise raised
+    for error in (raised, translated.value):
+        assert rewinds._refusal(error, request).text == "The database of connection 'warehouse' refuses the login"

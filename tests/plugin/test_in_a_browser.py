@@ -142,23 +142,28 @@ def test_the_filter_leaves_what_it_finds(browser: Browser) -> None:
     browser.find("#groups a", "payments")
 
 
-def test_a_refresh_keeps_focus_and_selection(browser: Browser) -> None:
+def test_the_keyboard_is_enough_and_a_refresh_keeps_focus_and_selection(browser: Browser) -> None:
+    payments = '#groups a[href*="group=payments"]'
     browser.open(f"{FRAMELESS}?sort=group")
-    browser.find("#groups a", "payments")
-    for _ in range(60):
-        browser.keys(Keys.TAB)
-        if browser.focused() == "payments":
-            break
+    browser.find(payments)
+    browser.tab_to(payments)
     browser.driver.execute_script(
         "getSelection().selectAllChildren([...document.querySelectorAll('#groups a')].find((a) => a.text === 'orders'))"
     )
 
     browser.refreshed()
 
-    assert browser.focused() == "payments"
+    assert browser.has_focus(payments)
     assert browser.driver.execute_script("return getSelection().toString()") == "orders"
     browser.keys(Keys.ENTER)
-    browser.find("h1", "payments")
+    batch = browser.find("#batch-rows th a").text
+    browser.tab_to("a[href*=rewind]")
+    browser.keys(Keys.ENTER)
+    browser.find("#rewind")
+    browser.tab_to("input[name=value-to-batch]")
+    browser.keys(batch, Keys.ENTER)
+    browser.find(".facts b", f"to-batch {batch}")
+    browser.tab_to("input[name=reason]")
 
 
 def test_a_mapped_task_has_its_group_and_a_command(browser: Browser) -> None:

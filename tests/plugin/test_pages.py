@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -181,8 +182,23 @@ def test_a_deleted_topic_is_no_lag_of_zero(web: Web, orders: str, kafka: Kafka) 
         assert "all loaded" not in text
         assert "1 partition with an error" in text
         assert f"has no topic {orders!r}".replace("'", "&#39;") in text
-        assert '<span class="state error">error</span>' in text
+        assert '<span class="state critical">error</span>' in text
     assert "<dt>Lag</dt><dd>unknown</dd>" in group
+
+
+def test_why_headroom_is_unknown_names_hosts_to_readers_of_the_connection_alone(
+    web: Web, orders: str, of_shop: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(_: Cluster, topics: Sequence[str], unknown: dict[str, str]) -> dict[str, timedelta]:
+        unknown |= dict.fromkeys(topics, "Kafka at 10.1.2.3: the ACL DescribeConfigs is missing")
+        return {}
+
+    monkeypatch.setattr(Cluster, "retention", denied)
+
+    seen = {role: web.get("/group", role, **of_group("loader")).text for role in ("viewer", "operator")}
+
+    assert all("Headroom is unknown" in page for page in seen.values())
+    assert ["10.1.2.3" in page for page in seen.values()] == [False, True]
 
 
 def test_a_database_that_hangs_is_named_beside_what_it_said_last(
@@ -204,7 +220,7 @@ def test_a_database_that_hangs_is_named_beside_what_it_said_last(
     page = web.get("/").text.replace("&#39;", "'")
     end.set()
 
-    assert "The database of connection 'warehouse' does not answer. Its 1 group are shown" in page
+    assert "The database of connection 'warehouse' does not answer. Its groups are shown as they were" in page
     assert "group=loader" in page
     assert "<small>and 1 database</small>" in page
 

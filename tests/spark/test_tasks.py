@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import DeadLetterError, RecordError
 from airflow_kafka_offsets.formats.columns import row_columns
 from airflow_kafka_offsets.formats.simple_formats import Json, Raw
+from airflow_kafka_offsets.spark import tasks
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.progress import Display, Progress, SliceNotes
 from airflow_kafka_offsets.spark.tasks import read_arrow, write_rows
@@ -77,6 +80,19 @@ def test_a_slice_is_read_no_further_once_it_has_too_many_dead_letters(tmp_path: 
         rows_of(one, script())
     (left,) = StagingDirectory(one.staging_uri).notes("failure-")
     assert left["error"] == "DeadLetterError"
+
+
+def test_modules_are_left_out_of_the_garbage_collection_after_each_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen: list[str] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.extend(sys.modules))
+    tasks._freeze_modules.cache_clear()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        rows_of(job(tmp_path / name), [good(10, 20)])
+    # Once in a process, when the modules of a task are imported.
+    assert frozen.count("airflow_kafka_offsets.kafka.reader") == 1
 
 
 class TestLargeRecords:

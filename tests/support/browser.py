@@ -13,6 +13,7 @@ from selenium import webdriver
 from selenium.webdriver import ActionChains
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
@@ -96,9 +97,16 @@ class Browser:
         """Press keys, as somebody without a pointer does."""
         ActionChains(self.driver).send_keys(*keys).perform()
 
-    def focused(self) -> str:
-        """Return the text of what has the focus."""
-        return str(self.driver.execute_script("return document.activeElement.textContent.trim()"))
+    def has_focus(self, css: str) -> bool:
+        return bool(self.driver.execute_script("return document.activeElement.matches(arguments[0])", css))
+
+    def tab_to(self, css: str) -> None:
+        """Press the tab key until an element has the focus."""
+        for _ in range(100):
+            if self.has_focus(css):
+                return
+            self.keys(Keys.TAB)
+        raise AssertionError(f"{css} cannot be reached")
 
     def refreshed(self) -> None:
         """Wait until the page has refreshed itself twice: the first answer may be as before."""

@@ -8,10 +8,13 @@ from typing import NamedTuple
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets.exceptions import VerificationError
+from airflow_kafka_offsets.exceptions import LedgerError, VerificationError
+from airflow_kafka_offsets.ledger.batches import open_batch
+from airflow_kafka_offsets.ledger.publications import run_pending_cleanups
+from airflow_kafka_offsets.ledger.tables import Ledger
 from tests.support.clients import produce
 from tests.support.loads import Loader, names
-from tests.support.rewinds import Rewinder
+from tests.support.rewinds import TARGET, Rewinder
 from tests.support.verifying import ON_ONE, do, put_back, verified
 
 pytestmark = pytest.mark.server
@@ -101,6 +104,33 @@ def test_changes_by_hand_are_violations_with_their_place(inline_loader: Loader, 
         assert re.search(broken.message, str(error)), (name, str(error))
         assert (error.topic, error.partition, error.offset, error.batch_id) == (two_batches, *broken.place), name
     assert verified(inline_loader).rows == 19
+
+
+IMPOSSIBLE = {
+    "UPDATE offset_batches SET outputs = 'x' WHERE batch_id = 2": "'offset_batches' has a row of batch 2",
+    "UPDATE offset_batches SET outputs = '[1]' WHERE batch_id = 2": "'offset_batches' has a row of batch 2",
+    "UPDATE offset_ranges SET replaced_start_offset = 1 WHERE batch_id = 2": "'offset_ranges' has a row of batch 2",
+}
+
+
+def test_rows_that_no_load_can_have_written_are_named(inline_loader: Loader, two_batches: str) -> None:
+    engine, ledger = inline_loader.engine, Ledger(inline_loader.engine)
+    for statement, message in IMPOSSIBLE.items():
+        with put_back(engine):
+            do(engine, statement)
+            with pytest.raises(LedgerError, match=rf"Table {message} that no load can have written: "):
+                verified(inline_loader)
+    do(engine, "UPDATE offset_ranges SET start_offset = 1000 WHERE batch_id = 2")
+    with put_back(engine):
+        do(engine, "UPDATE offset_batches SET state = 'planned' WHERE batch_id = 2")
+        with pytest.raises(
+            LedgerError, match=r"'offset_ranges' has a row of batch 2 .* 1000\.\.15 ends before it starts"
+        ):
+            open_batch(ledger, "loader")
+    # That of another group does not stop this one.
+    other = "consumer_group = 'other', state = 'abandoned', publish_started_at = planned_at"
+    do(engine, f"UPDATE offset_batches SET {other} WHERE batch_id = 2")
+    run_pending_cleanups(ledger, TARGET.connect(engine), "loader")
 
 
 @ON_ONE

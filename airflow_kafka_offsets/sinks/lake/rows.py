@@ -79,8 +79,7 @@ class LakeRows(OriginRows):
 
     def duplicates(self, dead_letters: sa.Select[int, str, int, int]) -> Iterator[DuplicatedOffsets]:
         assert self.source is not None
-        columns = dead_letters.subquery("_kafka_dead_letters").c
-        order = (columns.batch_id, columns.topic, columns.partition, columns.offset_value)
+        order = list(dead_letters.subquery("_kafka_dead_letters").c)
         pending: list[tuple[int, str, int, int]] = []
         found: list[DuplicatedOffsets] = []
         for batch_id, group in groupby(stream(self.conn, sa.select(*order).order_by(*order)), lambda row: row[0]):
