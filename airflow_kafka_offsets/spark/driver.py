@@ -105,11 +105,10 @@ def _stage(application: Application, job: StageJob, display: Display) -> Answer:
             traceback.print_exc()
         return Answer.FAILED
     except Exception as error:
-        # The report of a task says more than Spark's exception.
+        # The report of a task says more than Spark's exception, and Spark has logged the traceback of the task.
         if not reported_failures(job):
             report_failure(job, failure(job.batch_id, error, job.dataframe_transform))
             raise
-        traceback.print_exc()
         return Answer.FAILED
     return Answer.DONE
 
