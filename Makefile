@@ -6,7 +6,7 @@ PARALLEL := -n 3 --dist worksteal
 # Airflow is started dozens of times; without bytecode each start compiles it anew, which takes longer than the start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup quick-java test unit integration mysql lint format types size lowest demo soak fuzz bench bench-quick bench-growth bench-rewind bench-lag bench-pages bench-formats bench-transforms bench-lake bench-connect bench-scale airflow docs reference constraints release-check clean
+.PHONY: help setup quick-java test unit integration mysql lint format types size lowest compat demo soak fuzz bench bench-quick bench-growth bench-rewind bench-lag bench-pages bench-formats bench-transforms bench-lake bench-connect bench-scale airflow docs reference constraints release-check clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ LOWEST := hooks/test_postgres_connection operators/test_batch loading/test_load 
 	formats/test_json_schema formats/test_protobuf_readers sinks/test_upsert sinks/test_mysql_load sinks/delta/test_tables sinks/parquet/test_files \
 	sinks/iceberg/test_iceberg_files sinks/iceberg/test_iceberg_transaction sinks/iceberg/test_private transforms/test_sql_text \
 	transforms/test_sql_loads plugin/test_access cli/test_airflow_command cli/test_doctor
+compat: quick-java ## test other versions of Python, Airflow, Spark and servers, and write their table (CELLS="oldest postgres-14"; all: hours)
+	$(PYTHON) -m compat $(CELLS)
+
 lowest: setup ## test the lowest versions that pyproject.toml allows, in an environment of its own (ARGS="-k NAME")
 	@scripts/bootstrap.sh lowest
 	.build/lowest/bin/python -m pytest -W default $(PARALLEL) $(LOWEST:%=tests/%.py) $(ARGS)

@@ -37,7 +37,7 @@ class MariaDbServer(Server):
     """
 
     user = "tester"
-    # What it refuses to start without, or keeps tests quick, and no other server of its kind has.
+    # Those that no other server of its kind has.
     _own_settings: ClassVar[Mapping[str, str]] = {"log-warnings": "1"}
 
     def __init__(self, *, version: str | None = None, settings: dict[str, str] | None = None) -> None:

@@ -60,7 +60,7 @@ def delete_topic(bootstrap_servers: str, topic: str) -> None:
     """Delete a topic, and wait until it is gone."""
     admin = _admin(bootstrap_servers)
     admin.delete_topics([topic])[topic].result(30)
-    wait_until(lambda: topic not in admin.list_topics(timeout=5).topics, _READY_TIMEOUT, f"topic {topic} to be gone")
+    wait_until(partial(_is_gone, admin, topic), _READY_TIMEOUT, f"topic {topic} to be gone")
 
 
 def delete_records(bootstrap_servers: str, topic: str, before: int, partition: int = 0) -> None:
@@ -86,6 +86,19 @@ def _answers(admin: AdminClient, topic: str, partitions: int) -> bool:
         return len(_end_offsets(admin, topic)) >= partitions
     except KafkaException:
         return False
+
+
+def _is_gone(admin: AdminClient, topic: str) -> bool:
+    """Return whether a topic of this name could be created: ZooKeeper forgets one later than the broker does."""
+    if topic in admin.list_topics(timeout=5).topics:
+        return False
+    try:
+        admin.create_topics([NewTopic(topic, 1, replication_factor=1)], validate_only=True)[topic].result(30)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+        return False
+    return True
 
 
 def _end_offsets(admin: AdminClient, topic: str) -> dict[int, int]:

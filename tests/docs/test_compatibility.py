@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from compat.__main__ import PAGE, recorded, with_table
+from compat.cells import CELLS
 from devstack.kafka_jars import KAFKA_VERSION
 from devstack.postgres import PostgresServer
+from devstack.versions import Servers
 from tests.docs.test_docs import ROOT
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -40,7 +43,16 @@ def test_the_versions_that_are_tested_are_those_of_the_tests() -> None:
     assert f"{sys.version_info.major}.{sys.version_info.minor}" in version_of("Python").split(", ")
     assert minor(version("apache-airflow")) in version_of("Airflow").split(", ")
     assert version_of("Spark").startswith(f"{minor(version('pyspark'))}, ")
-    assert version_of("Kafka") == minor(KAFKA_VERSION)
+    daily = Servers()
+    ran = {("Kafka", daily.kafka[0]), ("Postgres", daily.postgres[0]), ("MariaDB", daily.mariadb[0])}
+    for result in recorded().values():
+        database, number = result["versions"]["database"].split()
+        ran.add(("Kafka", minor(result["versions"]["kafka"])))
+        ran.add((database, number.partition(".")[0] if database == "Postgres" else minor(number)))
+    for name in ("Kafka", "Postgres", "MariaDB", "MySQL"):
+        called = re.findall(r"\d+[\d.]*", version_of(name).partition("](")[0])
+        assert {(name, each) for each in called} == {each for each in ran if each[0] == name}
+    assert Servers().kafka[0] == minor(KAFKA_VERSION)
     assert {name: cells[1] for name, cells in table("## Sinks").items()} == {
         "Iceberg": f"pyiceberg {minor(version('pyiceberg'))}",
         "Delta": f"deltalake {minor(version('deltalake'))}",
@@ -62,4 +74,12 @@ def test_untested_versions_have_no_classifier() -> None:
 @pytest.mark.server
 def test_postgres_is_that_of_the_tests(postgres: PostgresServer) -> None:
     with postgres.connect() as conn:
-        assert version_of("Postgres") == str(conn.info.server_version // 10_000)
+        assert Servers().postgres[0] == str(conn.info.server_version // 10_000)
+
+
+def test_the_combinations_are_those_that_ran() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+
+    assert with_table(page, recorded()) == page
+    assert recorded().keys() <= CELLS.keys()
+    assert [name for name, result in recorded().items() if result["wrong"]] == []
