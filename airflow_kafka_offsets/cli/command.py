@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from airflow_kafka_offsets.cli.connections import Connections
 from airflow_kafka_offsets.cli.output import note
 from airflow_kafka_offsets.core.offsets import Scope, parse_scope
-from airflow_kafka_offsets.database.errors import database_message, is_refused_login
+from airflow_kafka_offsets.database.errors import database_message, is_outage, is_refused_login
 from airflow_kafka_offsets.escaping import printable
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, KafkaOffsetsError
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
@@ -106,6 +106,10 @@ def database(args: Namespace) -> Iterator[Ledger]:
                     f"The database does not answer within {DATABASE_TIMEOUT_SECONDS:g} s: check "
                     f"{args.connections.database}"
                 ) from None
+            except DBAPIError as error:
+                # The block meets it again; `init --show-sql` can do without the database.
+                if not is_outage(error):
+                    raise
         yield Ledger(engine, Tables.of(args.schema, args.prefix))
 
 

@@ -218,7 +218,11 @@ def spark_type(kind: pa.DataType) -> str:
     if pa.types.is_list(kind):
         return f"ARRAY<{spark_type(kind.value_type)}>"
     if pa.types.is_struct(kind):
-        return f"STRUCT<{', '.join(f'{_quoted(field.name)}: {spark_type(field.type)}' for field in kind.fields)}>"
+        fields = (
+            f"{_quoted(field.name)}: {spark_type(field.type)}{'' if field.nullable else ' NOT NULL'}"
+            for field in kind.fields
+        )
+        return f"STRUCT<{', '.join(fields)}>"
     if kind not in _SPARK_NAMES:
         raise ConfigurationError(f"The columns of a format cannot have the type {kind}; known types are {KNOWN_TYPES}")
     return _SPARK_NAMES[kind]

@@ -100,6 +100,8 @@ class JsonDecoder:
             return reason
         try:
             text = value.as_py().decode()
+            if not text:
+                return reason  # it was replaced, or has no place
             json.loads(text)
         except UnicodeDecodeError as error:
             return f"{reason}, at byte {error.start}"

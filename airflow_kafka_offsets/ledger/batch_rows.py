@@ -318,7 +318,9 @@ def deletion_of(conn: Connection, tables: Tables, group_id: str) -> int:
     it are those of another group of the same name.
     """
     batches = tables.offset_batches.c
-    deleted: int | None = conn.scalar(latest_batch(tables, group_id, batches.kind == DELETE))
+    # Not a parameter: the index of replays and deletions is known to hold all of them.
+    of_group = batches.consumer_group == group_id, batches.kind == sa.literal_column(f"'{DELETE}'")
+    deleted = max(conn.scalars(sa.select(batches.batch_id).where(*of_group)), default=None)
     if deleted is None:
         return 0
     after = sa.select(batches.kind).where(batches.consumer_group == group_id, batches.batch_id > deleted)

@@ -88,7 +88,7 @@ def _rename_columns(conn: Connection, tables: Tables) -> Iterator[Statement]:
         "unsent": "dead_letter_topic IS NOT NULL AND dead_letters_sent_at IS NULL",
         "publishing": "publish_started_at IS NOT NULL",
         "with_files": "has_files_since IS NOT NULL",
-        "replays": "kind = 'replay'",
+        "replays": "kind = 'replay' OR kind = 'delete'",
     }
     if dialect.name in PARTIAL_INDEX_DIALECTS:
         for name in (*partial, "one_ahead"):

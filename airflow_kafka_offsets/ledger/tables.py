@@ -213,7 +213,8 @@ class Tables:
             ("unsent", self.unsent, (batches.dead_letters_sent_at, batches.dead_letter_topic)),
             ("publishing", batches.publish_started_at.is_not(None), (batches.publish_started_at,)),
             ("with_files", batches.has_files_since.is_not(None), (batches.has_files_since,)),
-            ("replays", batches.kind == "replay", (batches.kind,)),
+            # Of deletions, too: each load asks for the last one of its group.
+            ("replays", sa.or_(batches.kind == "replay", batches.kind == "delete"), (batches.kind,)),
         ):
             instead = (*columns, batches.consumer_group)
             self._partial_index(f"offset_batches_{name}", where, batches.consumer_group, instead=instead)

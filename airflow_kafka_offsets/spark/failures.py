@@ -30,7 +30,7 @@ def from_note(note: Mapping[str, Any]) -> KafkaOffsetsError:
     if not is_known or kind.__init__ is not Exception.__init__:
         return StagingError(f"{note['error']}: {note['message']}")
     error: KafkaOffsetsError = kind(note["message"])
-    error.about = tuple(note["about"])
+    error.about = tuple(note.get("about", ()))
     return error
 
 

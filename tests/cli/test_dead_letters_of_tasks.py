@@ -98,7 +98,10 @@ def test_dead_letters_go_through_the_pipeline_of_the_task(cli: CommandLine, orde
     ("task", "why"),
     [
         (("--dag-id", "shop", "--task-id", "lod"), "DAG 'shop' has no task 'lod'; it has load, other"),
-        (("--dag-id", "shop", "--task-id", "other"), "Task 'other' of DAG 'shop' is a EmptyOperator, or it is mapped"),
+        (
+            ("--dag-id", "shop", "--task-id", "other"),
+            "Task 'other' of DAG 'shop' is a EmptyOperator: name a task that loads",
+        ),
         (("--dag-id", "shp", "--task-id", "load"), "No DAG file has a DAG 'shp'"),
     ],
 )

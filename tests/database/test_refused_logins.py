@@ -90,4 +90,4 @@ def test_a_plan_of_a_replay_fails_at_once() -> None:
 def test_a_command_says_so(cli: CommandLine) -> None:
     done = cli("show", "g", *DB)
     assert "the database refuses the login: " in failed(done, "show")
-    assert "Correct the connection of --conn-id" in done.stderr
+    assert "Correct connection 'warehouse'" in done.stderr

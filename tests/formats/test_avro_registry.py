@@ -6,12 +6,10 @@ import importlib.util
 import json
 import logging
 import pickle
-import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -199,8 +197,7 @@ def test_a_failure_that_is_not_of_the_values_makes_no_record_bad(
     found = prepared(server)
     decoder, records = found.decoder(found.columns()), record_batch([wire(1, b"\x02")])
     assert decoder(records).rows.num_rows == 1
-    elsewhere = SimpleNamespace(name=str(tmp_path / "removed.avro"), write=len, flush=lambda: None)
-    monkeypatch.setattr(tempfile, "NamedTemporaryFile", lambda **_: nullcontext(elsewhere))
+    monkeypatch.setattr(avro_decoder, "_file", lambda _: nullcontext(str(tmp_path / "removed.avro")))
     with pytest.raises(StagingError, match="The reader of Avro failed"):
         decoder(records)
 

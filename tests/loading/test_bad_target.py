@@ -15,7 +15,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, LedgerError, Ta
 from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.kafka import KafkaBroker
-from tests.support.clients import Kafka, produce
+from tests.support.clients import produce
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, names, positions, rows
 
@@ -74,20 +74,22 @@ def test_a_view_is_refused_before_spark_starts(loader: Loader, topic: TopicFacto
 @pytest.mark.parametrize("of_mariadb", [False, True], ids=["postgresql", "mariadb"])
 @pytest.mark.parametrize("name", ["nul\0", "half\ud800"])
 def test_a_name_with_characters_that_no_database_takes_is_refused(
-    request: pytest.FixtureRequest, log: Kafka, topic: TopicFactory, name: str, of_mariadb: bool
+    request: pytest.FixtureRequest, kafka: KafkaBroker, topic: TopicFactory, name: str, of_mariadb: bool
 ) -> None:
     engine = request.getfixturevalue("mariadb_engine" if of_mariadb else "postgres_engine")
+    produce(kafka, orders := topic(), names(0, 1))
     for sink in (SqlTable(name), SqlTable("target", schema=name)):
         with pytest.raises(ConfigurationError, match="No database takes NUL and lone surrogates in names"):
-            Loader(log, engine, InlineLauncher())(topic(), sink=sink)
+            Loader(kafka, engine, InlineLauncher())(orders, sink=sink)
 
 
 @pytest.mark.parametrize(("table", "columns"), [("x" * 65, "id BIGINT"), ("target", f"id BIGINT, {'x' * 65} STRING")])
 def test_a_name_that_mariadb_refuses_is_named_before_spark_starts(
-    log: Kafka, mariadb_engine: Engine, topic: TopicFactory, table: str, columns: str
+    kafka: KafkaBroker, mariadb_engine: Engine, topic: TopicFactory, table: str, columns: str
 ) -> None:
+    produce(kafka, orders := topic(), names(0, 1))
     with pytest.raises(ConfigurationError, match=r"longer than the 64 characters that m[a-z]+ keeps: .*x{65}"):
-        Loader(log, mariadb_engine, InlineLauncher())(topic(), sink=SqlTable(table), value_format=Json(columns))
+        Loader(kafka, mariadb_engine, InlineLauncher())(orders, sink=SqlTable(table), value_format=Json(columns))
 
 
 LONG = "é" * 31 + "x"  # 63 bytes

@@ -237,7 +237,7 @@ def test_an_alias_is_no_new_field(loader: Loader, registry: FakeRegistry, topic:
 def test_unsupported_new_field_is_named_before_reading(loader: Loader, orders: Orders) -> None:
     nested = _schema({"name": "tags", "type": {"type": "array", "items": "string"}})
     orders.put(orders.register(nested), nested, id=2, tags=["a"])
-    with pytest.raises(TargetError, match=r"'tags' is list<.*SqlTable stores no nested columns"):
+    with pytest.raises(TargetError, match=r"'tags' is ARRAY<.*SqlTable stores no nested columns"):
         loader(orders.topic, value_format=AVRO, extra_columns=ExtraColumns(on_new_field="add"))
     assert len(loader.launcher.jobs) == 1
 
