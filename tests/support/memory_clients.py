@@ -105,9 +105,13 @@ class MemoryAdmin:
 
     def create_topics(self, wanted: Iterable[Any], **options: Any) -> dict[str, Future[Any]]:
         by_name = {one.topic: one for one in wanted}
-        return _answers(
-            by_name, lambda name: self._log.create(name, by_name[name].num_partitions, by_name[name].config or {})
-        )
+
+        def create(name: str) -> Any:
+            if options.get("validate_only") and name not in self._log.topics:
+                return None
+            return self._log.create(name, by_name[name].num_partitions, by_name[name].config or {})
+
+        return _answers(by_name, create)
 
     def create_partitions(self, wanted: Iterable[Any], **options: Any) -> dict[str, Future[Any]]:
         counts = {one.topic: one.new_total_count for one in wanted}
