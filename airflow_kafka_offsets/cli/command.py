@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
 import traceback
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from airflow_kafka_offsets.cli.connections import Connections
 from airflow_kafka_offsets.cli.output import note
 from airflow_kafka_offsets.core.offsets import Scope, parse_scope
+from airflow_kafka_offsets.core.threads import in_background
 from airflow_kafka_offsets.database.errors import database_message, is_outage, is_refused_login
 from airflow_kafka_offsets.escaping import printable
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, KafkaOffsetsError
@@ -34,8 +33,6 @@ KAFKA_TIMEOUT_SECONDS = 10.0
 
 DATABASE_TIMEOUT_SECONDS = 10.0
 """How long a command waits for a connection to the database."""
-
-T = TypeVar("T")
 
 _OFFSETS = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+):(?P<start>\d+)-(?P<end>\d+)", re.ASCII)
 
@@ -111,20 +108,6 @@ def database(args: Namespace) -> Iterator[Ledger]:
                 if not is_outage(error):
                     raise
         yield Ledger(engine, Tables.of(args.schema, args.prefix))
-
-
-def in_background(work: Callable[[], T]) -> Future[T]:
-    """Run work in a thread that does not keep the process, however long it takes."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
 
 
 @usage()

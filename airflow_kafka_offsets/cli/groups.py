@@ -13,12 +13,12 @@ from airflow_kafka_offsets.cli.command import (
     check_change,
     confirm,
     database,
-    in_background,
     usage,
 )
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.parameters import check
 from airflow_kafka_offsets.core.text import count, first_few
+from airflow_kafka_offsets.core.threads import in_background
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.lag.measure import GroupState, LagPolls, group_states
 from airflow_kafka_offsets.lag.report import LagQuestion, LagReport

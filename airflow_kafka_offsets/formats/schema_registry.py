@@ -10,16 +10,15 @@ import json
 import logging
 import ssl
 import sys
-import threading
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from functools import cached_property
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from airflow_kafka_offsets.core.addresses import plain_http_host
+from airflow_kafka_offsets.core.threads import in_background
 from airflow_kafka_offsets.core.warn import warn_once
 from airflow_kafka_offsets.exceptions import ConfigurationError, RegistryUnavailableError
 from airflow_kafka_offsets.formats.record_format import SchemaError
@@ -245,20 +244,14 @@ class SchemaRegistry:
         """
         import httpx
 
-        found: Future[tuple[int, bytes | None]] = Future()
-
-        def ask() -> None:
-            try:
-                with self._client.stream("GET", path) as response:
-                    status = response.status_code
-                    found.set_result((status, None if status >= 500 or status == 429 else _content(response)))
-            except Exception as error:
-                found.set_exception(error)
+        def ask() -> tuple[int, bytes | None]:
+            with self._client.stream("GET", path) as response:
+                status = response.status_code
+                return status, None if status >= 500 or status == 429 else _content(response)
 
         # Another thread, because httpx has a limit for each wait only: a byte of the headers may come now and then.
-        threading.Thread(target=ask, daemon=True).start()
         try:
-            return found.result(_TIMEOUT_SECONDS)
+            return in_background(ask).result(_TIMEOUT_SECONDS)
         except TimeoutError:
             self.close()
             raise httpx.ReadTimeout(f"the answer takes more than {_TIMEOUT_SECONDS:g} s") from None

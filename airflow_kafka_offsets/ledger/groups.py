@@ -96,11 +96,10 @@ def check_name(group_id: str, stored: str) -> None:
         )
 
 
-def is_known(ledger: Ledger, group_id: str) -> bool:
+def is_known(conn: Connection, tables: Tables, group_id: str) -> bool:
     """Return whether there is a group."""
-    groups = ledger.tables.consumer_groups.c
-    with ledger.connect() as conn:
-        return conn.scalar(sa.select(groups.group_id).where(groups.group_id == group_id)) is not None
+    groups = tables.consumer_groups.c
+    return conn.scalar(sa.select(groups.group_id).where(groups.group_id == group_id)) is not None
 
 
 def group_row(conn: Connection, tables: Tables, group_id: str) -> sa.Row[tuple[object, ...]]:
@@ -112,7 +111,7 @@ def group_row(conn: Connection, tables: Tables, group_id: str) -> sa.Row[tuple[o
 def insert_if_missing(conn: Connection, tables: Tables, group_id: str, cluster_id: str) -> bool:
     """Insert a group's row; return False where it exists."""
     groups = tables.consumer_groups
-    if conn.scalar(sa.select(groups.c.group_id).where(groups.c.group_id == group_id)) is not None:
+    if is_known(conn, tables, group_id):
         return False
     # SQLite has one writer at a time.
     savepoint = nullcontext() if conn.dialect.name == "sqlite" else conn.begin_nested()

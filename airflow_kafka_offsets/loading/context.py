@@ -398,7 +398,9 @@ class LoadContext(BatchContext):
         if pipeline.dead_letters is not None and pipeline.dead_letters.retention is not None:
             with ledger.connect() as conn:
                 check_rights(conn, ledger.tables.dead_letters, ("UPDATE",), "drop old dead letters of table {table!r}")
-        if not is_known(ledger, pipeline.group_id):
+        with ledger.connect() as conn:
+            known = is_known(conn, ledger.tables, pipeline.group_id)
+        if not known:
             # A misspelt topic leaves no group and no table behind.
             cluster.topic_ids(pipeline.topics)
         others |= {"cluster": cluster, "cluster_id": cluster_id, "kafka_config": kafka_config}

@@ -8,9 +8,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Generic, NamedTuple, TypeVar
+
+from airflow_kafka_offsets.core.threads import in_background
 
 T = TypeVar("T")
 
@@ -128,17 +129,14 @@ class BoundedExecutor:
         deadline = time.monotonic() + seconds
         if not self._free.acquire(timeout=seconds):
             raise TooSlowError
-        future: Future[T] = Future()
 
-        def run() -> None:
+        def run() -> T:
             try:
-                future.set_result(work())
-            except Exception as error:
-                future.set_exception(error)
+                return work()
             finally:
                 self._free.release()
 
-        threading.Thread(target=run, name="kafka-offsets-page", daemon=True).start()
+        future = in_background(run, "kafka-offsets-page")
         try:
             return future.result(max(0.0, deadline - time.monotonic()))
         except FutureTimeoutError:
