@@ -25,7 +25,8 @@ from airflow_kafka_offsets.cli.doctor_database import (
 )
 from airflow_kafka_offsets.cli.load_target import named_table
 from airflow_kafka_offsets.core.text import count, first_few
-from airflow_kafka_offsets.hooks.connections import database_weakness, make_launcher
+from airflow_kafka_offsets.database.weakness import database_weakness
+from airflow_kafka_offsets.hooks.connections import make_launcher
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.config import weaknesses
 from airflow_kafka_offsets.ledger.group_table import tables_of_groups

@@ -10,7 +10,6 @@ made for mysqlclient, and SqlTable needs a driver that reports each warning of t
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
@@ -19,11 +18,10 @@ from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
-from airflow_kafka_offsets.core.addresses import is_this_machine
 from airflow_kafka_offsets.core.text import first_few
-from airflow_kafka_offsets.core.warn import warn_once
 from airflow_kafka_offsets.database.libpq import check_libpq
 from airflow_kafka_offsets.database.session import unify_sessions
+from airflow_kafka_offsets.database.weakness import warn_of_weakness
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.kafka.config import check_config
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.kafka.cluster import Cluster
     from airflow_kafka_offsets.loading.pipeline import Pipeline
     from airflow_kafka_offsets.spark.job import Launcher
-
-log = logging.getLogger(__name__)
 
 LAUNCHERS = {
     "spark": "airflow_kafka_offsets.hooks.spark:SparkSubmitLauncher",
@@ -95,7 +91,7 @@ def database_engine(conn_id: str) -> sa.Engine:
             # Error messages must not show the values of rows.
             engine = hook.get_sqlalchemy_engine(engine_kwargs={"hide_parameters": True})
     unify_sessions(engine)
-    _warn_of_weakness(engine, conn_id)
+    warn_of_weakness(engine, f"Connection {conn_id!r}")
     return engine
 
 
@@ -158,38 +154,6 @@ def _mysql_engine(url: sa.URL, extra: Mapping[str, Any], name: str) -> sa.Engine
     return sa.create_engine(url, hide_parameters=True, connect_args=arguments)
 
 
-def _warn_of_weakness(engine: sa.Engine, name: str) -> None:
-    """Log a warning about the first connection where it is not encrypted."""
-
-    def look(driver_connection: Any, _: object) -> None:
-        if problem := database_weakness(driver_connection):
-            warn_once(log, f"Connection {name!r}: {problem}")
-
-    sa.event.listen(engine, "connect", look, once=True)
-
-
-def database_weakness(driver_connection: Any) -> str | None:
-    """Return why a connection of psycopg, psycopg2 or PyMySQL is not safe, as a sentence; None where it is, and for
-    other drivers.
-    """
-    if (info := getattr(driver_connection, "info", None)) is not None:
-        is_encrypted, host = getattr(driver_connection, "pgconn", info).ssl_in_use, info.host
-        given = info.dsn_parameters if hasattr(info, "dsn_parameters") else info.get_parameters()
-        is_verified = given.get("sslmode") == "verify-full"
-        remedy = "'sslmode': 'verify-full' and 'sslrootcert'"
-    else:
-        is_encrypted, host = getattr(driver_connection, "_secure", True), getattr(driver_connection, "host", "")
-        tls = getattr(driver_connection, "ctx", None)
-        is_verified, remedy = tls is None or tls.check_hostname, "'ssl_ca'"
-    if (is_encrypted and is_verified) or is_this_machine(host):
-        return None
-    if is_encrypted:
-        what = f"the certificate of the database at {host} is not verified, or not its name"
-    else:
-        what = f"the rows and the positions cross the network to {host} in plain text"
-    return f"{what}; add {remedy} to its extra"
-
-
 def open_database(conn_id: str) -> AbstractContextManager[sa.Engine]:
     """Open the database of a connection, and close it after the block; see `database_engine`."""
     return _open(database_engine(conn_id))
@@ -228,7 +192,7 @@ def open_url(url: str) -> AbstractContextManager[sa.Engine]:
         # Error messages must not show the values of rows.
         engine = sa.create_engine(parsed, hide_parameters=True)
     unify_sessions(engine)
-    _warn_of_weakness(engine, name)
+    warn_of_weakness(engine, f"Connection {name!r}")
     return _open(engine)
 
 

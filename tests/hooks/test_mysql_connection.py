@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from airflow_kafka_offsets.database.weakness import database_weakness
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.hooks.connections import database_weakness, open_database, open_url
+from airflow_kafka_offsets.hooks.connections import open_database, open_url
 from devstack.certificates import Authority
 from devstack.mariadb import MariaDbServer
 from tests.support.mariadb import columns, select, staged, write

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets.database.weakness import database_weakness
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.hooks.connections import database_engine, database_weakness
+from airflow_kafka_offsets.hooks.connections import database_engine
 from airflow_kafka_offsets.sinks.sql.connected_table import why_no_copy
 from devstack.certificates import Authority
 from devstack.postgres import PostgresServer

@@ -13,10 +13,11 @@ from sqlalchemy import create_engine
 from airflow_kafka_offsets import DeltaTable, ParquetFiles
 from airflow_kafka_offsets.core.addresses import host_in_plain_text
 from airflow_kafka_offsets.core.warn import warn_once
-from airflow_kafka_offsets.hooks.connections import _warn_of_weakness, database_weakness
+from airflow_kafka_offsets.database.weakness import database_weakness, warn_of_weakness
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.config import weaknesses
+from airflow_kafka_offsets.sinks.iceberg.format import _checked_url
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.sinks.lake.storage import object_store_options
 from airflow_kafka_offsets.spark.properties import read_defaults
@@ -103,13 +104,19 @@ class TestDatabase:
         assert database_weakness(local) is None
         assert database_weakness(object()) is None
 
+    def test_a_name_of_this_machine_with_an_address_of_another(self) -> None:
+        info = SimpleNamespace(host="localhost", get_parameters=lambda: {"hostaddr": "10.1.2.3"})
+        problem = database_weakness(SimpleNamespace(pgconn=SimpleNamespace(ssl_in_use=False), info=info))
+        assert problem is not None
+        assert "cross the network to 10.1.2.3 in plain text" in problem
+
     def test_an_unencrypted_database_is_logged_once(
         self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         warn_once.cache_clear()
-        monkeypatch.setattr("airflow_kafka_offsets.hooks.connections.database_weakness", lambda _: "in plain text")
+        monkeypatch.setattr("airflow_kafka_offsets.database.weakness.database_weakness", lambda _: "in plain text")
         engine = create_engine("sqlite://", pool_size=2)
-        _warn_of_weakness(engine, "warehouse")
+        warn_of_weakness(engine, "Connection 'warehouse'")
         with engine.connect(), engine.connect():
             pass
         assert [record.getMessage() for record in caplog.records] == ["Connection 'warehouse': in plain text"]
@@ -128,6 +135,19 @@ class TestStorage:
                 {"conn_type": "generic", "extra": {"s3.endpoint": "HTTP://minio:9000"}},
                 "Connection 'lake': rows and credentials cross the network to minio in plain text: use https",
             ),
+            *(
+                (
+                    {"conn_type": "generic", "extra": extra},
+                    "Connection 'lake': rows and credentials cross the network to blob.core.windows.net in plain text: "
+                    "use https",
+                )
+                for extra in (
+                    {"adls.connection-string": "DefaultEndpointsProtocol=http;AccountName=a;AccountKey=k=="},
+                    {"adls.connection-string": "AccountName=a;BlobEndpoint=http://blob.core.windows.net/a"},
+                    {"adls.blob-storage-scheme": "http"},
+                    {"adls.dfs-storage-scheme": "HTTP"},
+                )
+            ),
             (
                 {"conn_type": "generic", "extra": {"allow_invalid_certificates": True}},
                 "Connection 'lake': TLS certificates of the object store are not verified",
@@ -142,6 +162,14 @@ class TestStorage:
             object_store_options("lake", {"lake": connection})
         assert caplog.messages == [problem]
 
+    def test_an_emulator_on_this_machine_gives_no_warning(self, caplog: pytest.LogCaptureFixture) -> None:
+        warn_once.cache_clear()
+        emulated = "DefaultEndpointsProtocol=http;AccountName=a;AccountKey=k;BlobEndpoint=http://127.0.0.1:10000/a"
+        authority = {"adls.dfs-storage-scheme": "http", "adls.dfs-storage-authority": "127.0.0.1:10000"}
+        object_store_options("lake", {"lake": {"conn_type": "generic", "extra": authority}})
+        object_store_options("lake", {"lake": {"conn_type": "generic", "extra": {"connection_string": emulated}}})
+        assert caplog.messages == []
+
     def test_an_unencrypted_catalog_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
         warn_once.cache_clear()
         connection = {"conn_type": "generic", "schema": "http", "host": "catalog", "extra": {"type": "rest"}}
@@ -151,6 +179,11 @@ class TestStorage:
             "The catalog of iceberg://default/shop.orders: rows and credentials cross the network to catalog in plain "
             "text: use https"
         ]
+
+    def test_a_root_certificate_in_the_url_of_a_catalog_asks_for_tls(self) -> None:
+        url = "postgresql+psycopg://user:p%40ss@db/catalog?sslrootcert=%2Fca.pem"
+        assert _checked_url(url) == url.replace("?", "?sslmode=verify-full&")
+        assert _checked_url(f"{url}&sslmode=require") == f"{url}&sslmode=require"
 
     @pytest.mark.parametrize(
         ("uri", "host"),

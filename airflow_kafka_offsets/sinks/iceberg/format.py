@@ -34,6 +34,7 @@ from airflow_kafka_offsets.database.errors import database_message, is_outage
 from airflow_kafka_offsets.database.libpq import check_libpq
 from airflow_kafka_offsets.database.mappers import configure_alone
 from airflow_kafka_offsets.database.transactions import transact
+from airflow_kafka_offsets.database.weakness import warn_of_weakness
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     DatabaseUnavailableError,
@@ -104,7 +105,8 @@ def open_catalog(name: str, *pairs: tuple[str, str]) -> Catalog:
     """
     configure_alone(SqlCatalogBaseTable.registry)
     properties = dict(pairs)
-    _check_url(properties.get("uri", ""))
+    if "uri" in properties:
+        properties["uri"] = _checked_url(properties["uri"])
     try:
         catalog = _load_catalog(name, properties)
     except (ValueError, NotImplementedError, KeyError, ModuleNotFoundError) as error:
@@ -115,6 +117,7 @@ def open_catalog(name: str, *pairs: tuple[str, str]) -> Catalog:
         # A task asks its catalog a few times in an hour.
         pooled = catalog.engine
         catalog.engine = sa.create_engine(pooled.url, poolclass=sa.NullPool, hide_parameters=True)
+        warn_of_weakness(catalog.engine, f"Catalog {name!r}")
         pooled.dispose()
     return catalog
 
@@ -130,18 +133,21 @@ def _load_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     return load_known_catalog(name, properties)
 
 
-def _check_url(uri: str) -> None:
-    """Refuse the URL of a SQL catalog by which a driver would load code, or send files of this machine.
+def _checked_url(uri: str) -> str:
+    """Return the URI of a catalog; where it is a SQL catalog's with a root certificate, one that asks for TLS.
 
-    :raises ConfigurationError: it has another driver, or an option that allows it
+    :raises ConfigurationError: by its driver or an option code would be loaded, or files of this machine sent
     """
     try:
         url = sa.make_url(uri)
         kind = url.get_backend_name()
     except sa.exc.ArgumentError:  # of another kind of catalog
-        return
+        return uri
     if kind == "postgresql":
         check_libpq(url.query, "The URL of the catalog")
+        if "sslrootcert" in url.query and "sslmode" not in url.query:
+            # libpq would accept a server without TLS.
+            return url.update_query_dict({"sslmode": "verify-full"}).render_as_string(hide_password=False)
     if kind in ("mysql", "mariadb") and (
         "+pymysql" not in url.drivername or {"local_infile", "read_default_file"} & url.query.keys()
     ):
@@ -149,6 +155,7 @@ def _check_url(uri: str) -> None:
             "A MySQL server can ask its clients for files: the URL of a catalog in MySQL or MariaDB must be "
             "mysql+pymysql://…, without local_infile and read_default_file"
         )
+    return uri
 
 
 def find_table(catalog: Catalog, identifier: str) -> Table | None:

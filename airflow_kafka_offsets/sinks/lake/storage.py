@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow_kafka_offsets.core.addresses import host_in_plain_text, plain_http_host
@@ -58,6 +58,11 @@ _MAY_BE_SET = frozenset([*_OF_STORE.split(), *_OF_CLIENT.split()])
 
 # A library writes it into the name of the server to which it sends a token.
 _IN_PLAIN_TEXT = "rows and credentials cross the network to {} in plain text: use https"
+
+# The host of an account, where options say only how to speak to it.
+_AZURE_HOST = "blob.core.windows.net"
+
+_AZURE_SCHEME = re.compile("(blob|dfs)[._-]storage[._-]scheme$")
 
 _REGION = re.compile("[A-Za-z0-9-]{0,64}")
 
@@ -114,9 +119,21 @@ def read_storage(conn_id: str, connections: Connections) -> dict[str, str]:
 
 def warn_of_plain_http(whose: str, options: Mapping[str, Any]) -> None:
     """Log a warning where an option is the address of another machine without TLS."""
-    for value in options.values():
-        if host := plain_http_host(str(value)):
+    for name in options:
+        for host in filter(None, map(plain_http_host, _urls(name, options))):
             warn_once(log, f"{whose}: {_IN_PLAIN_TEXT.format(host)}")
+
+
+def _urls(name: str, options: Mapping[str, Any]) -> Iterable[str]:
+    """Return the URLs that an option has, or stands for."""
+    value = str(options[name])
+    if _AZURE_SCHEME.search(name):
+        return [f"{value}://{options.get(name.replace('scheme', 'authority'), _AZURE_HOST)}"]
+    # The connection string of an account.
+    parts = dict(part.strip().partition("=")[::2] for part in value.split(";"))
+    if "DefaultEndpointsProtocol" in parts and "BlobEndpoint" not in parts:
+        return [f"{parts['DefaultEndpointsProtocol']}://{_AZURE_HOST}"]
+    return [value, *parts.values()]
 
 
 def warn_of_plain_store(uri: str) -> None:
