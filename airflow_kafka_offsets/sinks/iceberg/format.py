@@ -43,7 +43,13 @@ from airflow_kafka_offsets.exceptions import (
     TargetError,
 )
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, parse_ddl
-from airflow_kafka_offsets.sinks.iceberg.private import STORAGE, keep_to_given, load_known_catalog, names_code
+from airflow_kafka_offsets.sinks.iceberg.private import (
+    STORAGE,
+    keep_to_given,
+    load_known_catalog,
+    names_code,
+    with_account,
+)
 from airflow_kafka_offsets.sinks.iceberg.shapes import create_table, parsed_term
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from airflow_kafka_offsets.sinks.lake.sink import dataset_name
@@ -362,7 +368,7 @@ class ConnectedIcebergTable(LakeTable):
     def storage_options(self) -> dict[str, Any]:
         # A catalog may lend credentials for the table.
         table = self._load() if self.sink.commits_externally else None
-        properties = self.properties if table is None else table.io.properties
+        properties = with_account(self.properties) if table is None else table.io.properties
         return {name: str(value) for name, value in properties.items() if name.startswith(STORAGE)}
 
     def datasets(self) -> list[Dataset]:

@@ -7,6 +7,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import IcebergTable
+from airflow_kafka_offsets.core.attempts import attempt_name
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.iceberg.format import ConnectedIcebergTable
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
@@ -78,6 +80,26 @@ def test_properties_of_a_table_start_no_program_and_choose_no_storage(
     assert not made.exists()
     assert not {"s3.endpoint", "client.access-key-id", "py-io-impl"} & found.table.io.properties.keys()
     assert not {"s3.endpoint", "py-io-impl"} & table.storage_options().keys()
+
+
+@pytest.mark.parametrize("where", ["sql", "positions"])
+def test_properties_of_a_table_start_no_program_when_files_of_a_failed_attempt_are_removed(
+    tmp_path: Path, engine: Engine, where: str
+) -> None:
+    properties, made = program(tmp_path)
+    table = iceberg_sink(where, tmp_path).connect(engine)
+    table.prepare(COLUMNS)
+    found = table.snapshot()
+    assert isinstance(found, IcebergSnapshot)
+    place = Path(found.table.location().removeprefix("file://"))
+    left = place / "data" / attempt_name("installation", 7) / "left.parquet"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"x")
+    metadata = Path(found.version.removeprefix("file://"))
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"properties": properties}))
+
+    assert table.remove_leftovers(7, datetime.now(UTC) + timedelta(days=1), "installation") == 1
+    assert not made.exists()
 
 
 def test_a_table_that_names_code_for_its_paths_is_refused(tmp_path: Path, engine: Engine) -> None:
@@ -184,6 +206,7 @@ def test_properties_of_a_table_in_a_rest_catalog_choose_no_storage(tmp_path: Pat
     assert options == {"adls.account-name": "ours", "adls.token": "secret"}
 
 
+ACCOUNT = "adls.account-name"
 AZURE = "abfss://lake@stranger.dfs.core.windows.net/orders"
 
 
@@ -209,6 +232,30 @@ def test_a_login_at_azure_is_sent_to_no_account_that_others_name(
     assert isinstance(found, IcebergSnapshot)
     properties = found.table.io.properties
     assert {name: value for name, value in properties.items() if name.startswith("adls.")} == expected
+
+
+@pytest.mark.parametrize("scheme", ["abfss", "ABFSS", " wasbs"])
+@pytest.mark.parametrize("where", ["sql", "positions"])
+def test_the_address_of_metadata_names_no_account(tmp_path: Path, engine: Engine, where: str, scheme: str) -> None:
+    sink = iceberg_sink(where, tmp_path)
+    table = sink.connect(engine)
+    table.prepare(COLUMNS)
+    with (engine if where == "positions" else sa.create_engine(f"sqlite:///{tmp_path}/catalog.db")).begin() as conn:
+        conn.execute(
+            sa.text("UPDATE iceberg_tables SET metadata_location = :at"),
+            {"at": f"{scheme}{AZURE.removeprefix('abfss')}/metadata/1.json"},
+        )
+    with pytest.raises(ConfigurationError, match=r"No property names the account of ' ?\w+://lake@stranger"):
+        table.snapshot()
+
+
+@pytest.mark.parametrize("where", ["sql", "positions"])
+def test_a_file_of_a_table_elsewhere_names_no_account(tmp_path: Path, engine: Engine, where: str) -> None:
+    table = iceberg_sink(where, tmp_path).connect(engine)
+    table.prepare(COLUMNS)
+    found = table.snapshot()
+    assert isinstance(found, IcebergSnapshot)
+    assert {found.table.io.properties[ACCOUNT], table.storage_options()[ACCOUNT]} == {"adls.account-name-is-not-set"}
 
 
 def test_the_location_of_a_table_names_no_account(tmp_path: Path, engine: Engine) -> None:
