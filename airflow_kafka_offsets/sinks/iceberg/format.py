@@ -63,6 +63,14 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 
 
+# Of SQL catalogs; and what the URIs of REST and Hive catalogs begin with.
+_KNOWN_DRIVERS = frozenset(
+    """
+    sqlite sqlite+pysqlite postgresql postgresql+psycopg postgresql+psycopg2 mysql+pymysql mariadb+pymysql
+    http https thrift
+    """.split()  # noqa: SIM905
+)
+
 _NO_ANSWER = (OSError, ServerError, ServiceUnavailableError, TooManyRequestsError)
 """What pyiceberg raises if a REST catalog or a storage does not answer, or not now."""
 
@@ -149,17 +157,21 @@ def _checked_url(uri: str) -> str:
         kind = url.get_backend_name()
     except sa.exc.ArgumentError:  # of another kind of catalog
         return uri
+    if url.drivername not in _KNOWN_DRIVERS:
+        raise ConfigurationError(
+            f"The URL of the catalog begins with {url.drivername}://: a SQL catalog may be in SQLite, Postgres "
+            "(postgresql+psycopg://…), MariaDB or MySQL (mysql+pymysql://…), as drivers of other databases can be made "
+            "to load libraries"
+        )
     if kind == "postgresql":
         check_libpq(url.query, "The URL of the catalog")
         if "sslrootcert" in url.query and "sslmode" not in url.query:
             # libpq would accept a server without TLS.
             return url.update_query_dict({"sslmode": "verify-full"}).render_as_string(hide_password=False)
-    if kind in ("mysql", "mariadb") and (
-        "+pymysql" not in url.drivername or {"local_infile", "read_default_file"} & url.query.keys()
-    ):
+    if kind in ("mysql", "mariadb") and {"local_infile", "read_default_file"} & url.query.keys():
         raise ConfigurationError(
-            "A MySQL server can ask its clients for files: the URL of a catalog in MySQL or MariaDB must be "
-            "mysql+pymysql://…, without local_infile and read_default_file"
+            "A MySQL server can ask its clients for files: the URL of a catalog in MySQL or MariaDB must be without "
+            "local_infile and read_default_file"
         )
     return uri
 

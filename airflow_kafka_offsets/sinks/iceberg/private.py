@@ -12,7 +12,7 @@ from urllib.parse import urlparse
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyiceberg.catalog import Catalog, CatalogType, infer_catalog_type, load_catalog
+from pyiceberg.catalog import Catalog, CatalogType, MetastoreCatalog, infer_catalog_type, load_catalog
 from pyiceberg.catalog.rest import RestCatalog, TableResponse
 from pyiceberg.catalog.rest.auth import AUTH_MANAGER
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
@@ -34,7 +34,7 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 from pyiceberg.types import ListType, MapType
 from pyiceberg.utils.config import Config
 
-from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.lake.newest import positions
 from airflow_kafka_offsets.sinks.lake.snapshot import refuse_julian
 
@@ -47,6 +47,18 @@ STORAGE = ("s3.", "gcs.", "adls.", "hdfs.", "hf.", "client.", "py-io-impl")
 def names_code(name: str, value: object) -> bool:
     """Return whether pyiceberg would import and call what a property names."""
     return name.lower().endswith("impl") and value not in _KNOWN_CODE
+
+
+def refuse_code(name: str, properties: Properties) -> None:
+    """Refuse a table with code that pyiceberg would import to choose the names of files.
+
+    :raises TargetError: a property names it
+    """
+    if named := [each for each, value in properties.items() if names_code(each, value) and "write." in each]:
+        raise TargetError(
+            f"{name} has the property {named[0]!r}, which names code that this package does not run: remove it from "
+            "the table"
+        )
 
 
 # What the server of a REST catalog may say of itself, and of a table: credentials that it lends, and where to use them.
@@ -168,6 +180,16 @@ def keep_to_given(catalog: Catalog) -> None:
         return load_file_io(EMPTY_DICT, location)
 
     catalog._load_file_io = load_known  # type: ignore[method-assign]
+    if isinstance(catalog, MetastoreCatalog):
+        stage = catalog._update_and_stage_table
+
+        def stage_known(table: Table | None, *arguments: Any) -> StagedTable:
+            # The catalog has loaded the table again: another writer may have changed its properties meanwhile.
+            if table is not None:
+                refuse_code(f"Iceberg table {'.'.join(table.name())!r}", table.properties)
+            return stage(table, *arguments)
+
+        catalog._update_and_stage_table = stage_known  # type: ignore[assignment,method-assign]
     if isinstance(catalog, SqlCatalog):
         convert = catalog._convert_orm_to_iceberg
 

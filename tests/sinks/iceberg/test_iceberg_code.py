@@ -22,6 +22,8 @@ from airflow_kafka_offsets.core.attempts import attempt_name
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.iceberg.format import ConnectedIcebergTable
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
+from airflow_kafka_offsets.sinks.lake.snapshot import Change, PublicationResult
+from airflow_kafka_offsets.sinks.table import Output
 from tests.support import fixtures
 from tests.support.iceberg import iceberg_sink, open_table
 
@@ -95,8 +97,7 @@ def test_properties_of_a_table_start_no_program_when_files_of_a_failed_attempt_a
     left = place / "data" / attempt_name("installation", 7) / "left.parquet"
     left.parent.mkdir(parents=True)
     left.write_bytes(b"x")
-    metadata = Path(found.version.removeprefix("file://"))
-    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"properties": properties}))
+    change_metadata(found, properties=properties)
 
     assert table.remove_leftovers(7, datetime.now(UTC) + timedelta(days=1), "installation") == 1
     assert not made.exists()
@@ -112,6 +113,30 @@ def test_a_table_that_names_code_for_its_paths_is_refused(tmp_path: Path, engine
 
     with pytest.raises(TargetError, match=r"has the property 'write\.py-location-provider\.impl', which names code"):
         IcebergSnapshot("orders", native, lambda: native, is_external=True, may_be_local=True)
+
+
+@pytest.mark.parametrize("where", ["sql", "positions"])
+def test_code_for_its_paths_that_a_table_names_before_the_commit_is_refused(
+    tmp_path: Path, engine: Engine, where: str
+) -> None:
+    table = iceberg_sink(where, tmp_path).connect(engine)
+    table.prepare(COLUMNS)
+    with engine.connect() as conn:
+        found = table.snapshot(conn, lock=True)
+        assert isinstance(found, IcebergSnapshot)
+        made = tmp_path / "made"
+        code = f"open({str(made)!r}, 'w')"
+        change_metadata(found, location=code, properties={"write.py-location-provider.impl": "builtins.exec"})
+        change = Change(Output(1, "g", (), "series", "batch-1-x"), 1, PublicationResult())
+        with pytest.raises(TargetError, match=r"Iceberg table 'shop\.orders' has the property 'write\.py-location-"):
+            found.commit(change)
+    assert not made.exists()
+
+
+def change_metadata(found: IcebergSnapshot, **changed: Any) -> None:
+    """Change the metadata of a table as another writer does."""
+    metadata = Path(found.version.removeprefix("file://"))
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | changed))
 
 
 @contextmanager
@@ -273,17 +298,25 @@ def test_a_catalog_in_postgres_loads_no_library(engine: Engine, driver: str, giv
         sink.connect(engine).snapshot()
 
 
+@pytest.mark.parametrize("option", ["local_infile=1", "read_default_file=/etc/my.cnf"])
+def test_a_catalog_in_mysql_gets_no_files(engine: Engine, option: str) -> None:
+    uri = f"mysql+pymysql://u@h/d?{option}"
+    with pytest.raises(ConfigurationError, match="A MySQL server can ask its clients for files"):
+        IcebergTable("shop.orders", {"type": "sql", "uri": uri}).connect(engine).snapshot()
+
+
 @pytest.mark.parametrize(
     "uri",
     [
-        "mysql+pymysql://u@h/d?local_infile=1",
-        "mysql+pymysql://u@h/d?read_default_file=/etc/my.cnf",
+        "mssql+pyodbc:///?odbc_connect=Driver%3D/path/x.so",
+        "sqlite+pysqlcipher://",
+        "postgresql+pg8000://h/d",
         "mysql://u@h/d",
         "mariadb+mysqldb://u@h/d",
     ],
 )
-def test_a_catalog_in_mysql_gets_no_files(engine: Engine, uri: str) -> None:
-    with pytest.raises(ConfigurationError, match="A MySQL server can ask its clients for files"):
+def test_a_catalog_has_no_driver_that_may_load_libraries_or_send_files(engine: Engine, uri: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"The URL of the catalog begins with \w+(\+\w+)?://"):
         IcebergTable("shop.orders", {"type": "sql", "uri": uri}).connect(engine).snapshot()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import pyarrow as pyiceberg_arrow
@@ -35,6 +35,10 @@ from tests.support.lake import publish_rows
         (RestCatalog._load_file_io, ["self", "properties", "location"]),
         (Catalog._load_file_io, ["self", "properties", "location"]),
         (SqlCatalog._convert_orm_to_iceberg, ["self", "orm_table"]),
+        (
+            MetastoreCatalog._update_and_stage_table,
+            ["self", "current_table", "table_identifier", "requirements", "updates"],
+        ),
         (Table._do_commit, ["self", "updates", "requirements"]),
         (Catalog._convert_schema_if_needed, ["schema", "format_version"]),
         (
