@@ -20,6 +20,7 @@ from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import OffsetRange, Span, TopicPartition, subtract
 from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.transactions import stream
+from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import DoubleLoadError
 from airflow_kafka_offsets.ledger.batch_rows import deletion_of
 from airflow_kafka_offsets.ledger.group_table import group_tables, names_of
@@ -252,11 +253,11 @@ def _double_load(
         return DoubleLoadError(
             f"Batch {row.batch_id}, a replay of group {row.consumer_group!r}, has appended {offsets} to table "
             f"{target!r}. {begins} Load into another table, or into a sink with an upsert_key; or{before} let the "
-            f"group begin after them: airflow kafka-offsets rewind {group_id} --topic {tp.topic}:{tp.partition} "
+            f"group begin after them: {command_line('rewind', group_id, '--topic', f'{tp.topic}:{tp.partition}')} "
             f"--to-offset {row.end_offset} --conn-id CONN_ID --execute --reason WHY."
         )
     if is_deleted:
-        undo = f"airflow kafka-offsets rewind {row.consumer_group} --undo --conn-id CONN_ID --execute --reason WHY"
+        undo = f"{command_line('rewind', row.consumer_group)} --undo --conn-id CONN_ID --execute --reason WHY"
         return DoubleLoadError(
             f"Group {row.consumer_group!r}, which was deleted, has loaded {offsets} into table {target!r} with batch "
             f"{row.batch_id}. {begins} To go on where it stopped, take the deletion back: {undo}. If its rows are "
@@ -264,10 +265,10 @@ def _double_load(
         )
     return DoubleLoadError(
         f"Group {row.consumer_group!r} has loaded {offsets} into table {target!r} with batch {row.batch_id}. {begins} "
-        "If it is the same load under another name, end that load, and take over its positions: airflow "
-        f"kafka-offsets rewind {group_id} --topic {tp.topic} --to-group {row.consumer_group} --new-group --conn-id "
-        "CONN_ID --execute --reason WHY. If the transform of each group takes other records, set in both loads: "
-        'Coordination(other_groups="allow").'
+        "If it is the same load under another name, end that load, and take over its positions: "
+        f"{command_line('rewind', group_id, '--topic', tp.topic, '--to-group', row.consumer_group)} --new-group "
+        "--conn-id CONN_ID --execute --reason WHY. If the transform of each group takes other records, set in both "
+        'loads: Coordination(other_groups="allow").'
     )
 
 
