@@ -22,11 +22,11 @@ from devstack.secured_kafka import SecuredKafka
 from devstack.spark import SparkStandalone
 from devstack.spark_connect import SparkConnectServer
 from devstack.topics import create_topic, create_topics
+from tests.support import warm_airflow
 from tests.support.clients import Kafka
 from tests.support.examples import register_profiles
 from tests.support.iceberg import stop_rest_server
 from tests.support.loads import TopicFactory
-from tests.support.warm_airflow import stop_server
 
 pytest_plugins = ["tests.support.fixtures"]
 
@@ -76,7 +76,7 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    stop_server()
+    warm_airflow.stop_server()
     stop_rest_server()
     config.stash[_HOME].close()
     shutil.rmtree(config.stash[_SCRATCH], ignore_errors=True)
