@@ -40,11 +40,13 @@ class LakeFile(NamedTuple):
     :param key: equal for files with the same rows, without those that are marked as deleted
     :param native: the file in the format
     :param batches: the lowest and the highest batch of its rows; None if its statistics lack them
+    :param shape: how a file of the batch was written, which may have columns that the table lacks; None for the others
     """
 
     key: Hashable
     native: Any
     batches: tuple[int, int] | None = None
+    shape: FileFormat | None = None
 
 
 class PublicationResult(NamedTuple):
