@@ -15,7 +15,7 @@ import deltalake
 import pyarrow.compute as pc
 from pyarrow.dataset import dataset
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.table import StaticTable
+from pyiceberg.table import StaticTable  # noqa: TID251 - of its own table
 
 from benchmarks.datasets import COLUMNS, Dataset
 from devstack.kafka import KafkaBroker

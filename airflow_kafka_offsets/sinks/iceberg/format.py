@@ -43,7 +43,13 @@ from airflow_kafka_offsets.exceptions import (
     TargetError,
 )
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, parse_ddl
-from airflow_kafka_offsets.sinks.iceberg.private import STORAGE, keep_to_given, load_known_catalog, names_code
+from airflow_kafka_offsets.sinks.iceberg.private import (
+    STORAGE,
+    keep_to_given,
+    load_known_catalog,
+    names_code,
+    with_account,
+)
 from airflow_kafka_offsets.sinks.iceberg.shapes import create_table, parsed_term
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from airflow_kafka_offsets.sinks.lake.sink import dataset_name
@@ -56,6 +62,14 @@ from airflow_kafka_offsets.writers.object_files import is_local
 if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 
+
+# Of SQL catalogs; and what the URIs of REST and Hive catalogs begin with.
+_KNOWN_DRIVERS = frozenset(
+    """
+    sqlite sqlite+pysqlite postgresql postgresql+psycopg postgresql+psycopg2 mysql+pymysql mariadb+pymysql
+    http https thrift
+    """.split()  # noqa: SIM905
+)
 
 _NO_ANSWER = (OSError, ServerError, ServiceUnavailableError, TooManyRequestsError)
 """What pyiceberg raises if a REST catalog or a storage does not answer, or not now."""
@@ -143,17 +157,21 @@ def _checked_url(uri: str) -> str:
         kind = url.get_backend_name()
     except sa.exc.ArgumentError:  # of another kind of catalog
         return uri
+    if url.drivername not in _KNOWN_DRIVERS:
+        raise ConfigurationError(
+            f"The URL of the catalog begins with {url.drivername}://: a SQL catalog may be in SQLite, Postgres "
+            "(postgresql+psycopg://…), MariaDB or MySQL (mysql+pymysql://…), as drivers of other databases can be made "
+            "to load libraries"
+        )
     if kind == "postgresql":
         check_libpq(url.query, "The URL of the catalog")
         if "sslrootcert" in url.query and "sslmode" not in url.query:
             # libpq would accept a server without TLS.
             return url.update_query_dict({"sslmode": "verify-full"}).render_as_string(hide_password=False)
-    if kind in ("mysql", "mariadb") and (
-        "+pymysql" not in url.drivername or {"local_infile", "read_default_file"} & url.query.keys()
-    ):
+    if kind in ("mysql", "mariadb") and {"local_infile", "read_default_file"} & url.query.keys():
         raise ConfigurationError(
-            "A MySQL server can ask its clients for files: the URL of a catalog in MySQL or MariaDB must be "
-            "mysql+pymysql://…, without local_infile and read_default_file"
+            "A MySQL server can ask its clients for files: the URL of a catalog in MySQL or MariaDB must be without "
+            "local_infile and read_default_file"
         )
     return uri
 
@@ -362,7 +380,7 @@ class ConnectedIcebergTable(LakeTable):
     def storage_options(self) -> dict[str, Any]:
         # A catalog may lend credentials for the table.
         table = self._load() if self.sink.commits_externally else None
-        properties = self.properties if table is None else table.io.properties
+        properties = with_account(self.properties) if table is None else table.io.properties
         return {name: str(value) for name, value in properties.items() if name.startswith(STORAGE)}
 
     def datasets(self) -> list[Dataset]:

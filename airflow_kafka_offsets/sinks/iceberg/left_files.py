@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
+from typing import Any
 
 from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.table import StaticTable, Table
+from pyiceberg.table import Table
 
 from airflow_kafka_offsets.core.attempts import is_attempt
 from airflow_kafka_offsets.writers.object_files import is_below
@@ -27,7 +29,7 @@ def remove_leftovers(table: Table, batch_id: int, before: datetime, installation
     left = set(left_files(filesystem, root, before, lambda name: is_attempt(name, installation, batch_id)))
     # Of most batches there are none, and what snapshots name is looked up for those that are there.
     if left:
-        left -= _named(table.metadata_location, tuple(table.io.properties.items()))
+        left -= _named(_Version(table.metadata_location, tuple(io.properties.items()), table))
     for path in sorted(left):
         filesystem.delete_file(path)
     return len(left)
@@ -51,15 +53,24 @@ def left_files(filesystem: fs.FileSystem, root: str, before: datetime, is_own: C
                 yield info.path
 
 
-@lru_cache(maxsize=1)
-def _named(metadata_location: str, properties: tuple[tuple[str, str], ...]) -> frozenset[str]:
-    """Return the paths of the files that a snapshot names, whichever it is; a load asks for one batch after the
-    other.
+@dataclass(frozen=True)
+class _Version:
+    """One version of a table.
 
-    :param metadata_location: that of one version of the table
     :param properties: of its storage
     """
-    table = StaticTable.from_metadata(metadata_location, dict(properties))
+
+    metadata_location: str
+    properties: tuple[tuple[str, Any], ...]
+    table: Table = field(compare=False)
+
+
+@lru_cache(maxsize=1)
+def _named(version: _Version) -> frozenset[str]:
+    """Return the paths of the files that a snapshot names, whichever it is; a load asks for one batch after the
+    other.
+    """
+    table = version.table
     manifests = {each.manifest_path: each for snapshot in table.snapshots() for each in snapshot.manifests(table.io)}
     return frozenset(
         PyArrowFileIO.parse_location(entry.data_file.file_path, table.io.properties)[2]

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlparse
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyiceberg.catalog import Catalog, CatalogType, infer_catalog_type, load_catalog
+from pyiceberg.catalog import Catalog, CatalogType, MetastoreCatalog, infer_catalog_type, load_catalog
 from pyiceberg.catalog.rest import RestCatalog, TableResponse
 from pyiceberg.catalog.rest.auth import AUTH_MANAGER
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import (
@@ -32,7 +34,7 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 from pyiceberg.types import ListType, MapType
 from pyiceberg.utils.config import Config
 
-from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.lake.newest import positions
 from airflow_kafka_offsets.sinks.lake.snapshot import refuse_julian
 
@@ -45,6 +47,18 @@ STORAGE = ("s3.", "gcs.", "adls.", "hdfs.", "hf.", "client.", "py-io-impl")
 def names_code(name: str, value: object) -> bool:
     """Return whether pyiceberg would import and call what a property names."""
     return name.lower().endswith("impl") and value not in _KNOWN_CODE
+
+
+def refuse_code(name: str, properties: Properties) -> None:
+    """Refuse a table with code that pyiceberg would import to choose the names of files.
+
+    :raises TargetError: a property names it
+    """
+    if named := [each for each, value in properties.items() if names_code(each, value) and "write." in each]:
+        raise TargetError(
+            f"{name} has the property {named[0]!r}, which names code that this package does not run: remove it from "
+            "the table"
+        )
 
 
 # What the server of a REST catalog may say of itself, and of a table: credentials that it lends, and where to use them.
@@ -61,7 +75,9 @@ _OF_SERVER = frozenset(
 _ACCOUNT = "adls.account-name"
 _OF_AZURE_ACCOUNT = ("adls.account-key", "adls.sas-token", "adls.token")
 _AZURE_PLACES = ("adls.account-host", "adls.blob-storage-", "adls.dfs-storage-")
-_AZURE_SCHEMES = ("abfs:", "abfss:", "wasb:", "wasbs:")
+_AZURE_SCHEMES = ("abfs", "abfss", "wasb", "wasbs")
+# Accounts have letters and digits.
+_NO_ACCOUNT = "adls.account-name-is-not-set"
 
 
 def _with_lent(given: Properties, said: Properties) -> Properties:
@@ -78,13 +94,23 @@ def _with_lent(given: Properties, said: Properties) -> Properties:
     return given | lent
 
 
+def with_account(properties: Mapping[str, Any]) -> Properties:
+    """Return properties that name an account of Azure, if need be one that cannot exist.
+
+    Otherwise pyiceberg takes the account of each URL, and those in the metadata of a table are of all who may write it.
+    """
+    names = (_ACCOUNT, "adls.sas-token.", "adls.connection-string")
+    is_named = any(name.startswith(names) for name in properties)
+    return dict(properties) if is_named else {**properties, _ACCOUNT: _NO_ACCOUNT}
+
+
 def _refuse_unnamed_account(properties: Properties, location: str | None) -> None:
     """Refuse to take an account of Azure from the location of a table, which other writers of the table set.
 
-    :raises ConfigurationError: the properties name none
+    :param properties: those of `with_account`
+    :raises ConfigurationError: none was named
     """
-    says_account = (_ACCOUNT, "adls.sas-token.", "adls.connection-string")
-    if (location or "").startswith(_AZURE_SCHEMES) and not any(name.startswith(says_account) for name in properties):
+    if urlparse(location or "").scheme in _AZURE_SCHEMES and properties.get(_ACCOUNT) == _NO_ACCOUNT:
         raise ConfigurationError(
             f"No property names the account of {location!r}. The worker's own login would be sent to any account that "
             f"a writer of the table names: set {_ACCOUNT}, in the extra of the connection or of its catalog"
@@ -103,7 +129,7 @@ class _RestCatalog(RestCatalog):
         self.properties = _with_lent(given, said)
 
     def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
-        found = _with_lent(self.properties, properties)
+        found = with_account(_with_lent(self.properties, properties))
         _refuse_unnamed_account(found, location)
         if self._auth_manager:
             found[AUTH_MANAGER] = self._auth_manager
@@ -143,7 +169,10 @@ def load_known_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
 
 
 def keep_to_given(catalog: Catalog) -> None:
-    """Let the properties of a table not say how its files are read; see `load_known_catalog`."""
+    """Let the properties of a table not say how its files are read, nor its URLs whose they are; see
+    `load_known_catalog`.
+    """
+    catalog.properties = with_account(catalog.properties)
     load_file_io = catalog._load_file_io
 
     def load_known(properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
@@ -151,6 +180,25 @@ def keep_to_given(catalog: Catalog) -> None:
         return load_file_io(EMPTY_DICT, location)
 
     catalog._load_file_io = load_known  # type: ignore[method-assign]
+    if isinstance(catalog, MetastoreCatalog):
+        stage = catalog._update_and_stage_table
+
+        def stage_known(table: Table | None, *arguments: Any) -> StagedTable:
+            # The catalog has loaded the table again: another writer may have changed its properties meanwhile.
+            if table is not None:
+                refuse_code(f"Iceberg table {'.'.join(table.name())!r}", table.properties)
+            return stage(table, *arguments)
+
+        catalog._update_and_stage_table = stage_known  # type: ignore[assignment,method-assign]
+    if isinstance(catalog, SqlCatalog):
+        convert = catalog._convert_orm_to_iceberg
+
+        def convert_known(row: IcebergTables) -> Table:
+            # pyiceberg would read the metadata first.
+            _refuse_unnamed_account(catalog.properties, row.metadata_location)
+            return convert(row)
+
+        catalog._convert_orm_to_iceberg = convert_known  # type: ignore[method-assign,assignment]
 
 
 def commit_once(table: Table, transaction: Transaction, requirements: Sequence[TableRequirement]) -> None:

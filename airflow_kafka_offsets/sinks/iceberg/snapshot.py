@@ -32,7 +32,7 @@ from pyiceberg.types import NestedField
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.iceberg.left_files import remove_leftovers
-from airflow_kafka_offsets.sinks.iceberg.private import commit_once, find_by_predicate, names_code, read_file
+from airflow_kafka_offsets.sinks.iceberg.private import commit_once, find_by_predicate, read_file, refuse_code
 from airflow_kafka_offsets.sinks.iceberg.publication import (
     PREFIX,
     Publication,
@@ -131,12 +131,7 @@ class IcebergSnapshot(Snapshot):
     def __init__(
         self, name: str, table: Table, reload: Callable[[], Table | None], *, is_external: bool, may_be_local: bool
     ) -> None:
-        # pyiceberg would import it to choose the names of files.
-        if named := [each for each, value in table.properties.items() if names_code(each, value) and "write." in each]:
-            raise TargetError(
-                f"{name} has the property {named[0]!r}, which names code that this package does not run: remove it "
-                "from the table"
-            )
+        refuse_code(name, table.properties)
         self.name, self.table, self._reload = name, table, reload
         self._is_external, self._may_be_local = is_external, may_be_local
         self.columns, self.storage = arrow_columns(table.schema()), IcebergStorage(table.io)

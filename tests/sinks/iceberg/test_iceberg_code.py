@@ -7,6 +7,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import IcebergTable
+from airflow_kafka_offsets.core.attempts import attempt_name
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.iceberg.format import ConnectedIcebergTable
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
+from airflow_kafka_offsets.sinks.lake.snapshot import Change, PublicationResult
+from airflow_kafka_offsets.sinks.table import Output
 from tests.support import fixtures
 from tests.support.iceberg import iceberg_sink, open_table
 
@@ -80,6 +84,25 @@ def test_properties_of_a_table_start_no_program_and_choose_no_storage(
     assert not {"s3.endpoint", "py-io-impl"} & table.storage_options().keys()
 
 
+@pytest.mark.parametrize("where", ["sql", "positions"])
+def test_properties_of_a_table_start_no_program_when_files_of_a_failed_attempt_are_removed(
+    tmp_path: Path, engine: Engine, where: str
+) -> None:
+    properties, made = program(tmp_path)
+    table = iceberg_sink(where, tmp_path).connect(engine)
+    table.prepare(COLUMNS)
+    found = table.snapshot()
+    assert isinstance(found, IcebergSnapshot)
+    place = Path(found.table.location().removeprefix("file://"))
+    left = place / "data" / attempt_name("installation", 7) / "left.parquet"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"x")
+    change_metadata(found, properties=properties)
+
+    assert table.remove_leftovers(7, datetime.now(UTC) + timedelta(days=1), "installation") == 1
+    assert not made.exists()
+
+
 def test_a_table_that_names_code_for_its_paths_is_refused(tmp_path: Path, engine: Engine) -> None:
     sink = iceberg_sink("sql", tmp_path)
     table = sink.connect(engine)
@@ -90,6 +113,30 @@ def test_a_table_that_names_code_for_its_paths_is_refused(tmp_path: Path, engine
 
     with pytest.raises(TargetError, match=r"has the property 'write\.py-location-provider\.impl', which names code"):
         IcebergSnapshot("orders", native, lambda: native, is_external=True, may_be_local=True)
+
+
+@pytest.mark.parametrize("where", ["sql", "positions"])
+def test_code_for_its_paths_that_a_table_names_before_the_commit_is_refused(
+    tmp_path: Path, engine: Engine, where: str
+) -> None:
+    table = iceberg_sink(where, tmp_path).connect(engine)
+    table.prepare(COLUMNS)
+    with engine.connect() as conn:
+        found = table.snapshot(conn, lock=True)
+        assert isinstance(found, IcebergSnapshot)
+        made = tmp_path / "made"
+        code = f"open({str(made)!r}, 'w')"
+        change_metadata(found, location=code, properties={"write.py-location-provider.impl": "builtins.exec"})
+        change = Change(Output(1, "g", (), "series", "batch-1-x"), 1, PublicationResult())
+        with pytest.raises(TargetError, match=r"Iceberg table 'shop\.orders' has the property 'write\.py-location-"):
+            found.commit(change)
+    assert not made.exists()
+
+
+def change_metadata(found: IcebergSnapshot, **changed: Any) -> None:
+    """Change the metadata of a table as another writer does."""
+    metadata = Path(found.version.removeprefix("file://"))
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | changed))
 
 
 @contextmanager
@@ -184,6 +231,7 @@ def test_properties_of_a_table_in_a_rest_catalog_choose_no_storage(tmp_path: Pat
     assert options == {"adls.account-name": "ours", "adls.token": "secret"}
 
 
+ACCOUNT = "adls.account-name"
 AZURE = "abfss://lake@stranger.dfs.core.windows.net/orders"
 
 
@@ -211,6 +259,30 @@ def test_a_login_at_azure_is_sent_to_no_account_that_others_name(
     assert {name: value for name, value in properties.items() if name.startswith("adls.")} == expected
 
 
+@pytest.mark.parametrize("scheme", ["abfss", "ABFSS", " wasbs"])
+@pytest.mark.parametrize("where", ["sql", "positions"])
+def test_the_address_of_metadata_names_no_account(tmp_path: Path, engine: Engine, where: str, scheme: str) -> None:
+    sink = iceberg_sink(where, tmp_path)
+    table = sink.connect(engine)
+    table.prepare(COLUMNS)
+    with (engine if where == "positions" else sa.create_engine(f"sqlite:///{tmp_path}/catalog.db")).begin() as conn:
+        conn.execute(
+            sa.text("UPDATE iceberg_tables SET metadata_location = :at"),
+            {"at": f"{scheme}{AZURE.removeprefix('abfss')}/metadata/1.json"},
+        )
+    with pytest.raises(ConfigurationError, match=r"No property names the account of ' ?\w+://lake@stranger"):
+        table.snapshot()
+
+
+@pytest.mark.parametrize("where", ["sql", "positions"])
+def test_a_file_of_a_table_elsewhere_names_no_account(tmp_path: Path, engine: Engine, where: str) -> None:
+    table = iceberg_sink(where, tmp_path).connect(engine)
+    table.prepare(COLUMNS)
+    found = table.snapshot()
+    assert isinstance(found, IcebergSnapshot)
+    assert {found.table.io.properties[ACCOUNT], table.storage_options()[ACCOUNT]} == {"adls.account-name-is-not-set"}
+
+
 def test_the_location_of_a_table_names_no_account(tmp_path: Path, engine: Engine) -> None:
     with catalog_of(tmp_path, engine, {}, {}, AZURE) as uri:
         table = IcebergTable("shop.orders", {"type": "rest", "uri": uri}).connect(engine)
@@ -226,17 +298,25 @@ def test_a_catalog_in_postgres_loads_no_library(engine: Engine, driver: str, giv
         sink.connect(engine).snapshot()
 
 
+@pytest.mark.parametrize("option", ["local_infile=1", "read_default_file=/etc/my.cnf"])
+def test_a_catalog_in_mysql_gets_no_files(engine: Engine, option: str) -> None:
+    uri = f"mysql+pymysql://u@h/d?{option}"
+    with pytest.raises(ConfigurationError, match="A MySQL server can ask its clients for files"):
+        IcebergTable("shop.orders", {"type": "sql", "uri": uri}).connect(engine).snapshot()
+
+
 @pytest.mark.parametrize(
     "uri",
     [
-        "mysql+pymysql://u@h/d?local_infile=1",
-        "mysql+pymysql://u@h/d?read_default_file=/etc/my.cnf",
+        "mssql+pyodbc:///?odbc_connect=Driver%3D/path/x.so",
+        "sqlite+pysqlcipher://",
+        "postgresql+pg8000://h/d",
         "mysql://u@h/d",
         "mariadb+mysqldb://u@h/d",
     ],
 )
-def test_a_catalog_in_mysql_gets_no_files(engine: Engine, uri: str) -> None:
-    with pytest.raises(ConfigurationError, match="A MySQL server can ask its clients for files"):
+def test_a_catalog_has_no_driver_that_may_load_libraries_or_send_files(engine: Engine, uri: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"The URL of the catalog begins with \w+(\+\w+)?://"):
         IcebergTable("shop.orders", {"type": "sql", "uri": uri}).connect(engine).snapshot()
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-from pyiceberg.catalog import Catalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import pyarrow as pyiceberg_arrow
 from pyiceberg.io.pyarrow import ArrowProjectionVisitor
 from pyiceberg.table import Table, Transaction
@@ -33,6 +34,11 @@ from tests.support.lake import publish_rows
         (RestCatalog._response_to_staged_table, ["self", "identifier_tuple", "table_response"]),
         (RestCatalog._load_file_io, ["self", "properties", "location"]),
         (Catalog._load_file_io, ["self", "properties", "location"]),
+        (SqlCatalog._convert_orm_to_iceberg, ["self", "orm_table"]),
+        (
+            MetastoreCatalog._update_and_stage_table,
+            ["self", "current_table", "table_identifier", "requirements", "updates"],
+        ),
         (Table._do_commit, ["self", "updates", "requirements"]),
         (Catalog._convert_schema_if_needed, ["schema", "format_version"]),
         (
