@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets …` in this process: Airflow's own parser, the real functions, and connections of one test."""
+"""`kafka-offsets …` in this process: Airflow's own parser, the real functions, and connections of one test."""
 
 from __future__ import annotations
 
