@@ -270,8 +270,12 @@ def test_every_page_is_accessible_in_any_window(
         browser.find(css)
         wide = browser.driver.execute_script("return document.documentElement.scrollWidth - innerWidth")
         assert wide <= 0, "the page does not scroll sideways"
-        browser.screenshot(shots / f"{name}-{'narrow' if size == NARROW else 'wide'}-{theme}.png")
+        shot = f"{'narrow' if size == NARROW else 'wide'}-{theme}.png"
+        browser.screenshot(shots / f"{name}-{shot}")
         assert browser.violations() == []
+        if name == "group":
+            browser.driver.execute_script("document.getElementById('history').scrollIntoView()")
+            browser.screenshot(shots / f"history-{shot}")
     browser.size(*WIDE)
     browser.dark(False)
 
