@@ -46,21 +46,23 @@
       ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
       ctx.lineWidth = devicePixelRatio;
       ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
-      let free = -Infinity;
+      const right = bbox.left + bbox.width;
+      const free = [bbox.left, bbox.left];  // where the words of each of two lines end
       for (const mark of history.marks) {
         const x = Math.round(plot.valToPos(mark.at, "x", true));
-        if (x < bbox.left || x > bbox.left + bbox.width) continue;
+        if (x < bbox.left || x > right) continue;
         ctx.strokeStyle = ctx.fillStyle = color(mark.kind === "gap" ? "--critical" : "--warning");
         ctx.beginPath();
         ctx.moveTo(x, bbox.top);
         ctx.lineTo(x, bbox.top + bbox.height);
         ctx.stroke();
         const width = ctx.measureText(mark.text).width + 8 * devicePixelRatio;
-        if (x > free && x + width < bbox.left + bbox.width) {
-          ctx.textAlign = "left";  // uPlot leaves that of its axes
-          ctx.fillText(mark.text, x + 4 * devicePixelRatio, bbox.top + 11 * devicePixelRatio);
-          free = x + width;
-        }
+        const start = x + width < right ? x : x - width;
+        const row = free.findIndex((end) => start >= end);
+        if (row < 0) continue;
+        ctx.textAlign = "left";  // uPlot leaves that of its axes
+        ctx.fillText(mark.text, start + 4 * devicePixelRatio, bbox.top + (11 + 13 * row) * devicePixelRatio);
+        free[row] = start + width;
       }
       ctx.restore();
     } },
