@@ -151,7 +151,7 @@ def test_data_is_alone_on_standard_output(
         home.run(*added, "warehouse", "--conn-uri", database_connection(postgres_engine))
         home.run(*added, "kafka_default", "--conn-json", kafka_connection(kafka))
         ran = home.run_code(RUN_ALL.format(commands=json.dumps(commands), path=str(found)))
-        program = [Path(sys.executable).with_name("kafka-offsets"), "export", "loader", "--conn-id", "warehouse"]
+        program = [str(Path(sys.executable).with_name("kafka-offsets")), "export", "loader", "--conn-id", "warehouse"]
         exported = subprocess.run(program, env=home.env, capture_output=True, text=True, check=True)
 
     assert ran.returncode == 0, ran.stderr
