@@ -1,20 +1,19 @@
-"""Writes docs/commands.md from the parsers of `kafka-offsets`. Run by `make reference`."""
+"""Writes docs/commands.md, and docs/commands/ with a page of each command, from the parsers of `kafka-offsets`. Run by
+`make reference`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import re
 import textwrap
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "commands.md"
+DIRECTORY = DOCUMENT.with_suffix("")
 
 Parsers = Mapping[str, argparse.ArgumentParser]
-Shared = Mapping[tuple[str, str], Sequence[str]]
-"""The names of the commands, by how an argument is typed and its help."""
-
 _WIDTH = 120
 _INTRODUCTION = """\
 # Commands
@@ -59,22 +58,17 @@ kafka-offsets lag orders_loader
 """
 
 
-def reference() -> str:
-    """Return the document."""
+def reference() -> dict[Path, str]:
+    """Return the text of every document: of the list of commands, and of each command."""
     parsers = dict(sorted(commands().items()))
-    shared, summaries = _shared_options(parsers), _summaries()
-    return "".join(
-        [
-            _INTRODUCTION,
-            "\n| command | |\n|---|---|\n",
-            *(f"| [{name}](#{name.replace(' ', '-')}) | {summaries[name]} |\n" for name in parsers),
-            "\n## Shared options\n\n",
-            *_shared_section(shared, parsers),
-            *(part for name in parsers for part in _section(name, parsers, shared)),
-            _WITHOUT_AIRFLOW,
-            *_differences(parsers, own_commands()),
-        ]
-    )
+    summaries = _summaries()
+    pages = {name: DIRECTORY / f"{name.replace(' ', '-')}.md" for name in parsers}
+    table = "".join(f"| [{name}]({DIRECTORY.name}/{path.name}) | {summaries[name]} |\n" for name, path in pages.items())
+    overview = [_INTRODUCTION, f"\n| command | |\n|---|---|\n{table}", _WITHOUT_AIRFLOW]
+    return {
+        DOCUMENT: "".join([*overview, *_differences(parsers, own_commands())]),
+        **{path: _page(name, parsers[name]) for name, path in pages.items()},
+    }
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
@@ -131,46 +125,12 @@ def _typed(action: argparse.Action) -> str:
     return f"{_flag(action)} {f'[{metavar}]' if action.nargs == '?' else metavar}"
 
 
-def _shared_options(parsers: Parsers) -> Shared:
-    """Return the arguments that several commands have with the same help: what is typed and the help, and the names of
-    these commands.
-    """
-    found = defaultdict(list)
-    for name, parser in parsers.items():
-        for option in _options(parser).items():
-            found[option].append(name)
-    return {option: tuple(names) for option, names in found.items() if len(names) > 1}
-
-
-def _shared_section(shared: Shared, parsers: Parsers) -> Iterator[str]:
-    typed = [_long(option) for option, _ in shared]
-    for (option, text), names in sorted(shared.items(), key=lambda item: _long(item[0][0])):
-        commands = ""
-        if _is_common(names, parsers):
-            commands = f"; all commands but {_enumerated([name for name in parsers if name not in names])}"
-        elif typed.count(_long(option)) > 1:
-            commands = f"; {_enumerated(names)}"
-        elif len(groups := {name.split()[0] for name in names}) == 1:
-            commands = f"; `{groups.pop()}`"
-        yield _item(f"`{option}`: {text}{commands}")
-
-
-def _is_common(names: Sequence[str], parsers: Parsers) -> bool:
-    return len(names) > len(parsers) / 2
-
-
-def _section(name: str, parsers: Parsers, shared: Shared) -> Iterator[str]:
-    parser = parsers[name]
-    options = list(_options(parser).items())
-    own = [option for option in options if option not in shared]
-    others = [option[0] for option in options if option in shared and not _is_common(shared[option], parsers)]
-    yield f"\n## {name}\n\n{_filled(parser.description or '')}\n"
-    if own:
-        yield "\n"
-        yield from _listed(own)
-    if others:
-        yield f"\n{_filled(f'Shared options: {_enumerated([_long(typed) for typed in others])}')}\n"
-    yield f"\n```text\n{_example(parser)}\n```\n"
+def _page(name: str, parser: argparse.ArgumentParser) -> str:
+    """Return the page of a command."""
+    return (
+        f"# {name}\n\n{_filled(parser.description or '')}\n\n```text\n{_example(parser)}\n```\n\n"
+        f"{_table(_options(parser).items())}"
+    )
 
 
 def _differences(parsers: Parsers, own: Parsers) -> Iterator[str]:
@@ -183,8 +143,7 @@ def _differences(parsers: Parsers, own: Parsers) -> Iterator[str]:
             added |= {typed: text for typed, text in ours.items() if typed not in theirs}
             dropped |= {_long(typed) for typed in theirs.keys() - ours.keys()}
     missing = sorted(parsers.keys() - own.keys())
-    yield "Its own options:\n\n"
-    yield from _listed(added.items())
+    yield f"Its own options:\n\n{_table(added.items())}"
     text = (
         f"With one of {_enumerated(sorted(dropped))}, and for the commands {_enumerated(missing)}, it finds "
         "connections and DAGs in Airflow: `kafka-offsets groups --conn-id warehouse`."
@@ -192,13 +151,9 @@ def _differences(parsers: Parsers, own: Parsers) -> Iterator[str]:
     yield f"\n{_filled(text)}\n"
 
 
-def _listed(options: Iterable[tuple[str, str]]) -> Iterator[str]:
-    for typed, text in options:
-        yield _item(f"`{typed}`: {text}")
-
-
-def _item(text: str) -> str:
-    return textwrap.fill(f"* {text}", _WIDTH, subsequent_indent="  ", break_on_hyphens=False) + "\n"
+def _table(options: Iterable[tuple[str, str]]) -> str:
+    rows = ((f"`{typed}`".replace("|", "\\|"), " ".join(text.split()).replace("|", "\\|")) for typed, text in options)
+    return "| argument | |\n|---|---|\n" + "".join(f"| {typed} | {text} |\n" for typed, text in rows)
 
 
 def _enumerated(names: Sequence[str]) -> str:
@@ -232,4 +187,8 @@ def _long(typed: str) -> str:
 
 
 if __name__ == "__main__":
-    DOCUMENT.write_text(reference(), encoding="utf-8")
+    DIRECTORY.mkdir(exist_ok=True)
+    for path in DIRECTORY.iterdir():
+        path.unlink()
+    for path, text in reference().items():
+        path.write_text(text, encoding="utf-8")

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.server
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "airflow_kafka_offsets"
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/commands/*.md")])
 REPOSITORY = "https://github.com/airflow-kafka-offsets/airflow-kafka-offsets"
 RAW = REPOSITORY.replace("github.com", "raw.githubusercontent.com")
 SCRIPT = "import sqlalchemy"
