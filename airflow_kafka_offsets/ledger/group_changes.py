@@ -61,7 +61,7 @@ def group_contents(conn: Connection, tables: Tables, group_id: str) -> GroupCont
     if found := conn.execute(unfinished.order_by(batches.batch_id)).all():
         raise OpenBatchError(
             f"Group {group_id!r} has {first_few(f'batch {row.batch_id} ({row.state})' for row in found)}. {unchanged} "
-            f"Let its task finish it, or abandon it: airflow kafka-offsets abandon {group_id} --batch "
+            f"Let its task finish it, or abandon it: kafka-offsets abandon {group_id} --batch "
             f"{found[0].batch_id} --conn-id CONN_ID --reason WHY."
         )
     if group.between:
@@ -157,7 +157,7 @@ def check_new_name(conn: Connection, tables: Tables, group: GroupContents, new_i
     if group.target is not None and not all(map(is_table, targets_in(group.target))):
         raise ConfigurationError(
             f"Group {group.group!r} loads into {group.target!r}, whose commits have the name of the group. Nothing was "
-            f"changed; start a new group at its positions: airflow kafka-offsets rewind {new_id} --to-group "
+            f"changed; start a new group at its positions: kafka-offsets rewind {new_id} --to-group "
             f"{group.group} --topic TOPIC --new-group --conn-id CONN_ID --execute --reason WHY."
         )
 

@@ -172,7 +172,7 @@ def _rename(conn: Connection, tables: Tables, old: str, new: str) -> None:
         changed += conn.execute(batches.update().where(batches.c.target_table == name).values(values)).rowcount
     log.warning(
         "Table %r does not exist any more: it is assumed to be renamed to %r, and %s the new name from now on. If it "
-        "was dropped, its rows are missing: 'airflow kafka-offsets verify' shows them",
+        "was dropped, its rows are missing: 'kafka-offsets verify' shows them",
         old,
         new,
         count(changed, "batch of the history has", "batches of the history have"),
@@ -195,6 +195,6 @@ def _another_table(group_id: str, known: GroupTable, topics: Sequence[str], targ
         f"Group {group_id!r} loads into table {known.name!r}, last with batch {known.batch_id}; this load is into "
         f"{target!r}, and would miss the records that are in the other table. Nothing was loaded. Give every load its "
         f"own group_id. To continue in {target!r} from the positions of this group, choose a new group_id, and copy "
-        f"the positions to it: airflow kafka-offsets rewind NEW_GROUP {scope} --to-group {group_id} --new-group "
+        f"the positions to it: kafka-offsets rewind NEW_GROUP {scope} --to-group {group_id} --new-group "
         "--conn-id CONN_ID --execute --reason WHY."
     )

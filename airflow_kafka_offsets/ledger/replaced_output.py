@@ -276,7 +276,7 @@ def refuse_published(conn: Connection, tables: Tables, group_id: str, batch_id: 
             f"Batch {other}, an open replay of group {group_id!r}, may have published rows of the offsets to replace: "
             "the target would have them twice. Nothing was changed; finish that replay (clear its task, or outside of "
             "Airflow run the same replay again), or, if it does not replace rows, abandon it ("
-            f"airflow kafka-offsets abandon {group_id} --batch {other} --conn-id CONN_ID --reason WHY)."
+            f"kafka-offsets abandon {group_id} --batch {other} --conn-id CONN_ID --reason WHY)."
         )
 
 

@@ -301,7 +301,7 @@ def _resume(context: LoadContext, claim: Claim, options: LoadOptions, batch: Bat
             f"Group {batch.group_id!r} has the open batch {batch.batch_id}, of topics {', '.join(sorted(topics))} "
             f"into table {batch.target_table!r}; this load is of {', '.join(pipeline.topics)} into "
             f"{pipeline.sink.name!r}. Finish the load that planned it, and give every load its own group_id. If that "
-            f"load no longer exists, abandon the batch: airflow kafka-offsets abandon {batch.group_id} --batch "
+            f"load no longer exists, abandon the batch: kafka-offsets abandon {batch.group_id} --batch "
             f"{batch.batch_id} --conn-id CONN_ID --reason WHY."
         )
     if batch.fingerprint != context.recipe.fingerprint:

@@ -66,6 +66,7 @@ _SQLITE_IN_SOAK = {
 # longest beginning decides; in all others, tests of two databases say enough.
 _EVERY_DAY, _IN_SOAK = True, False
 _MARIADB = {
+    "cli/test_group_changes": _IN_SOAK,
     "ledger/test_hostile_rows": _EVERY_DAY,
     "loading/test_crash_sweep": _IN_SOAK,
     "loading/test_load": _IN_SOAK,
