@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from airflow.utils import yaml
+import yaml
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.instants import milliseconds
