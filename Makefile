@@ -110,7 +110,7 @@ airflow: setup ## try it in a browser: Airflow with a broker, Postgres, orders a
 docs: setup ## build the documents as a site, .build/site/index.html; warnings are errors
 	$(PYTHON) -m sphinx -q -W --keep-going -b html -d .build/doctrees docs .build/site
 
-reference: setup ## write docs/commands.md from the help of the commands
+reference: setup ## write the pages of the commands from their help
 	$(PYTHON) scripts/command_reference.py
 
 COMPILE := uv pip compile --quiet --no-annotate -p 3.11 --custom-compile-command "make constraints"

@@ -20,7 +20,7 @@ def printable(text: str, keep: str = "") -> str:
 
 def command_line(*words: str) -> str:
     """Return a command of this package for people to copy: a shell takes each of its words as one, whatever it has."""
-    return printable(shlex.join(["airflow", "kafka-offsets", *words]))
+    return printable(shlex.join(["kafka-offsets", *words]))
 
 
 def _is_shown(char: str, keep: str) -> bool:

@@ -54,7 +54,7 @@ def _options() -> dict[str, dict[str, Any]]:
             default="True",
         ),
         "class_archives": _option(
-            "The directory in which 'airflow kafka-offsets archive-classes' writes the classes of Spark, and loads "
+            "The directory in which 'kafka-offsets archive-classes' writes the classes of Spark, and loads "
             "find them; only root and the user of the workers may write to it. By default airflow-kafka-offsets in "
             "the user's cache directory.",
             example="/opt/airflow/classes",

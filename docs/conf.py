@@ -77,6 +77,8 @@ def _source_read(_: Sphinx, page: str, source: list[str]) -> None:
     source[0] = _OUTSIDE.sub(lambda link: f"]({SOURCE}/blob/main/{link[1]}{link[2] or ''})", source[0])
     if page == "index":
         source[0] += _navigation(source[0])
+    if page == "commands":
+        source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\ncommands/*\n```\n"
     if page == "reference/messages":
         source[0] += as_rst()
 

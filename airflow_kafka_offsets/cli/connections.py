@@ -73,7 +73,7 @@ class AirflowConnections:
     :cvar doctor: how `doctor` is called, for messages
     """
 
-    doctor = "'airflow kafka-offsets doctor' with the same --conn-id, --schema and --prefix"
+    doctor = "'kafka-offsets doctor' with the same --conn-id, --schema and --prefix"
 
     def __init__(self, args: Namespace) -> None:
         self._args = args
@@ -131,7 +131,7 @@ class FileConnections:
     """Files and environment variables, in place of Airflow's connections."""
 
     database = "the database URL"
-    doctor = "'airflow kafka-offsets doctor'"
+    doctor = "'kafka-offsets doctor'"
 
     def __init__(self, args: Namespace) -> None:
         self._args = args
@@ -169,7 +169,9 @@ class FileConnections:
         return {"Kafka": self.kafka_config}
 
     def launcher(self, conn_id: str, conf: Mapping[str, Any] | None, name: str) -> Launcher:
-        raise ConfigurationError("This needs Spark, which Airflow's connections name: use 'airflow kafka-offsets'")
+        raise ConfigurationError(
+            "This needs Spark, which Airflow's connections name: name one of them, with --spark-conn-id"
+        )
 
     def _url(self) -> str:
         """Return the database URL: that of the arguments, or else of the environment.

@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets doctor`: runs the checks, which are in `doctor_checks`, and prints what they found."""
+"""`kafka-offsets doctor`: runs the checks, which are in `doctor_checks`, and prints what they found."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class CheckContext:
 
     @_check(
         "state tables",
-        "ask a user who may run DDL to apply the output of 'airflow kafka-offsets init --show-sql'",
+        "ask a user who may run DDL to apply the output of 'kafka-offsets init --show-sql'",
         _DATABASE,
     )
     def state_tables(self) -> str:
@@ -142,8 +142,7 @@ class CheckContext:
             if missing:
                 raise CheckFailedError(
                     f"missing: {first_few(missing, most=_MOST_RIGHTS)}",
-                    "ask the owner of the tables to run the output of 'airflow kafka-offsets init --show-sql "
-                    "--grant-to ROLE'",
+                    "ask the owner of the tables to run the output of 'kafka-offsets init --show-sql --grant-to ROLE'",
                 )
             only_loads = next(missing_rights(ledger, rights_of_moves(ledger.tables)), None)
             with ledger.connect() as conn:

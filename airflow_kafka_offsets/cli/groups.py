@@ -73,8 +73,8 @@ def _change(args: Namespace) -> None:
         else:
             consequences = [
                 f"{count(group.partitions, 'position is', 'positions are')} removed, and the contents of "
-                f"{count(group.dead_letters, 'dead letter')}; {rows}, and {count(group.batches, 'batch', 'batches')} "
-                "stay in the history",
+                f"{count(group.dead_letters, 'dead letter')}, which no undo restores; {rows}, and "
+                f"{count(group.batches, 'batch', 'batches')} stay in the history",
                 "A load under this name begins at its start again. Into the same table, it is refused where the group "
                 "has loaded the records",
             ]
@@ -92,7 +92,7 @@ def _change(args: Namespace) -> None:
             batch_id = delete_group(ledger, args.group, who=who, reason=args.reason)
             note(
                 f"Group {args.group!r} is deleted, as number {batch_id} of its history. 'rewind --undo' restores the "
-                "positions"
+                "positions, and no contents of dead letters"
             )
 
 

@@ -1,7 +1,8 @@
 """`kafka-offsets`: the commands as a program, without Airflow or with it.
 
-It has the commands of `airflow kafka-offsets`. Where those take the ids of Airflow's connections, it takes a database
-URL and a file, and does not import Airflow; with such an id, or a task of a DAG, it is `airflow kafka-offsets`.
+With the id of a connection of Airflow's, or a task of a DAG, a command is that of `airflow kafka-offsets`. Otherwise it
+takes a database URL and a file, and does not import Airflow. Messages and documents name this program: every version of
+Airflow has it.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ _OF_AIRFLOW = (
 )
 
 _DESCRIPTION = (
-    f"{KAFKA_OFFSETS.description} The commands are those of 'airflow kafka-offsets', without Airflow's start: the "
-    f"database is that of {DATABASE}, {DATABASE_FILE}, --database or --database-file; Kafka that of {KAFKA_CONFIG} or "
-    "--kafka-config. No argument may contain a password."
+    f"{KAFKA_OFFSETS.description} Without a connection of Airflow's, the database is that of {DATABASE}, "
+    f"{DATABASE_FILE}, --database or --database-file, Kafka that of {KAFKA_CONFIG} or --kafka-config, and Airflow is "
+    "not imported. No argument may contain a password."
 )
 
 _EPILOG = (
-    "With a connection of Airflow (--conn-id, --kafka-conn-id, --spark-conn-id) or a task of a DAG (--dag-id), a "
-    f"command is that of 'airflow kafka-offsets', which Airflow 3.1 does not have; so are {', '.join(_ONLY_AIRFLOW)}."
+    "With a connection of Airflow's (--conn-id, --kafka-conn-id, --spark-conn-id) or a task of a DAG (--dag-id), a "
+    f"command looks for connections and DAGs in Airflow, as {', '.join(_ONLY_AIRFLOW)} always do."
 )
 
 

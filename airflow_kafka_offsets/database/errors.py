@@ -111,7 +111,7 @@ def _raise_translated(error: DBAPIError, what: str, then: str) -> NoReturn:
     if not is_outage(error):
         raise LedgerError(
             f"{what}: {database_message(error)}. Loads, replays and rewinds need {STATE_RIGHTS}; reports need "
-            "SELECT. 'airflow kafka-offsets doctor' shows the missing privileges"
+            "SELECT. 'kafka-offsets doctor' shows the missing privileges"
         ) from error
     # Of a connection that fails, SQLAlchemy knows no statement.
     where = "" if error.statement else "Check the host and the port of the connection, and that the database runs. "

@@ -125,7 +125,7 @@ def class_archive(spark_home: Path, *, with_sql: bool) -> ClassArchive:
     """
     java = _java()
     if java is None:
-        raise ConfigurationError("There is no java: see the check 'Java' of 'airflow kafka-offsets doctor'")
+        raise ConfigurationError("There is no java: see the check 'Java' of 'kafka-offsets doctor'")
     try:
         cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     except RuntimeError:

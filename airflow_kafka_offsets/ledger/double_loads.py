@@ -52,17 +52,17 @@ def groups_into(
         is_open = sa.column("open_load").is_not(None)
     first_loads = sa.select(batches.consumer_group).join(tables.offset_ranges, ranges.batch_id == batches.batch_id)
     has_position = sa.exists().where(stored.consumer_group == groups, stored.topic.in_(topics))
-    # Of a deleted group, the rows are still there.
-    deleted = first_loads.where(batches.consumer_group == groups, batches.kind == DELETE, ranges.topic.in_(topics))
-    has_none = sa.not_(sa.exists().where(stored.consumer_group == groups))
-    found = sa.union(
-        sa.select(groups).where(has_position),
-        sa.select(groups).where(has_none, deleted.exists()),
-        first_loads.where(is_open, ranges.topic.in_(topics)),
-    )
+    found = sa.union(sa.select(groups).where(has_position), first_loads.where(is_open, ranges.topic.in_(topics)))
     names = TargetNames(conn)
     known = group_tables(conn, tables, sorted(set(conn.scalars(found)) - {besides}))
     shared = {group_id: names.shared(known[group_id].name, target) for group_id in sorted(known)}
+    # Of a deleted group, the rows are still there, whatever a new group of its name loads, and where.
+    is_deletion = batches.kind == sa.literal_column(f"'{DELETE}'")  # as in `deletion_of`
+    for group_id in sorted({*conn.scalars(first_loads.where(is_deletion, ranges.topic.in_(topics)))} - {besides}):
+        if shared.get(group_id) is None:
+            of_loads = (batches.consumer_group == group_id, batches.kind == "load", batches.state != "abandoned")
+            former = names_of(conn, tables, target, *of_loads, shared=True)
+            shared[group_id] = next((names.shared(name, target) for name in former), None)
     return {group_id: name for group_id, name in shared.items() if name is not None}
 
 
@@ -115,8 +115,7 @@ def refuse_loaded(
             continue
         for start, end in subtract([span], _removed_since(conn, tables, names, row)):
             if start < end:
-                is_deleted = row.batch_id < deletion_of(conn, tables, row.consumer_group)
-                raise _double_load(row, f"{tp} {start}..{end}", group_id, shared, planned, is_deleted=is_deleted)
+                raise _double_load(conn, tables, row, f"{tp} {start}..{end}", group_id, shared, planned)
 
 
 def refuse_loaded_by_others(
@@ -137,7 +136,7 @@ def refuse_loaded_by_others(
     for row, range_, span in _output(conn, tables, others, target, ranges):
         for first, last in subtract([span], own[range_.topic_partition]):
             raise DoubleLoadError(
-                f"Group {row.consumer_group!r} has loaded {range_.topic_partition} {first}..{last} into table "
+                f"Group {row.consumer_group!r} {_has(row, 'load')} {range_.topic_partition} {first}..{last} into table "
                 f"{others[row.consumer_group]!r} with batch {row.batch_id}. replace=True removes only what group "
                 f"{group_id!r} has written, so that these records would be duplicated. Nothing was written. Replay "
                 f"them for group_id={row.consumer_group!r} with replace=True."
@@ -195,7 +194,8 @@ def _written(tables: Tables, topics: Collection[str]) -> sa.Select[Any]:
     """Select the ranges of topics that loads and replays have written, or are about to write."""
     batches, ranges = tables.offset_batches.c, tables.offset_ranges
     return (
-        sa.select(ranges, batches.kind, batches.consumer_group, batches.target_table, batches.committed_at)
+        sa.select(ranges, batches.kind, batches.state, batches.consumer_group)
+        .add_columns(batches.target_table, batches.committed_at)
         .join(tables.offset_batches, ranges.c.batch_id == batches.batch_id)
         .where(
             batches.kind.in_(("load", "replay")),
@@ -240,8 +240,13 @@ def _removed_since(conn: Connection, tables: Tables, names: TargetNames, written
     ]
 
 
+def _has(row: Any, verb: str) -> str:
+    """Return what the batch of a row has done, or will do."""
+    return f"has {verb}ed" if row.state == "committed" else f"has planned to {verb}"
+
+
 def _double_load(
-    row: Any, offsets: str, group_id: str, target: str, planned: OffsetRange, *, is_deleted: bool
+    conn: Connection, tables: Tables, row: Any, offsets: str, group_id: str, target: str, planned: OffsetRange
 ) -> DoubleLoadError:
     tp = planned.topic_partition
     begins = (
@@ -251,21 +256,28 @@ def _double_load(
     if row.kind == "replay":
         before = f" replay {planned.start}..{row.start_offset} too, and" if planned.start < row.start_offset else ""
         return DoubleLoadError(
-            f"Batch {row.batch_id}, a replay of group {row.consumer_group!r}, has appended {offsets} to table "
+            f"Batch {row.batch_id}, a replay of group {row.consumer_group!r}, {_has(row, 'append')} {offsets} to table "
             f"{target!r}. {begins} Load into another table, or into a sink with an upsert_key; or{before} let the "
             f"group begin after them: {command_line('rewind', group_id, '--topic', f'{tp.topic}:{tp.partition}')} "
             f"--to-offset {row.end_offset} --conn-id CONN_ID --execute --reason WHY."
         )
-    if is_deleted:
-        undo = f"{command_line('rewind', row.consumer_group)} --undo --conn-id CONN_ID --execute --reason WHY"
+    deletion, batches = deletion_of(conn, tables, row.consumer_group), tables.offset_batches.c
+    if row.batch_id < deletion:
+        newest = sa.select(sa.func.max(batches.batch_id)).where(batches.consumer_group == row.consumer_group)
+        undo = (
+            "To go on where it stopped, take the deletion back: "
+            f"{command_line('rewind', row.consumer_group)} --undo --conn-id CONN_ID --execute --reason WHY. "
+            if conn.scalar(newest) == deletion
+            else ""
+        )
         return DoubleLoadError(
             f"Group {row.consumer_group!r}, which was deleted, has loaded {offsets} into table {target!r} with batch "
-            f"{row.batch_id}. {begins} To go on where it stopped, take the deletion back: {undo}. If its rows are "
+            f"{row.batch_id}. {begins} {undo}If its rows are "
             'gone, or are to be there twice, set in the load: Coordination(other_groups="allow").'
         )
     return DoubleLoadError(
-        f"Group {row.consumer_group!r} has loaded {offsets} into table {target!r} with batch {row.batch_id}. {begins} "
-        "If it is the same load under another name, end that load, and take over its positions: "
+        f"Group {row.consumer_group!r} {_has(row, 'load')} {offsets} into table {target!r} with batch {row.batch_id}. "
+        f"{begins} If it is the same load under another name, end that load, and take over its positions: "
         f"{command_line('rewind', group_id, '--topic', tp.topic, '--to-group', row.consumer_group)} --new-group "
         "--conn-id CONN_ID --execute --reason WHY. If the transform of each group takes other records, set in both "
         'loads: Coordination(other_groups="allow").'

@@ -173,7 +173,7 @@ def _rename(conn: Connection, tables: Tables, old: str, new: str) -> None:
         changed += conn.execute(batches.update().where(batches.c.target_table == name).values(values)).rowcount
     log.warning(
         "Table %r does not exist any more: it is assumed to be renamed to %r, and %s the new name from now on. If it "
-        "was dropped, its rows are missing: 'airflow kafka-offsets verify' shows them",
+        "was dropped, its rows are missing: 'kafka-offsets verify' shows them",
         old,
         new,
         count(changed, "batch of the history has", "batches of the history have"),

@@ -129,7 +129,7 @@ def _change(ledger: Ledger, work: Callable[[Connection], bool], done: str, way_o
             way_out = _missing_schema(tables, engine.dialect)
         elif not lacks_rights(error):
             way_out = "Correct what it names"
-        way_out += ", or let an administrator apply the output of 'airflow kafka-offsets init --show-sql'."
+        way_out += ", or let an administrator apply the output of 'kafka-offsets init --show-sql'."
         where = f"schema {tables.metadata.schema!r}" if tables.metadata.schema else "the default schema"
         raise LedgerError(
             f"The state tables cannot be {done} in {where} of database {engine.url.database!r} as user "
@@ -206,7 +206,7 @@ def stored_version(conn: Connection, tables: Tables) -> int | None:
             f"The state tables have schema version {version}, from before the first release of airflow-kafka-offsets, "
             f"and cannot be upgraded (the oldest upgradable version is {OLDEST_VERSION}): note the positions in "
             f"{tables.consumed_offsets.fullname!r}, create new state tables under another schema or prefix, and set "
-            "the positions there with 'airflow kafka-offsets rewind GROUP --from-file FILE --new-group'."
+            "the positions there with 'kafka-offsets rewind GROUP --from-file FILE --new-group'."
         )
     return version
 
@@ -220,8 +220,8 @@ def installed_version(conn: Connection, tables: Tables) -> int | None:
     if version is not None and version < SCHEMA_VERSION:
         raise LedgerError(
             f"The state tables have schema version {version}, this package works with {SCHEMA_VERSION}. Stop the "
-            "loads that use an earlier version of airflow-kafka-offsets, and upgrade the tables with 'airflow "
-            "kafka-offsets init'."
+            "loads that use an earlier version of airflow-kafka-offsets, and upgrade the tables with "
+            "'kafka-offsets init'."
         )
     return version
 
@@ -236,7 +236,7 @@ def check_installed(conn: Connection, tables: Tables) -> None:
         raise ConfigurationError(
             f"Database {conn.engine.url.database!r} has no table {tables.schema_version.fullname!r}, or an empty one: "
             "nothing was loaded yet, or the state tables have another schema or prefix. The first load creates them, "
-            "or 'airflow kafka-offsets init'"
+            "or 'kafka-offsets init'"
         )
 
 

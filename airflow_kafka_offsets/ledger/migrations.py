@@ -70,7 +70,7 @@ def _add_dead_letter_batches(conn: Connection, tables: Tables) -> Iterator[State
         raise LedgerError(
             "The state tables cannot be upgraded to schema version 10: a replay of dead letters was interrupted, and "
             "its target may have their rows already. Nothing was changed. With the earlier version of "
-            "airflow-kafka-offsets, replay the dead letters of each group again; then run 'airflow kafka-offsets "
+            "airflow-kafka-offsets, replay the dead letters of each group again; then run 'kafka-offsets "
             "init' again"
         )
     if "replayed_by" not in existing:

@@ -78,8 +78,7 @@ def batch_parts(conn: Connection, tables: Tables, group_id: str, batch_id: int) 
     if owner != group_id:
         known = f"it is one of group {owner!r}" if owner is not None else "there is no such batch"
         raise ConfigurationError(
-            f"Group {group_id!r} has no batch {batch_id}: {known}. 'airflow kafka-offsets history' lists the group's "
-            "batches"
+            f"Group {group_id!r} has no batch {batch_id}: {known}. 'kafka-offsets history' lists the group's batches"
         )
     parts = {
         "range": (tables.offset_ranges, _RANGE_COLUMNS),

@@ -9,7 +9,7 @@ from fastapi import APIRouter, HTTPException, Query, status
 from fastapi.responses import HTMLResponse, JSONResponse
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.history import REWIND_KINDS
+from airflow_kafka_offsets.core.history import DELETE, OUTPUT_KINDS, RENAME, RENAMED, REWIND_KINDS
 from airflow_kafka_offsets.core.text import MAX_INT64, count
 from airflow_kafka_offsets.dead_letters.selection import dead_letters_page
 from airflow_kafka_offsets.hooks.links import rewinds_are_on
@@ -23,6 +23,7 @@ from airflow_kafka_offsets.plugin.group_request import GroupRequestDep
 from airflow_kafka_offsets.plugin.group_rows import GroupRow, partition_share
 from airflow_kafka_offsets.plugin.group_targets import GroupTarget, dead_letter_commands
 from airflow_kafka_offsets.plugin.problems import Problem
+from airflow_kafka_offsets.plugin.rendering import zone_name
 from airflow_kafka_offsets.plugin.rewinds import undo_refusal
 from airflow_kafka_offsets.rewinding.history import last_rewind
 
@@ -57,6 +58,7 @@ def group_page(request: GroupRequestDep) -> HTMLResponse:
         headroom_note=_headroom_note(row, caller),
         target=target.name,
         schedules=[each for each in row.schedules if each.dag_id in caller.readable_dags],
+        zone=zone_name(),
         transform=load["transform"] if load is not None else None,
         partitions=[(partition, partition_share(partition)) for partition in partitions[:_PARTS]],
         all_partitions=len(partitions),
@@ -129,7 +131,6 @@ def batch_page(request: GroupRequestDep, batch: Annotated[int, Query(ge=1, le=MA
     row, parts, can_undo = request.find(read)
     if row is None:
         raise not_found(f"Group {request.group_id!r} has no batch {batch}")
-    is_rewind = row["kind"] in REWIND_KINDS
     by_part = {
         name: [part for part in parts if part["part"] == name] for name in ("range", "gap", "replaced", "schema")
     }
@@ -140,17 +141,19 @@ def batch_page(request: GroupRequestDep, batch: Annotated[int, Query(ge=1, le=MA
         most=_PARTS,
         can_rewind=request.edits and rewinds_are_on(),
         can_undo=can_undo,
-        is_rewind=is_rewind,
-        result=_rewind_result(by_part) if is_rewind else None,
+        has_output=row["kind"] in OUTPUT_KINDS,
+        has_positions=row["kind"] not in (DELETE, RENAME, RENAMED),
+        result=_rewind_result(row["kind"], by_part) if row["kind"] in REWIND_KINDS else None,
     )
 
 
-def _rewind_result(parts: dict[str, list[overview.Row]]) -> str:
+def _rewind_result(kind: str, parts: dict[str, list[overview.Row]]) -> str:
     """Return what a rewind did, and what follows, in words."""
     moves = [(move["start_offset"], move["end_offset"]) for move in parts["range"]]
     again, skipped = (sum(max(0, sign * (start - end)) for start, end in moves) for sign in (1, -1))
     removed = [sum(each[name] or 0 for each in parts["replaced"]) for name in ("rows", "dead_letters")]
-    said = [f"{count(len(moves), 'position')} moved"]
+    done = "removed, and the contents of the dead letters" if kind == DELETE else "moved"
+    said = [f"{count(len(moves), 'position')} {done}"]
     if parts["replaced"]:
         said.append(f"{count(removed[0], 'row')} and {count(removed[1], 'dead letter')} deleted")
     if again:

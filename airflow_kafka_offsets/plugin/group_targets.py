@@ -21,7 +21,7 @@ from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.plugin.sources import DEFAULT_KAFKA, Registered, Source
 from airflow_kafka_offsets.sinks.fan_out import of_tables
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
-from airflow_kafka_offsets.sinks.target_names import TargetNames, existing_table
+from airflow_kafka_offsets.sinks.target_names import TargetNames, existing_table, in_words
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.plugin.rewinds import RewindEstimate, RewindForm
@@ -58,8 +58,8 @@ class GroupTarget:
         if self.name is None:
             return "Nothing was loaded yet"
         if self.existing is None:
-            return f"Target {self.name} is not a table of this database"
-        return f"No task of a DAG names table {self.name}: its pipeline is unknown"
+            return f"Target {in_words(self.name)} is not a table of this database"
+        return f"No task of a DAG names table {in_words(self.name)}: its pipeline is unknown"
 
 
 def group_target(conn: Connection, tables: Tables, source: Source, group_id: str, dags: Registered) -> GroupTarget:

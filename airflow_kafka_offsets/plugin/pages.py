@@ -16,7 +16,7 @@ from fastapi.responses import HTMLResponse
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.plugin.access import READS_DAG, Caller, CallerDep, not_found
-from airflow_kafka_offsets.plugin.group_rows import STATES, GroupRow
+from airflow_kafka_offsets.plugin.group_rows import STATES, GroupRow, Level
 from airflow_kafka_offsets.plugin.readings import Readings, SourceLook
 from airflow_kafka_offsets.plugin.rendering import STATIC, page, static_file
 from airflow_kafka_offsets.plugin.sources import Source
@@ -162,6 +162,10 @@ class Overview:
     def states(self) -> Mapping[str, int]:
         """Return how many of the rows that match have a state."""
         return Counter(row.state for row in self.found)
+
+    def level(self, state: str) -> Level:
+        """Return the level of the most urgent of the rows that match and have a state."""
+        return min(row.level for row in self.found if row.state == state)
 
     @cached_property
     def matching(self) -> list[GroupRow]:

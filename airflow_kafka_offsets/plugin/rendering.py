@@ -22,11 +22,13 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from airflow_kafka_offsets import __version__
+from airflow_kafka_offsets.core.history import DEAD_LETTERS, DELETE, RENAME, RENAMED
 from airflow_kafka_offsets.core.text import count, short_duration
 from airflow_kafka_offsets.dead_letters.selection import Excerpt
 from airflow_kafka_offsets.escaping import printable
 from airflow_kafka_offsets.plugin.group_rows import share_level
 from airflow_kafka_offsets.plugin.sources import Source
+from airflow_kafka_offsets.sinks.target_names import in_words
 
 # How many times its length a text of JSON may have on lines of its own.
 _MOST_BLANKS = 8
@@ -65,6 +67,34 @@ def known(value: int | None) -> str:
     return "–" if value is None else str(value)
 
 
+def size(value: int | None) -> str:
+    """Write a number of bytes in the largest unit that it reaches."""
+    if value is None:
+        return "–"
+    number, unit = float(value), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        # What would be rounded to 1,000 belongs to the next unit.
+        if number < 999.5:
+            break
+        number, unit = number / 1000, larger
+    return f"{number:.0f} {unit}" if unit == "B" or number >= 9.95 else f"{number:.1f} {unit}"
+
+
+_KINDS = {
+    "initialize": "first positions",
+    DEAD_LETTERS: "replay of dead letters",
+    DELETE: "group deleted",
+    RENAME: "group renamed",
+    RENAMED: "group renamed",
+}
+
+
+def kind(batch: Mapping[str, Any]) -> tuple[str, str]:
+    """Return in words what a batch did, and how: the scenario of a rewind, or the other name of a group."""
+    name, scenario = batch["kind"], batch["scenario"] or ""
+    return _KINDS.get(name, name), "" if name == DELETE else scenario.removeprefix("renamed ")
+
+
 def duration(value: timedelta | None) -> str:
     """Write a duration with its two largest units."""
     return "–" if value is None else short_duration(value)
@@ -77,6 +107,11 @@ def time_zone() -> tzinfo | None:
     if name.lower() == "utc":
         return UTC
     return None if name == "system" else ZoneInfo(name)
+
+
+def zone_name() -> str:
+    """Return the name by which a browser knows the time zone of Airflow; empty for that of the machine."""
+    return "UTC" if (zone := time_zone()) is UTC else str(zone or "")
 
 
 def instant(value: datetime | None) -> str:
@@ -197,6 +232,9 @@ _ENVIRONMENT = Environment(
 _ENVIRONMENT.filters |= {
     "number": number,
     "known": known,
+    "size": size,
+    "kind": kind,
+    "targets": in_words,
     "duration": duration,
     "instant": instant,
     "ago": ago,

@@ -371,7 +371,7 @@ def _estimate(ledger: Ledger, request: GroupRequest, form: RewindForm) -> Rewind
         if not target.tables:
             raise ConfigurationError(
                 f"{target.unknown}: its rows cannot be removed here. Rewind with KafkaRewindOperator(replace=…), or "
-                "with 'airflow kafka-offsets rewind --replace --dag-id … --task-id …'"
+                "with 'kafka-offsets rewind --replace --dag-id … --task-id …'"
             )
 
         def count_rows(replaced: ReplacedOffsets) -> int:

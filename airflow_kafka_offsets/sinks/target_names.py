@@ -41,6 +41,11 @@ def targets_in(name: str) -> list[str]:
     return [*map(unquote, name.removeprefix(_SEVERAL).split(_AND))] if name.startswith(_SEVERAL) else [name]
 
 
+def in_words(name: str) -> str:
+    """Return the name of a target, or of several, for people."""
+    return ", ".join(targets_in(name))
+
+
 def is_table(name: str) -> bool:
     """Return whether a name is that of a table of the database of the positions."""
     return _KIND not in name

@@ -1,8 +1,10 @@
-"""`airflow kafka-offsets …` as it is typed: what reaches standard output, standard error and the status."""
+"""`kafka-offsets …` as it is typed: what reaches standard output, standard error and the status."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -149,7 +151,8 @@ def test_data_is_alone_on_standard_output(
         home.run(*added, "warehouse", "--conn-uri", database_connection(postgres_engine))
         home.run(*added, "kafka_default", "--conn-json", kafka_connection(kafka))
         ran = home.run_code(RUN_ALL.format(commands=json.dumps(commands), path=str(found)))
-        exported = home.run("kafka-offsets", "export", "loader", "--conn-id", "warehouse")
+        program = [str(Path(sys.executable).with_name("kafka-offsets")), "export", "loader", "--conn-id", "warehouse"]
+        exported = subprocess.run(program, env=home.env, capture_output=True, text=True, check=True)
 
     assert ran.returncode == 0, ran.stderr
     assert exported.stdout == f"{name},0,4\n"

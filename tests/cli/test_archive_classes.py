@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets archive-classes`, with the machine's own Java, and loads that start from what it wrote."""
+"""`kafka-offsets archive-classes`, with the machine's own Java, and loads that start from what it wrote."""
 
 from __future__ import annotations
 

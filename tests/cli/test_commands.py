@@ -11,15 +11,17 @@ from typing import Any
 
 import pytest
 
+from airflow_kafka_offsets.cli import airflow_program
 from airflow_kafka_offsets.cli.arguments import duration
 from airflow_kafka_offsets.cli.output import show
 from airflow_kafka_offsets.core.instants import CommittedBy
-from scripts.command_reference import DOCUMENT, commands, reference
+from scripts.command_reference import DIRECTORY, DOCUMENT, commands, reference
 
 
 def test_the_reference_is_what_the_commands_say() -> None:
     """Where this fails: `make reference`."""
-    assert DOCUMENT.read_text(encoding="utf-8") == reference()
+    written = [DOCUMENT, *sorted(DIRECTORY.iterdir())]
+    assert {path: path.read_text(encoding="utf-8") for path in written} == reference()
 
 
 def test_every_command_has_an_example_that_the_parser_takes() -> None:
@@ -28,7 +30,7 @@ def test_every_command_has_an_example_that_the_parser_takes() -> None:
     for name, parser in parsers.items():
         assert parser.epilog is not None, name
         # A shell joins lines like that.
-        beginning, *examples = parser.epilog.replace("\\\n", "").split("airflow kafka-offsets ")
+        beginning, *examples = parser.epilog.replace("\\\n", "").split("kafka-offsets ")
         assert beginning == "Example: ", name
         assert examples, name
         for example in examples:
@@ -146,7 +148,7 @@ def test_options_that_cannot_work_are_usage_errors_of_one_line(
     monkeypatch.delenv("AIRFLOW_CONN_WAREHOUSE", raising=False)
     args = commands()[arguments[0]].parse_args([*arguments[1:], "--conn-id", "warehouse"])
     with pytest.raises(SystemExit) as ended:
-        args.func(args)
+        airflow_program.run(args.command, args)
     (line,) = capsys.readouterr().err.splitlines()
     assert (ended.value.code, line.startswith(f"kafka-offsets {arguments[0]}: "), message in line) == (2, True, True)
 

@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets dead-letters`: each command, and what it prints."""
+"""`kafka-offsets dead-letters`: each command, and what it prints."""
 
 from __future__ import annotations
 

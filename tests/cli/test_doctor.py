@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets doctor`: what it finds, on both databases, with real servers and without them."""
+"""`kafka-offsets doctor`: what it finds, on both databases, with real servers and without them."""
 
 from __future__ import annotations
 

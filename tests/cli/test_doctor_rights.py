@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets doctor`: the rights of a user in Postgres, one by one."""
+"""`kafka-offsets doctor`: the rights of a user in Postgres, one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets doctor`: whether loads can write to their target, and what it would take."""
+"""`kafka-offsets doctor`: whether loads can write to their target, and what it would take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets groups delete` and `groups rename`: what goes, what stays, and what the next load does."""
+"""`kafka-offsets groups delete` and `groups rename`: what goes, what stays, and what the next load does."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ def test_a_preview_changes_nothing(cli: CommandLine, orders: str, command: tuple
     (shown,) = done.json
     assert (shown["target"], shown["partitions"], shown["dead_letters"]) == ("target", 1, 1)
     assert "rows in 'target' stay" in done.stderr
+    assert ("which no undo restores" in done.stderr) == (command == DELETE)
     assert "Nothing was changed; add --execute" in done.stderr
     assert listed(cli) == ["loader"]
     assert len(data(cli, "history", "loader")) == shown["batches"]
@@ -63,6 +64,7 @@ def test_a_deleted_group_leaves_rows_and_history(cli: CommandLine, orders: str, 
     done = cli(*DELETE, *WHY)
 
     assert done.status == 0, done.stderr
+    assert "'rewind --undo' restores the positions, and no contents of dead letters" in done.stderr
     assert (listed(cli), positions(inline_loader.engine)) == ([], {})
     assert data(cli, "history", "loader")[1:] == before
     assert last(cli, "loader") == ("delete", "delete", "ana", "a test")
@@ -85,6 +87,25 @@ def test_records_of_a_deleted_group_are_not_loaded_twice(
 
     assert rows(inline_loader.engine, "SELECT count(*) FROM target") == [(5,)]
     assert "loader" not in listed(cli)
+
+
+@pytest.mark.parametrize("elsewhere", ["table", "topic"])
+def test_records_of_a_deleted_group_are_not_loaded_twice_after_a_new_group_of_its_name(
+    cli: CommandLine, orders: str, inline_loader: Loader, kafka: Kafka, topic: TopicFactory, elsewhere: str
+) -> None:
+    cli(*DELETE, *WHY)
+    other = topic()
+    produce(kafka, other, names(0, 3))
+    if elsewhere == "table":
+        inline_loader(orders, on_bad_record=DeadLetters(), sink=SqlTable("other"))
+    else:
+        inline_loader(other)
+
+    with pytest.raises(DoubleLoadError, match=r"Group 'loader', which was deleted, has loaded") as refused:
+        inline_loader(orders, group_id="third", on_bad_record=DeadLetters())
+
+    assert "--undo" not in str(refused.value)  # the new group has positions now
+    assert rows(inline_loader.engine, "SELECT count(*) FROM target") == [(5 if elsewhere == "table" else 8,)]
 
 
 def test_a_deletion_is_undone(cli: CommandLine, orders: str, inline_loader: Loader, kafka: Kafka) -> None:

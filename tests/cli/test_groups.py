@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets groups`: what is stored of every group."""
+"""`kafka-offsets groups`: what is stored of every group."""
 
 from __future__ import annotations
 

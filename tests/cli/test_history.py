@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets history`: the batches of a group, and all of one."""
+"""`kafka-offsets history`: the batches of a group, and all of one."""
 
 from __future__ import annotations
 

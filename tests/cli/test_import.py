@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets import`: what a consumer group in Kafka committed becomes the positions of a group."""
+"""`kafka-offsets import`: what a consumer group in Kafka committed becomes the positions of a group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets plan`: what the next load would do."""
+"""`kafka-offsets plan`: what the next load would do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets export` and `mirror`: positions that leave the database."""
+"""`kafka-offsets export` and `mirror`: positions that leave the database."""
 
 from __future__ import annotations
 

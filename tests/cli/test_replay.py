@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets replay`, in a process of its own with Spark."""
+"""`kafka-offsets replay`, in a process of its own with Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets rewind`: where each scenario leads, with the cases of `docs/semantics.md`."""
+"""`kafka-offsets rewind`: where each scenario leads, with the cases of `docs/semantics.md`."""
 
 from __future__ import annotations
 

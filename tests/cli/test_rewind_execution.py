@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets rewind --execute`: a preview as it was shown, replaced rows, undo, open batches, the
+"""`kafka-offsets rewind --execute`: a preview as it was shown, replaced rows, undo, open batches, the
 history.
 """
 

@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets show` and `lag`: positions, ends of logs, and what lies between."""
+"""`kafka-offsets show` and `lag`: positions, ends of logs, and what lies between."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_the_commands_of_the_document(cli: CommandLine, orders: str, kafka: Kafk
     document = (Path(__file__).resolve().parents[2] / "docs" / "targets.md").read_text(encoding="utf-8")
     (text,) = snippets(document, "sh")
     text = text.replace("\\\n", " ").replace("orders_loader", "loader").replace("load_orders", "shop")
-    verify, rewind, replay = (shlex.split(line)[2:] for line in text.splitlines())
+    verify, rewind, replay = (shlex.split(line)[1:] for line in text.splitlines())
     cli.connect("kafka_default", cli_connection("kafka_default", kafka))
 
     for command in (verify, replay, rewind, verify):

@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets verify`: what was proved, or every violation."""
+"""`kafka-offsets verify`: what was proved, or every violation."""
 
 from __future__ import annotations
 

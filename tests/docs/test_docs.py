@@ -23,7 +23,7 @@ pytestmark = pytest.mark.server
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "airflow_kafka_offsets"
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/commands/*.md")])
 REPOSITORY = "https://github.com/airflow-kafka-offsets/airflow-kafka-offsets"
 RAW = REPOSITORY.replace("github.com", "raw.githubusercontent.com")
 SCRIPT = "import sqlalchemy"
@@ -92,33 +92,33 @@ def test_all_shell_snippets_are_known_here() -> None:
     assert {code.strip() for path in others for code in snippets(str(path.relative_to(ROOT)), "sh")} == {
         "make demo\nmake test",
         "pip install '.[spark,postgres]'",
-        "airflow kafka-offsets init --conn-id warehouse",
+        "kafka-offsets init --conn-id warehouse",
         # tests/cli/test_archive_classes.py
-        "airflow kafka-offsets archive-classes",
+        "kafka-offsets archive-classes",
         # tests/cli/test_program.py
         "export KAFKA_OFFSETS_DATABASE_FILE=~/.warehouse-url KAFKA_OFFSETS_KAFKA_CONFIG=~/client.properties\n"
         "kafka-offsets groups\n"
         "kafka-offsets lag orders_loader",
-        "airflow kafka-offsets init --conn-id warehouse --show-sql --grant-to loader",
+        "kafka-offsets init --conn-id warehouse --show-sql --grant-to loader",
         # test_guides.py
-        "airflow kafka-offsets lag orders_loader --conn-id warehouse\n"
-        "airflow kafka-offsets verify orders_loader --conn-id warehouse --table orders --kafka-conn-id kafka_default",
-        "airflow kafka-offsets lag orders_loader --conn-id warehouse --output json",
-        "airflow kafka-offsets import orders_loader --conn-id warehouse --from-group old-job",
-        "airflow kafka-offsets rewind new_group --conn-id warehouse --topic orders --to-group old_group --new-group "
+        "kafka-offsets lag orders_loader --conn-id warehouse\n"
+        "kafka-offsets verify orders_loader --conn-id warehouse --table orders --kafka-conn-id kafka_default",
+        "kafka-offsets lag orders_loader --conn-id warehouse --output json",
+        "kafka-offsets import orders_loader --conn-id warehouse --from-group old-job",
+        "kafka-offsets rewind new_group --conn-id warehouse --topic orders --to-group old_group --new-group "
         "\\\n    --execute --reason 'a new table'",
         # tests/cli/test_group_changes.py
-        "airflow kafka-offsets groups rename orders_loader shop_loader --conn-id warehouse\n"
-        "airflow kafka-offsets groups delete old_loader --conn-id warehouse",
+        "kafka-offsets groups rename orders_loader shop_loader --conn-id warehouse\n"
+        "kafka-offsets groups delete old_loader --conn-id warehouse",
         # test_spark_connect_example.py
         "airflow connections add spark_remote --conn-type spark_connect --conn-host spark.example.com "
         "--conn-port 15002 "
         "\\\n    --conn-login airflow --conn-password TOKEN --conn-extra '{\"use_ssl\": true}'",
         # tests/cli/test_targets_of_tasks.py
-        "airflow kafka-offsets verify orders_loader --conn-id warehouse --dag-id load_orders --task-id load\n"
-        "airflow kafka-offsets rewind orders_loader --conn-id warehouse --to-batch 2 --execute --replace \\\n"
+        "kafka-offsets verify orders_loader --conn-id warehouse --dag-id load_orders --task-id load\n"
+        "kafka-offsets rewind orders_loader --conn-id warehouse --to-batch 2 --execute --replace \\\n"
         "    --dag-id load_orders --task-id load --reason 'wrong amounts'\n"
-        "airflow kafka-offsets replay orders_loader --conn-id warehouse --batch 2 --replace --dag-id load_orders "
+        "kafka-offsets replay orders_loader --conn-id warehouse --batch 2 --replace --dag-id load_orders "
         "--task-id load \\\n    --reason 'wrong amounts'",
     }
 

@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.cli.program import parser
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError
 from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.loading.load import load
@@ -45,9 +46,11 @@ def test_commands_have_the_options_that_they_are_given(document: Path) -> None:
 
     text = "\n".join(snippets(str(document.relative_to(ROOT)), "sh")).replace("\\\n", " ")
     for line in text.splitlines():
-        if line.startswith("airflow "):
-            words = shlex.split(line.partition(" > ")[0])
+        words = shlex.split(line.partition(" > ")[0])
+        if words[:1] == ["airflow"]:
             get_parser().parse_args(words[1:])
+        elif words[:1] == ["kafka-offsets"]:
+            parser(with_airflow="--conn-id" in words or words[1] == "archive-classes").parse_args(words[1:])
 
 
 @pytest.mark.server

@@ -59,7 +59,7 @@ def test_a_batch_that_is_open_is_finished_with_the_new_tables(old: Engine) -> No
 class TestOtherVersions:
     def test_whatever_is_not_init_refuses_an_earlier_one_and_names_init(self, old: Engine) -> None:
         before = contents(old)
-        told = rf"schema version 9, this package works with {SCHEMA_VERSION}.*'airflow kafka-offsets init'"
+        told = rf"schema version 9, this package works with {SCHEMA_VERSION}.*'kafka-offsets init'"
 
         with pytest.raises(LedgerError, match=told):
             create_missing(Ledger(old))

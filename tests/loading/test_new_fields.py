@@ -7,13 +7,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from pyiceberg.catalog import load_catalog
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import DeadLetters, ExtraColumns, Limits
+from airflow_kafka_offsets import DeadLetters, ExtraColumns, IcebergTable, Limits
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import (
@@ -75,8 +77,11 @@ class Orders:
         return self._registry.register(f"{self.topic}-value", schema)
 
     def put(self, number: int, schema: dict[str, Any], **value: Any) -> None:
+        self.put_into(0, number, schema, **value)
+
+    def put_into(self, partition: int, number: int, schema: dict[str, Any], **value: Any) -> None:
         writer = producer(self._loader.kafka)
-        writer.produce(self.topic, partition=0, value=wire(number, encode(schema, value)))
+        writer.produce(self.topic, partition=partition, value=wire(number, encode(schema, value)))
         assert writer.flush(30) == 0
 
 
@@ -111,6 +116,29 @@ def test_a_new_field_becomes_a_column_in_the_commit_and_in_the_history(loader: L
     assert found == [(1, None, None), (2, None, "größer"), (3, 0.5, None)]
     assert added(loader.engine) == [None, ["100% of: it", "note"]]
     assert_exactly_once(loader.engine)
+
+
+def test_the_newest_rows_of_a_batch_keep_the_columns_that_it_adds(
+    loader: Loader, orders: Orders, topic: TopicFactory, tmp_path: Path
+) -> None:
+    orders.topic = topic(partitions=2)
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
+    sink = IcebergTable("shop.orders", catalog=catalog, upsert_key=("id",), partition_by=("bucket(2, id)",))
+    for schema in (V1, V2):
+        number = orders.register(schema)
+        for partition, keys in ((0, (1, 2, 3)), (1, (2, 3))):  # a file each, of the second of which all rows stay
+            for key in keys:
+                orders.put_into(partition, number, schema, id=key, **({"note": f"n{key}"} if schema is V2 else {}))
+        loader(
+            orders.topic,
+            group_id="lake",
+            value_format=AVRO,
+            sink=sink,
+            extra_columns=ExtraColumns(on_new_field="add"),
+        )
+    found = load_catalog("default", **catalog).load_table("shop.orders").scan().to_arrow()
+    notes = found.select(["id", "note"]).sort_by("id").to_pylist()
+    assert notes == [{"id": value, "note": f"n{value}"} for value in (1, 2, 3)]
 
 
 def test_no_batch_is_staged_before_the_columns_are_added(loader: Loader, orders: Orders) -> None:

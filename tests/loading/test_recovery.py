@@ -58,7 +58,7 @@ def test_an_open_batch_of_a_topic_that_is_no_more_can_be_given_up(
         Loader(kafka, inline_loader.engine, Fails())(name, deleted)
     delete_topic(kafka.bootstrap_servers, deleted)
 
-    with pytest.raises(ForeignBatchError, match="airflow kafka-offsets abandon loader --batch 1 "):
+    with pytest.raises(ForeignBatchError, match="kafka-offsets abandon loader --batch 1 "):
         inline_loader(name)
     abandon_batch("loader", 1, engine=inline_loader.engine)
 

@@ -16,10 +16,11 @@ from airflow_kafka_offsets.dead_letters.selection import Excerpt
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.lag.report import LagReport, PartitionLag
 from airflow_kafka_offsets.ledger.overview import BatchSummary, GroupSummary
-from airflow_kafka_offsets.plugin import rewinds
+from airflow_kafka_offsets.plugin import rendering, rewinds
 from airflow_kafka_offsets.plugin.group_rows import Level, group_row, headroom_share
+from airflow_kafka_offsets.plugin.pages import Listed, Overview, View
 from airflow_kafka_offsets.plugin.problems import Problem
-from airflow_kafka_offsets.plugin.rendering import ago, duration, text_of
+from airflow_kafka_offsets.plugin.rendering import ago, duration, size, text_of
 from airflow_kafka_offsets.plugin.sources import Schedule, Source
 
 WAREHOUSE = Source("warehouse")
@@ -145,6 +146,17 @@ def test_a_group_without_positions_is_empty_and_not_green() -> None:
     assert group_row(WAREHOUSE, replace(GROUP, partitions=0), None).state == "empty"
 
 
+def test_a_state_has_the_colour_of_its_most_urgent_group_wherever_it_is() -> None:
+    rows = [group_row(WAREHOUSE, replace(GROUP, group_id=str(left)), lag(24 - left, left)) for left in (4, 1)]
+    overview = Overview(View(q="", db="", dag="", state="", sort="", number=1), [Listed(row, ()) for row in rows])
+
+    assert ({row.state for row in rows}, overview.level("lagging")) == ({"lagging"}, Level.CRITICAL)
+    macros: Any = rendering._ENVIRONMENT.get_template("macros.html").module
+    assert macros.state_class("lagging", Level.CRITICAL) == "critical"
+    # Green is what is known to be well.
+    assert macros.state_class("unknown", Level.OK) == "unknown"
+
+
 def test_groups_that_need_attention_come_first() -> None:
     rows = [
         group_row(WAREHOUSE, replace(GROUP, group_id=name), report)
@@ -176,6 +188,13 @@ def test_durations_have_two_units() -> None:
     seconds = {0: "0s", 59: "59s", 3_700: "1h 1m", 90_061: "1d 1h"}
 
     assert {number: duration(timedelta(seconds=number)) for number in seconds} == seconds
+
+
+def test_sizes_have_a_unit() -> None:
+    sizes = {0: "0 B", 999: "999 B", 1_000: "1.0 kB", 9_960: "10 kB", 999_600: "1.0 MB", 12_345_678: "12 MB"}
+
+    assert {number: size(number) for number in sizes} == sizes
+    assert (size(None), size(5 * 10**15)) == ("–", "5000 TB")
 
 
 DEEP = "[" * 850 + ",".join("1" * 1_100) + "]" * 850

@@ -172,7 +172,7 @@ def test_a_mapped_task_has_its_group_and_a_command(browser: Browser) -> None:
     browser.find("#about dd", "mapped")
     browser.find("td.by a", "load [0] log")
     browser.open(f"/kafka-offsets/verification?{group}")
-    browser.find(".command code", "airflow kafka-offsets verify events_events_eu --conn-id warehouse --table events_eu")
+    browser.find(".command code", "kafka-offsets verify events_events_eu --conn-id warehouse --table events_eu")
 
 
 def test_from_a_failed_batch_to_a_rewind_that_the_next_run_loads(browser: Browser, loader: Loader, shots: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_target_elsewhere_has_a_command_to_copy(browser: Browser, loader: Load
     group = "conn_id=warehouse&group=payments"
     browser.open(f"/kafka-offsets/group?{group}")
     browser.find("header a", "How to verify").click()
-    browser.find(".command code", "airflow kafka-offsets verify payments --conn-id warehouse --dag-id payments_hourly")
+    browser.find(".command code", "kafka-offsets verify payments --conn-id warehouse --dag-id payments_hourly")
     browser.find(".command button", "Copy").click()
     browser.find(".command button", "Copied")
     browser.screenshot(shots / "command.png")
@@ -270,8 +270,12 @@ def test_every_page_is_accessible_in_any_window(
         browser.find(css)
         wide = browser.driver.execute_script("return document.documentElement.scrollWidth - innerWidth")
         assert wide <= 0, "the page does not scroll sideways"
-        browser.screenshot(shots / f"{name}-{'narrow' if size == NARROW else 'wide'}-{theme}.png")
+        shot = f"{'narrow' if size == NARROW else 'wide'}-{theme}.png"
+        browser.screenshot(shots / f"{name}-{shot}")
         assert browser.violations() == []
+        if name == "group":
+            browser.driver.execute_script("document.getElementById('history').scrollIntoView()")
+            browser.screenshot(shots / f"history-{shot}")
     browser.size(*WIDE)
     browser.dark(False)
 

@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.cli.program import parser
 from airflow_kafka_offsets.plugin.group_targets import GroupTarget, replace_command, verify_command
 from airflow_kafka_offsets.plugin.rewinds import RewindEstimate, RewindForm
 from airflow_kafka_offsets.plugin.sources import RegisteredTask, Source
@@ -23,7 +24,7 @@ from tests.support.web import Web, of_group, ticket_of
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("of_shop")]
 
 GROUP = of_group("loader")
-VERIFY = "airflow kafka-offsets verify loader --conn-id warehouse"
+VERIFY = "kafka-offsets verify loader --conn-id warehouse"
 OF_TASK = "--dag-id shop --task-id load_orders"
 
 
@@ -40,7 +41,10 @@ def lake(web: Web, orders: str, postgres_engine: Engine) -> None:
 
 
 def commands(page: str) -> list[str]:
-    return [html.unescape(text) for text in re.findall(r"<code>(airflow[^<]*)</code></pre><button[^>]*data-copy", page)]
+    return [
+        html.unescape(text)
+        for text in re.findall(r"<code>((?:printf|kafka-offsets)[^<]*)</code></pre><button[^>]*data-copy", page)
+    ]
 
 
 def preview(web: Web, scenario: str, value: str = "", **form: str) -> str:
@@ -116,7 +120,7 @@ def test_a_rewind_that_leaves_rows_is_offered_with_the_command_that_removes_them
     page = preview(web, "shift-by", "-2", scope=f"{orders}:0")
 
     assert commands(page) == [
-        f"airflow kafka-offsets rewind loader --conn-id warehouse --topic {orders}:0 --shift-by=-2 --replace {OF_TASK}"
+        f"kafka-offsets rewind loader --conn-id warehouse --topic {orders}:0 --shift-by=-2 --replace {OF_TASK}"
     ]
     answer = web.post(
         "/rewind/execute", "editor", GROUP, ticket=re.findall(r'name="ticket" value="([^"]+)"', page)[0], reason="again"
@@ -140,9 +144,7 @@ def test_no_row_is_deleted_from_a_table_that_only_the_state_tables_name(
         assert "No task of a DAG names table salaries" in page
         assert "leaves its rows as they are" in page
     assert 'name="replace"' not in form
-    assert commands(left) == [
-        f"airflow kafka-offsets rewind loader --conn-id warehouse --to-earliest --replace {OF_TASK}"
-    ]
+    assert commands(left) == [f"kafka-offsets rewind loader --conn-id warehouse --to-earliest --replace {OF_TASK}"]
     assert "its rows cannot be removed here. Rewind with KafkaRewindOperator(replace=…)" in refused
     assert "/rewind/execute" not in refused
 
@@ -177,15 +179,13 @@ def test_a_rewind_forward_removes_nothing_and_needs_no_command(web: Web, lake: N
     ids=lambda wish: wish.scenario,
 )
 def test_the_commands_are_those_of_the_command_line(wish: RewindForm) -> None:
-    from airflow.cli.cli_parser import get_parser
-
     target = GroupTarget("delta://x", task=("shop", "load orders"))
     source = Source("warehouse", "team", "x_")
 
     text = replace_command(source, "eu orders", estimate(target, "kafka_eu", open_batch=9), wish)
 
     assert text is not None
-    args = vars(get_parser().parse_args(shlex.split(text)[1:]))
+    args = vars(parser(with_airflow=True).parse_args(shlex.split(text)[1:]))
     assert (args["group"], args["conn_id"], args["schema"], args["prefix"]) == ("eu orders", *source)
     assert (args["dag_id"], args["task_id"], args["replace"]) == ("shop", "load orders", None)
     assert (args["kafka_conn_id"], args["execute"]) == ("kafka_eu", False)
@@ -200,7 +200,7 @@ def test_offsets_of_a_file_are_typed_into_the_command() -> None:
     text = replace_command(Source("w"), "g", estimate(GroupTarget("delta://x", task=("d", "t")), "kafka_default"), wish)
 
     assert text == (
-        "printf '%s\\n' orders,0,3 orders,1,4 | airflow kafka-offsets rewind g --conn-id w --from-file - --replace "
+        "printf '%s\\n' orders,0,3 orders,1,4 | kafka-offsets rewind g --conn-id w --from-file - --replace "
         "--dag-id d --task-id t"
     )
 
@@ -210,4 +210,4 @@ def test_a_table_is_verified_with_its_schema() -> None:
 
     text = verify_command(Source("w"), "g", target)
 
-    assert text == "airflow kafka-offsets verify g --conn-id w --table orders --table-schema shop"
+    assert text == "kafka-offsets verify g --conn-id w --table orders --table-schema shop"

@@ -18,6 +18,7 @@ from sqlalchemy.exc import OperationalError
 from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError
 from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.ledger.group_changes import delete_group, rename_group
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.plugin import background
 from airflow_kafka_offsets.plugin.sources import RegisteredTask, Source
@@ -90,7 +91,29 @@ def test_a_batch_has_its_ranges(web: Web, orders: str) -> None:
     page = web.get("/batch", **of_group("loader", batch=1)).text
 
     assert '<td data-label="Start" class="num">0</td><td data-label="End" class="num">6</td>' in page
+    assert re.search(r'<td data-label="Size" class="num">\d+ B</td>', page)
     assert web.get("/batch", **of_group("loader", batch=99)).status_code == 404
+
+
+def test_the_history_of_a_deleted_and_a_renamed_group_is_in_words(
+    web: Web, orders: str, loader: Loader, postgres_engine: Engine
+) -> None:
+    ledger = Ledger(postgres_engine)
+    rename_group(ledger, "loader", "shop", who="ana", reason="a test")
+    rename_group(ledger, "shop", "loader", who="ana", reason="a test")
+    delete_group(ledger, "loader", who="ana", reason="a test")
+
+    page = web.get("/group", **of_group("loader")).text
+
+    for text in (">group deleted</td>", "group renamed <span", ">from &#39;shop&#39;</span>"):
+        assert text in page, text
+    deleted, renamed = (web.get("/batch", **of_group("loader", batch=batch)).text for batch in (6, 5))
+    assert "<dd>1 position removed, and the contents of the dead letters</dd>" in deleted
+    assert "New position" not in deleted
+    assert "<dd>group renamed (from &#39;shop&#39;)</dd>" in renamed
+    for text in deleted, renamed:
+        assert "Rewind to the state before it" not in text
+        assert "<dt>Records</dt>" not in text
 
 
 def test_dead_letters_are_decoded_and_escaped(web: Web, orders: str) -> None:

@@ -69,7 +69,8 @@ def test_positions_in_sqlite_are_shown(web: Web, orders: str) -> None:
     page = web.get("/group", "viewer", **GROUP).text
     assert '<td class="num" data-label="Position">6</td><td class="num" data-label="End">8</td>' in page
     assert web.get("/group/history", "viewer", **GROUP).json()["points"][0]["rows"] == 9
-    assert web.get("/batch", "viewer", **of_group("loader", batch=1)).status_code == 200
+    assert "<dt>Target</dt><dd>small, target</dd>" in page
+    assert "<dt>Target</dt><dd>small, target</dd>" in web.get("/batch", "viewer", **of_group("loader", batch=1)).text
 
 
 def test_a_rewind_removes_rows_of_all_tables(web: Web, orders: str, postgres_engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets …` in this process: Airflow's own parser, the real functions, and connections of one test."""
+"""`kafka-offsets …` in this process: Airflow's own parser, the real functions, and connections of one test."""
 
 from __future__ import annotations
 
@@ -85,10 +85,11 @@ class CommandLine:
 
 
 def database_connection(engine: Engine) -> str:
-    """A connection of Airflow's to the database of an engine, of either kind."""
+    """A connection of Airflow's to the database of an engine, of any kind."""
     if engine.dialect.name == "sqlite":
         return f"sqlite:///{engine.url.database}"
-    return engine.url.set(drivername="postgres").render_as_string(hide_password=False)
+    kind = "postgres" if engine.dialect.name == "postgresql" else "mysql"
+    return engine.url.set(drivername=kind).render_as_string(hide_password=False)
 
 
 def kafka_connection(kafka: Kafka, **config: Any) -> str:

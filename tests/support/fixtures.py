@@ -14,6 +14,8 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.kafka import admin
+from airflow_kafka_offsets.spark import isolation
+from tests.support import warm_children
 from tests.support.clients import Kafka
 from tests.support.inline import InlineLauncher
 from tests.support.loads import CountingLauncher, Loader
@@ -25,17 +27,18 @@ from tests.support.memory_log import MemoryLog
 _ALL, _WITHOUT_THE_BROKER = True, False
 _SQLITE_IN_SOAK = {
     "cli/": _ALL,
-    "docs/test_runbook": _ALL,
-    "letters/test_retention": _ALL,
     "cli/test_import": _WITHOUT_THE_BROKER,
     "cli/test_rewind": _WITHOUT_THE_BROKER,
+    "dead_letters/": _ALL,
+    "docs/test_runbook": _ALL,
     "kafka/test_kafka_transactions": _ALL,
     "loading/test_bounds_of_loads": _WITHOUT_THE_BROKER,
     "loading/test_changed_logs": _WITHOUT_THE_BROKER,
     "loading/test_clean_up": _WITHOUT_THE_BROKER,
     "loading/test_crash_sweep": _ALL,
     "loading/test_damaged_files": _ALL,
-    "loading/test_dead_letters": _WITHOUT_THE_BROKER,
+    "loading/test_dead_letter": _WITHOUT_THE_BROKER,
+    "loading/test_double_loads": _ALL,
     "loading/test_mirror": _ALL,
     "loading/test_new_fields": _ALL,
     "loading/test_older_ledger": _WITHOUT_THE_BROKER,
@@ -46,24 +49,28 @@ _SQLITE_IN_SOAK = {
     "loading/test_transforms": _ALL,
     "replaying/": _ALL,
     "rewinding/": _WITHOUT_THE_BROKER,
-    "rewinding/test_moved_positions": _ALL,
     "rewinding/test_kafka_tool": _ALL,
+    "rewinding/test_moved_positions": _ALL,
     "rewinding/test_rewind_crash": _ALL,
     "rewinding/test_rewind_races": _ALL,
     "sensors/": _ALL,
-    "sinks/test_callable_operations": _ALL,
     "sinks/test_fan_out": _ALL,
+    "sinks/test_function_sink": _ALL,
+    "sinks/test_upsert_faults": _ALL,
     "sinks/test_upsert_operations": _ALL,
+    "sinks/test_upsert_targets": _ALL,
+    "verification/test_coverage": _ALL,
 }
 
 # Modules whose matrices have MariaDB as well, by the beginning of their names: every day, or in `make soak`. The
 # longest beginning decides; in all others, tests of two databases say enough.
 _EVERY_DAY, _IN_SOAK = True, False
 _MARIADB = {
+    "cli/test_group_changes": _IN_SOAK,
     "ledger/test_hostile_rows": _EVERY_DAY,
-    "loading/test_ahead": _IN_SOAK,
     "loading/test_crash_sweep": _IN_SOAK,
     "loading/test_load": _IN_SOAK,
+    "loading/test_prefetch": _IN_SOAK,
     "loading/test_races": _IN_SOAK,
     "loading/test_recovery": _IN_SOAK,
     "loading/test_refused_rows": _IN_SOAK,
@@ -95,6 +102,9 @@ _NOT_ON_MARIADB = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     everything = list(items)
     items.clear()
+    tests = Path(__file__).parents[1]
+    for name in (*_SQLITE_IN_SOAK, *_MARIADB):
+        assert any(tests.glob(f"{name}*")), f"no module of tests begins with {name}"
     for item in everything:
         module = f"{item.path.parent.name}/{item.path.stem}"
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
@@ -132,6 +142,15 @@ def _server_of_few(item: pytest.Item) -> int:
     module = getattr(item, "module", None)
     forks = any(hasattr(module, name) for name in _FORKS_AIRFLOW)
     return len(_SERVERS_OF_FEW) if forks else len(_SERVERS_OF_FEW) + 1
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_children() -> Iterator[None]:
+    """Fork the child processes that decode records, but where these are the subject: `tests/spark`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(isolation, "subprocess", warm_children.subprocess_of_children)
+        yield
+    warm_children.stop_server()
 
 
 @pytest.fixture

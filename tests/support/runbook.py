@@ -1,7 +1,7 @@
 """The sections of `docs/runbook.md`, their commands, and the group and the DAG that these are about.
 
-`airflow kafka-offsets` is Airflow's own parser with the real functions in this process, `airflow dags trigger
-load_orders` is the load of the README's DAG without Spark.
+`kafka-offsets` is the real functions in this process, `airflow dags trigger load_orders` is the load of the README's
+DAG without Spark.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from airflow.utils import yaml
+import yaml
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.instants import milliseconds
@@ -128,10 +128,10 @@ class Shell:
         file = command[-1] if ">" in command else None
         if file is not None:
             command = command[:-2]
-        if command[:2] == ["airflow", "kafka-offsets"]:
+        if command[0] == "kafka-offsets":
             # The same as the table for people, which is as wide as a terminal.
-            output = [] if "--output" in command or command[2] == "export" else ["--output", "yaml"]
-            done = self._airflow(*command[2:], *output)
+            output = [] if "--output" in command or command[1] == "export" else ["--output", "yaml"]
+            done = self._airflow(*command[1:], *output)
         else:
             assert command[:2] == ["airflow", "dags"]
             assert command[3:] == ["load_orders"]

@@ -9,11 +9,7 @@ process itself uses `AirflowHome`.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import select
-import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,8 +17,8 @@ from functools import cache
 from typing import IO, Any, NoReturn
 
 from devstack.airflow import AirflowHome
+from tests.support.forks import Forked, ForkServer, serve
 
-_MAX_REQUEST = 1 << 20
 _DAGS_TEST = (
     "airflow.cli.commands.dag_command",
     "airflow.sdk.execution_time.task_runner",
@@ -40,70 +36,18 @@ class WarmAirflowHome(AirflowHome):
 
     def popen(  # type: ignore[override]
         self, *arguments: str, stdout: IO[Any], stderr: int | IO[Any] = subprocess.STDOUT
-    ) -> ForkedCommand:
+    ) -> Forked:
         """As :meth:`AirflowHome.popen`, with files in place of pipes."""
         errors = stdout if isinstance(stderr, int) else stderr
-        command = _server().fork(self, arguments, stdout.fileno(), errors.fileno())
+        request = {"directory": str(self.directory), "env": self.env, "arguments": arguments}
+        command = _server().fork(["airflow", *arguments], request, stdout.fileno(), errors.fileno())
         self._commands.append(command)
         return command
 
 
-class ForkedCommand:
-    """What tests use of :class:`subprocess.Popen`. The process is the leader of its group."""
-
-    stdout: IO[str] | None = None
-    stderr: IO[str] | None = None
-
-    def __init__(self, args: list[str], status: IO[bytes]) -> None:
-        self.args = args
-        self.returncode: int = 0
-        self._status = status
-        self._ended = False
-        self.pid = int(status.readline())
-
-    def poll(self) -> int | None:
-        """Return the exit status, or None while the process runs."""
-        return self.returncode if self._wait(0.0) else None
-
-    def wait(self, timeout: float | None = None) -> int:
-        """
-        :raises subprocess.TimeoutExpired: the process still runs after ``timeout`` seconds
-        """
-        if not self._wait(timeout):
-            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-        return self.returncode
-
-    def _wait(self, timeout: float | None) -> bool:
-        if not self._ended and select.select([self._status], [], [], timeout)[0]:
-            self.returncode = int(self._status.readline())
-            self._ended = True
-            self._status.close()
-        return self._ended
-
-
-class _Server:
-    def __init__(self) -> None:
-        self._socket, theirs = socket.socketpair()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
-        )
-        theirs.close()
-
-    def fork(self, home: AirflowHome, arguments: tuple[str, ...], stdout: int, stderr: int) -> ForkedCommand:
-        ours, theirs = os.pipe()
-        request = {"directory": str(home.directory), "env": home.env, "arguments": arguments}
-        socket.send_fds(self._socket, [json.dumps(request).encode()], [stdout, stderr, theirs])
-        os.close(theirs)
-        return ForkedCommand(["airflow", *arguments], os.fdopen(ours, "rb", buffering=0))
-
-    def close(self) -> None:
-        self._socket.close()
-        self._process.wait()
-
-
 @cache
-def _server() -> _Server:
-    return _Server()
+def _server() -> ForkServer:
+    return ForkServer(__name__)
 
 
 def stop_server() -> None:
@@ -111,35 +55,6 @@ def stop_server() -> None:
     if _server.cache_info().currsize:
         _server().close()
         _server.cache_clear()
-
-
-def _serve(requests: socket.socket) -> None:
-    _import_airflow()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    while True:
-        message, fds, _, _ = socket.recv_fds(requests, _MAX_REQUEST, 3)
-        if not message:
-            return
-        if os.fork() == 0:
-            requests.close()
-            _watch(json.loads(message), *fds)
-        for fd in fds:
-            os.close(fd)
-
-
-def _watch(request: dict[str, Any], stdout: int, stderr: int, status: int) -> NoReturn:
-    """Fork the command, and write its process id, and later its exit status, to a pipe."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    pid = os.fork()
-    if pid == 0:
-        os.close(status)
-        _run(request, stdout, stderr)
-    os.write(status, f"{pid}\n".encode())
-    os.close(stdout)
-    os.close(stderr)
-    _, ended = os.waitpid(pid, 0)
-    os.write(status, f"{os.waitstatus_to_exitcode(ended)}\n".encode())
-    os._exit(0)
 
 
 def _run(request: dict[str, Any], stdout: int, stderr: int) -> NoReturn:
@@ -213,4 +128,4 @@ def _configure_airflow(home: str) -> None:
 
 
 if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(_import_airflow, _run)

@@ -22,11 +22,13 @@
   const line = (label, key, stroke, write, dash) => ({ label, key, stroke, write, dash });
   const HEIGHT = 190;
   const SECONDS = [0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800, 2592000];
+  // As everywhere on the page: in Airflow's time zone, which may be that of no browser.
+  const zone = box.dataset.zone || undefined;
+  const instant = (at) => new Date(at * 1000).toLocaleString("sv", { timeZone: zone });
   const clock = (at, step) => {
-    const date = new Date(at * 1000);
-    const day = date.toLocaleDateString([], { day: "numeric", month: "short" });
-    const time = date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: step < 60 ? "2-digit" : undefined, hour12: false });
-    return step >= 86400 || (date.getHours() === 0 && date.getMinutes() === 0) ? day : time;
+    const time = instant(at).slice(11);
+    if (step < 86400 && time !== "00:00:00") return time.slice(0, step < 60 ? 8 : 5);
+    return new Date(at * 1000).toLocaleDateString("en", { day: "numeric", month: "short", timeZone: zone });
   };
   const KINDS = [
     { title: "Rows and records of each batch", axis: (v) => compact.format(v), series: [
@@ -44,21 +46,23 @@
       ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
       ctx.lineWidth = devicePixelRatio;
       ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
-      let free = -Infinity;
+      const right = bbox.left + bbox.width;
+      const free = [bbox.left, bbox.left];  // where the words of each of two lines end
       for (const mark of history.marks) {
         const x = Math.round(plot.valToPos(mark.at, "x", true));
-        if (x < bbox.left || x > bbox.left + bbox.width) continue;
+        if (x < bbox.left || x > right) continue;
         ctx.strokeStyle = ctx.fillStyle = color(mark.kind === "gap" ? "--critical" : "--warning");
         ctx.beginPath();
         ctx.moveTo(x, bbox.top);
         ctx.lineTo(x, bbox.top + bbox.height);
         ctx.stroke();
         const width = ctx.measureText(mark.text).width + 8 * devicePixelRatio;
-        if (x > free && x + width < bbox.left + bbox.width) {
-          ctx.textAlign = "left";  // uPlot leaves that of its axes
-          ctx.fillText(mark.text, x + 4 * devicePixelRatio, bbox.top + 11 * devicePixelRatio);
-          free = x + width;
-        }
+        const start = x + width < right ? x : x - width;
+        const row = free.findIndex((end) => start >= end);
+        if (row < 0) continue;
+        ctx.textAlign = "left";  // uPlot leaves that of its axes
+        ctx.fillText(mark.text, start + 4 * devicePixelRatio, bbox.top + (11 + 13 * row) * devicePixelRatio);
+        free[row] = start + width;
       }
       ctx.restore();
     } },
@@ -93,17 +97,18 @@
     const axis = { stroke: color("--faint"), grid: line, ticks: line, font: "11px system-ui, sans-serif" };
     plots = kinds.map((kind, number) => {
       const options = {
+        tzDate: (at) => uPlot.tzDate(new Date(at * 1000), zone),
         width: figures[number].clientWidth,
         height: HEIGHT,
         plugins: [marks(), { hooks: { ready: last, setLegend: last } }],
         cursor: { sync: { key: "history" }, points: { size: 7 } },
-        scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.25 : 1] } },
+        scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.4 : 1] } },
         axes: [
           { ...axis, space: 60, values: (_, splits, __, ___, step) => splits.map((at) => clock(at, step)) },
           { ...axis, size: 56, incrs: kind.incrs, values: (_, values) => values.map(kind.axis) },
         ],
         series: [
-          { label: "batch", value: (_, at, __, index) => (points[index] ? `${points[index].batch}, ${new Date(at * 1000).toLocaleString([], { hour12: false })}` : "–") },
+          { label: "batch", value: (_, at, __, index) => (points[index] ? `${points[index].batch}, ${instant(at)}` : "–") },
           // Rows are drawn after records, dashed: where both are the same, both are seen.
           ...kind.series.map(({ label, key, stroke, write, dash }) => ({ label, stroke: color(stroke), width: 2, dash, points: { show: points.length < 60, size: 5 }, spanGaps: true, value: (_, value) => write(value) })),
         ],

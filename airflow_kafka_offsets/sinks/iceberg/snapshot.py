@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -128,6 +128,8 @@ class IcebergSnapshot(Snapshot):
     :param may_be_local: whether its files may be those of this machine
     """
 
+    forgets = False
+
     def __init__(
         self, name: str, table: Table, reload: Callable[[], Table | None], *, is_external: bool, may_be_local: bool
     ) -> None:
@@ -213,7 +215,8 @@ class IcebergSnapshot(Snapshot):
     _pruning: KeyPruning | None = None
 
     def _read(self, file: LakeFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        schema = self.table.schema().select(*columns)
+        schema = self.table.schema() if file.shape is None else cast("TableShape", file.shape).iceberg_schema
+        schema = schema.select(*columns)
         types = optional_columns(arrow_columns(schema))
         for rows in read_file(self.table, schema, file.native):
             # Other engines write files whose texts are read as another type than those of pyarrow.
@@ -238,7 +241,7 @@ class IcebergSnapshot(Snapshot):
             )
         if (plain["path"], plain["bytes"], plain["rows"]) != (file.name, file.bytes, file.rows):
             raise StagedFileError(f"The manifest contradicts itself about file {file.name} of {self.name}")
-        return entry, self._lake_file(FileScanTask(entry))
+        return entry, self._lake_file(FileScanTask(entry))._replace(shape=shape)
 
     def is_own(self, path: str, attempt: str) -> bool:
         root = self.table.properties.get("write.data.path", f"{self.table.location().rstrip('/')}/data").rstrip("/")

@@ -341,7 +341,8 @@ def rewrite(
         columns = shape.layout.columns
         for file, stay in kept:
             seen = 0
-            for part in snapshot.read(file, snapshot.columns.names):
+            names = snapshot.columns.names if file.shape is None else file.shape.layout.columns.names
+            for part in snapshot.read(file, names):
                 staying = part.filter(stay.slice(seen, part.num_rows))
                 seen += part.num_rows
                 yield with_columns(staying, columns)

@@ -10,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,11 +40,13 @@ class LakeFile(NamedTuple):
     :param key: equal for files with the same rows, without those that are marked as deleted
     :param native: the file in the format
     :param batches: the lowest and the highest batch of its rows; None if its statistics lack them
+    :param shape: how a file of the batch was written, which may have columns that the table lacks; None for the others
     """
 
     key: Hashable
     native: Any
     batches: tuple[int, int] | None = None
+    shape: FileFormat | None = None
 
 
 class PublicationResult(NamedTuple):
@@ -182,10 +184,12 @@ class RowSource(ABC):
 class Snapshot(RowSource):
     """A table in one version.
 
+    :cvar forgets: whether it may have forgotten the last publication of a group
     :ivar required: the columns that may not be null
     :ivar storage: where the commit writes files
     """
 
+    forgets: ClassVar[bool] = True
     required: Sequence[str]
     storage: Files
 
