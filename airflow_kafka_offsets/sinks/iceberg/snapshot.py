@@ -173,7 +173,7 @@ class IcebergSnapshot(Snapshot):
         return LastPublication(name.removeprefix(PREFIX), last.batch, last.result.rows)
 
     def result(self, series: str, number: int) -> PublicationResult | None:
-        last = published(self.table, series)
+        last = published(self.table, series, with_removed=True)
         return None if last is None or last.batch != number else last.result
 
     def files(self, any_of: Sequence[Bounds] = ({},)) -> list[LakeFile]:
