@@ -24,7 +24,8 @@ from airflow_kafka_offsets import IcebergTable
 from airflow_kafka_offsets.core.attempts import attempt_name
 from airflow_kafka_offsets.core.warn import warn_once
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
-from airflow_kafka_offsets.sinks.iceberg.format import ConnectedIcebergTable
+from airflow_kafka_offsets.sinks.iceberg.format import ConnectedIcebergTable, PositionsCatalog
+from airflow_kafka_offsets.sinks.iceberg.private import commit_once
 from airflow_kafka_offsets.sinks.iceberg.publication import PREFIX, Publication, last_published, published
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from airflow_kafka_offsets.sinks.lake.snapshot import Change, PublicationResult
@@ -136,6 +137,30 @@ def test_code_for_its_paths_that_a_table_names_before_the_commit_is_refused(
         with pytest.raises(TargetError, match=r"Iceberg table 'shop\.orders' has the property 'write\.py-location-"):
             found.commit(change)
     assert not made.exists()
+
+
+@pytest.mark.parametrize("what", ["location", "write.data.path", "write.metadata.path"])
+@pytest.mark.parametrize("when", ["opened", "committed"])
+def test_a_table_in_a_store_has_no_files_on_this_machine(tmp_path: Path, engine: Engine, what: str, when: str) -> None:
+    table = iceberg_sink("positions", tmp_path).connect(engine)
+    table.prepare(COLUMNS)
+    found = table.snapshot()
+    assert isinstance(found, IcebergSnapshot)
+    strange = f"file://{tmp_path}/strange"
+    change: dict[str, Any] = {"location": "s3://lake/orders", "properties": {what: strange}}
+    change_metadata(found, **(change if what != "location" else {what: strange}))
+
+    def use(conn: sa.Connection) -> None:
+        if when == "opened":
+            IcebergTable("shop.orders", warehouse="s3://lake").connect(engine).snapshot(conn)
+        else:
+            native = PositionsCatalog("default", conn, warehouse="s3://lake").load_table("shop.orders")
+            commit_once(native, native.transaction(), ())
+
+    problem = r"has the place 'file://.*/strange', which is on this machine"
+    with engine.connect() as conn, pytest.raises(TargetError, match=problem):
+        use(conn)
+    assert not (tmp_path / "strange").exists()
 
 
 def change_metadata(found: IcebergSnapshot, **changed: Any) -> None:
