@@ -11,8 +11,8 @@ from typing import Any
 
 from airflow_kafka_offsets.cli.command import check_change, confirm, database, offset_bounds, usage
 from airflow_kafka_offsets.cli.load_target import check_target, pipeline_of
-from airflow_kafka_offsets.cli.output import note, show
-from airflow_kafka_offsets.core.text import count
+from airflow_kafka_offsets.cli.output import note, show, show_each
+from airflow_kafka_offsets.core.text import count, shortened
 from airflow_kafka_offsets.database.transactions import database_now
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import (
@@ -42,9 +42,9 @@ def show_dead_letters(args: Namespace) -> None:
     dead_letters = _dead_letters(args)
     with database(args) as ledger, ledger.connect() as conn:
         cluster_of(conn, ledger.tables, args.group)
-        rows = [_row(dead_letter) for dead_letter in read_dead_letters(conn, ledger.tables, dead_letters, args.limit)]
-    show(rows, args.output)
-    if len(rows) == args.limit:
+        rows = map(_row, read_dead_letters(conn, ledger.tables, dead_letters, args.limit))
+        number = show_each(map(_shortened, rows) if args.output in ("table", "plain") else rows, args.output)
+    if number == args.limit:
         note(f"There may be more than these {args.limit}: see --limit")
 
 
@@ -132,6 +132,11 @@ def _row(dead_letter: DeadLetter) -> dict[str, Any]:
             f"{name}_base64": base64.b64encode(data).decode() if data is not None and text is None else None,
         }
     return row
+
+
+def _shortened(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row whose texts have a length for people."""
+    return {name: shortened(value) if isinstance(value, str) else value for name, value in row.items()}
 
 
 def _text(data: bytes) -> str | None:

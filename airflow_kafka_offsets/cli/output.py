@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TextIO
@@ -88,6 +88,24 @@ def show(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] 
         (_print_table if output == "table" else _print_plain)(headings, texts)
     else:
         note("There is nothing to show")
+
+
+def show_each(rows: Iterable[Mapping[str, Any]], output: str) -> int:
+    """Print rows as `show` does, and return their number. JSON and YAML are printed row by row, as each may be large.
+
+    :param rows: what `show` takes
+    """
+    if output == "table" or output == "plain":
+        found = list(rows)
+        show(found, output)
+        return len(found)
+    number = 0
+    for number, row in enumerate(rows, 1):
+        text = json.dumps(dict(row), default=_plain)
+        _print(f"[{text}]" if output == "yaml" else f"{',' if number > 1 else '['}{text}", output)
+    if output == "json" or not number:
+        _print("]" if number else "[]", output)
+    return number
 
 
 def show_value(value: Mapping[str, Any], output: str) -> None:

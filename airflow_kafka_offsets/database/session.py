@@ -10,6 +10,7 @@ and that is for the user to decide.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -55,6 +56,8 @@ def unify_sessions(engine: Engine) -> None:
     """
     if mysql.is_mysql(engine.dialect):
         mysql.unify_sessions(engine)
+    if engine.dialect.name == "sqlite" and not sa.event.contains(engine, "checkout", _take_any_text):
+        sa.event.listen(engine, "checkout", _take_any_text)
     if engine.dialect.name != "postgresql" or sa.event.contains(engine, "checkout", _set):
         return
     # Before SQLAlchemy's own first statements, which fail where text is read as bytes.
@@ -67,6 +70,11 @@ def unify_sessions(engine: Engine) -> None:
             _codecs[engine.dialect] = codec_of(info and info.parameter_status("server_encoding"))
 
     sa.event.listen(engine, "checkout", note_encoding)
+
+
+def _take_any_text(connection: Any, *_: object) -> None:
+    """Read texts that are not UTF-8, too, which would fail the whole result."""
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
 
 
 def _set(connection: Any, *_: object) -> None:

@@ -41,7 +41,7 @@ from airflow_kafka_offsets.ledger.double_loads import refuse_loaded
 from airflow_kafka_offsets.ledger.groups import stored_generation
 from airflow_kafka_offsets.ledger.positions import positions_after, set_positions, stored_positions
 from airflow_kafka_offsets.ledger.publications import may_have_replaced
-from airflow_kafka_offsets.ledger.tables import Ledger, Tables
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables, sum_of
 
 # Batches whose records are measured.
 _RECENT_BATCHES = 5
@@ -85,9 +85,9 @@ def bytes_per_offset(ledger: Ledger, group_id: str) -> dict[str, float]:
         .limit(_RECENT_BATCHES)
         .subquery()
     )
-    offsets = sa.func.sum(ranges.end_offset - ranges.start_offset)
+    offsets = sum_of(ranges.end_offset - ranges.start_offset)
     query = (
-        sa.select(ranges.topic, sa.func.sum(ranges.bytes), offsets)
+        sa.select(ranges.topic, sum_of(ranges.bytes), offsets)
         .join(recent, recent.c.batch_id == ranges.batch_id)
         .where(ranges.records.is_not(None))
         .group_by(ranges.topic)

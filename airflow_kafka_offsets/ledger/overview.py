@@ -20,7 +20,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun, latest_batch, of_task_instance
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import check_installed
-from airflow_kafka_offsets.ledger.tables import Ledger, Tables
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables, sum_of
 
 Row = dict[str, Any]
 """Columns by name, with values of Python's types: numbers, text, instants with a time zone, None."""
@@ -304,9 +304,7 @@ def history_points(conn: Connection, tables: Tables, group_id: str, limit: int) 
     batches, ranges, gaps = tables.offset_batches.c, tables.offset_ranges.c, tables.offset_gaps.c
     newest = sa.select(sa.func.max(ranges.last_timestamp)).where(ranges.batch_id == batches.batch_id)
     # Databases have larger sums than offsets.
-    skipped = sa.select(sa.func.sum(gaps.end_offset) - sa.func.sum(gaps.start_offset)).where(
-        gaps.batch_id == batches.batch_id
-    )
+    skipped = sa.select(sum_of(gaps.end_offset) - sum_of(gaps.start_offset)).where(gaps.batch_id == batches.batch_id)
     query = (
         _select(tables.offset_batches, *_POINT_COLUMNS)
         .add_columns(newest.scalar_subquery(), skipped.scalar_subquery())
@@ -351,7 +349,7 @@ def read_task_result(ledger: Ledger, group_id: str, run: TaskRun, kind: str, fir
     # A try that died after its last commit could not return what it did.
     own = of_task_instance(ledger.tables, group_id, run) & (table.c.kind == kind) & (table.c.state == "committed")
     wanted = own if first is None else sa.or_(own, table.c.batch_id == first)
-    counts = [sa.func.coalesce(sa.func.sum(table.c[name]), 0) for name in ("records", "row_count", "dead_letters")]
+    counts = [sa.func.coalesce(sum_of(table.c[name]), 0) for name in ("records", "row_count", "dead_letters")]
     bounds = (sa.func.min(ranges.c.start_offset), sa.func.max(ranges.c.end_offset))
     partition = (ranges.c.topic, ranges.c.partition)
     read = (
@@ -383,7 +381,7 @@ class TopicTotals(NamedTuple):
 def read_topic_totals(ledger: Ledger, batches: Sequence[int]) -> dict[str, TopicTotals]:
     """Return what committed batches read, by topic; a topic of which they read nothing is left out."""
     ranges = ledger.tables.offset_ranges.c
-    sums = [sa.func.coalesce(sa.func.sum(column), 0) for column in (ranges.records, ranges.bytes)]
+    sums = [sa.func.coalesce(sum_of(column), 0) for column in (ranges.records, ranges.bytes)]
     query = sa.select(ranges.topic, *sums).where(ranges.batch_id.in_(batches)).group_by(ranges.topic)
     with ledger.connect() as conn:
         return {topic: TopicTotals(int(records), int(size)) for topic, records, size in conn.execute(query) if records}

@@ -6,13 +6,14 @@ they are in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Connection, Dialect, Engine
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import Constraint, CreateIndex, CreateTable
@@ -71,6 +72,40 @@ def _within_bounds(element: _Readable, compiler: SQLCompiler, **options: Any) ->
     return f"CASE WHEN {instant} IS NOT NULL THEN {bounded} END"
 
 
+class sum_of(FunctionElement[int]):  # noqa: N801 as functions of SQLAlchemy
+    """The sum of integers, as `sa.func.sum`. SQLite would refuse one of more than 64 bits."""
+
+    inherit_cache = True
+    type = sa.BigInteger()
+
+
+@compiles(sum_of)
+def _sum(element: sum_of, compiler: SQLCompiler, **options: Any) -> str:
+    return f"sum({compiler.process(element.clauses, **options)})"
+
+
+@compiles(sum_of, "sqlite")
+def _sum_without_overflow(element: sum_of, compiler: SQLCompiler, **options: Any) -> str:
+    values = compiler.process(element.clauses, **options)
+    return f"CASE WHEN count({values}) THEN CAST(total({values}) AS INTEGER) END"
+
+
+class _SqliteMoment(sqlite.DATETIME):
+    """An instant in SQLite, which takes any value: one that is none is clamped, too."""
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], datetime | None]:
+        parse: Any = super().result_processor(dialect, coltype)
+
+        def process(value: Any) -> datetime | None:
+            try:
+                found: datetime | None = parse(value)
+            except (TypeError, ValueError):
+                return _FIRST
+            return found
+
+        return process
+
+
 class UtcDateTime(TypeDecorator[datetime]):
     """An instant: with a time zone on PostgreSQL, in other databases as UTC without a time zone. Values that Python
     cannot represent, which other programs may write, are clamped when they are read.
@@ -80,6 +115,8 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        if dialect.name == "sqlite":
+            return _SqliteMoment()  # type: ignore[no-untyped-call]
         return dialect.type_descriptor(Moment(timezone=True))
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:

@@ -25,7 +25,7 @@ from airflow_kafka_offsets.ledger.batch_rows import as_batch, as_range
 from airflow_kafka_offsets.ledger.double_loads import loaded_by_others
 from airflow_kafka_offsets.ledger.group_table import group_table, names_of
 from airflow_kafka_offsets.ledger.groups import cluster_of
-from airflow_kafka_offsets.ledger.tables import Ledger, Tables
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables, sum_of
 from airflow_kafka_offsets.rewinding.preview import Logs, PartitionRewind, RewindPreview
 
 TopicIds = Mapping[TopicPartition, str | None]
@@ -137,7 +137,7 @@ def executed_preview(ledger: Ledger, batch_id: int) -> RewindPreview:
 def count_removed(ledger: Ledger, batch_id: int) -> tuple[int, int]:
     """Return how many rows and dead letters of earlier batches a batch deleted."""
     replaced = ledger.tables.replaced_output.c
-    query = sa.select(sa.func.sum(replaced.row_count), sa.func.sum(replaced.dead_letters))
+    query = sa.select(sum_of(replaced.row_count), sum_of(replaced.dead_letters))
     with ledger.connect() as conn:
         rows, dead_letters = conn.execute(query.where(replaced.batch_id == batch_id)).one()
     return int(rows or 0), int(dead_letters or 0)

@@ -23,7 +23,7 @@ from airflow_kafka_offsets.ledger.batch_notes import outputs_of
 from airflow_kafka_offsets.ledger.batch_rows import as_gap, as_range, deletion_of, possible_rows
 from airflow_kafka_offsets.ledger.group_table import names_of
 from airflow_kafka_offsets.ledger.replaced_output import same_topic
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Tables, sum_of
 from airflow_kafka_offsets.sinks.target_names import TargetNames, targets_in
 from airflow_kafka_offsets.sinks.target_rows import RowCount, TargetRows
 from airflow_kafka_offsets.verification.facts import BatchFacts, LoadedRange, RemovedOutput
@@ -69,7 +69,7 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
         batches.publish_started_at.is_not(None).label("is_publishing"),
     )
     place = (replaced.c.topic, replaced.c.partition)
-    removed = (sa.func.sum(replaced.c.row_count), sa.func.sum(replaced.c.dead_letters))
+    removed = (sum_of(replaced.c.row_count), sum_of(replaced.c.dead_letters))
     dead_letter_place = (dead_letters.batch_id, dead_letters.topic, dead_letters.partition)
     offset = dead_letters.offset_value
     queries = {

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 import pytest
 from airflow.utils import yaml
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.cli.output import show
+from airflow_kafka_offsets.cli.output import show, show_each
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.claims import claim_group
 from airflow_kafka_offsets.ledger.install import initialize
@@ -23,6 +23,25 @@ from tests.support.command_line import DB, FORMATS, CommandLine, failed
 from tests.support.loads import Loader, TopicFactory, names
 
 pytestmark = pytest.mark.server
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_large_rows_are_printed_before_the_next_one_is_read(
+    form: str, number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed: list[str] = []
+
+    def rows() -> Iterator[dict[str, str]]:
+        for index in range(number):
+            printed.append(capsys.readouterr().out)
+            assert index == 0 or f"row {index - 1}" in printed[-1]
+            yield {"value": f"row {index}"}
+
+    assert show_each(rows(), form) == number
+    printed.append(capsys.readouterr().out)
+    parse = json.loads if form == "json" else yaml.safe_load
+    assert parse("".join(printed)) == [{"value": f"row {index}"} for index in range(number)]
 
 
 class TestOutput:
