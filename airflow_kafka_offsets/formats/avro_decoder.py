@@ -264,7 +264,7 @@ class AvroDecoder(TwoReaders):
         unread = [part.name for part in fields_with_values(self._record) if part.name not in read]
         is_plain = of_registry and kind.kind == "bytes" and kind.logical is None
         fields = read_fields(self._record, columns, reader if is_resolved else None)
-        super().__init__(columns, _BytesReader() if is_plain else AvroReader(self._record, fields), unread)
+        super().__init__(columns, _BytesReader() if is_plain else AvroReader(self._record, fields), unread, kind.types)
         # Types that do not fit are found without values.
         self.rows({field.name: pa.array([], field.type) for field in fields}, 0)
 

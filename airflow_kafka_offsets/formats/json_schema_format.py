@@ -87,7 +87,7 @@ class _JsonValues:
     def __init__(self, columns: pa.Schema, unread: list[str]) -> None:
         from airflow_kafka_offsets.formats.json_decoder import JsonDecoder
 
-        self.unread = unread
+        self.unread, self.types = unread, 0
         self._decode = JsonDecoder(columns)
 
     def parts(self, values: pa.Array, indexes: pa.Array) -> Iterator[Part | BadRecord]:

@@ -189,7 +189,9 @@ def _varints(prefix: bytes) -> tuple[list[int], bool]:
         number |= (byte & 127) << shift
         shift += 7
         if byte < 128:
-            numbers.append((number >> 1) ^ -(number & 1))
+            # A longer spelling than needed, of which a number has any number, is none: each would have its own decoder.
+            is_padded = byte == 0 and shift > 7
+            numbers.append(-1 if is_padded else (number >> 1) ^ -(number & 1))
             number = shift = 0
     return numbers, shift == 0
 

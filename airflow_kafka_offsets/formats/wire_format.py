@@ -46,8 +46,9 @@ _MOST_BYTES = 1 << 20
 # Whoever writes records can give each another prefix, also one that means the same.
 _MOST_DECODERS = 256
 
-# Of the schemas of these decoders: parsed, they are many times as large.
-_MOST_CHARACTERS = 8_000_000
+# Of the schemas of these decoders: parsed, they are many times as large. A type that is used takes as much as so many
+# characters.
+_MOST_CHARACTERS, _OF_TYPE = 8_000_000, 40
 
 
 class MismatchError(SchemaError):
@@ -89,6 +90,10 @@ class SchemaDecoder(Protocol):
     @property
     def unread(self) -> list[str]:
         """The fields of the schema without a column."""
+
+    @property
+    def types(self) -> int:
+        """The number of types that the decoder keeps, each counted as it is used in the schema."""
 
     def parts(self, values: pa.Array, indexes: pa.Array) -> Iterator[Part | BadRecord]:
         """Decode values.
@@ -193,6 +198,7 @@ class PrefixedDecoder:
                     schema = f"Schema {schema_id(prefix)}" if self._has_ids else "The schema"
                     raise new_field_error(schema, decoder.unread, self._on_new_field)
                 self._decoders[prefix] = decoder
+                self._characters += _OF_TYPE * decoder.types
                 if self._has_ids:
                     self._characters += len(str(self.schemas_read.get(schema_id(prefix))))
         return self._decoders[prefix]
@@ -307,10 +313,11 @@ class TwoReaders(ABC):
 
     :param columns: the declared columns
     :param unread: the fields of the schema without a column
+    :param types: see `SchemaDecoder`
     """
 
-    def __init__(self, columns: pa.Schema, reader: ValueReader, unread: list[str]) -> None:
-        self._columns, self._reader, self.unread = columns, reader, unread
+    def __init__(self, columns: pa.Schema, reader: ValueReader, unread: list[str], types: int = 0) -> None:
+        self._columns, self._reader, self.unread, self.types = columns, reader, unread, types
 
     @property
     def is_vectorized(self) -> bool:

@@ -195,6 +195,9 @@ def test_the_message_index_is_read_as_a_path_of_zigzag_numbers() -> None:
         b"\0\0\0\0\1\1",
         b"\0\0\0\0\1\xff\xff\xff\xff\xff",
         b"\0\0\0\0\1" + zigzag(2, 1),
+        # Zero, and one, in more bytes than they need.
+        b"\0\0\0\0\1\x80\0\x08\1",
+        b"\0\0\0\0\1\x82\x80\0\0\x08\1",
         wire(1, b"", 1, 2),
         b"",
         b"\1\0\0\0\1\0",
@@ -207,7 +210,7 @@ def test_the_message_index_is_read_as_a_path_of_zigzag_numbers() -> None:
     unreadable = "schema 1: the index of its message, which follows the id of its schema, is not readable"
     no_wire = "it does not begin with the byte 0 and the id of a schema, as Confluent's wire format does"
     assert [record.reason for record in bad] == [
-        *[unreadable] * 5,
+        *[unreadable] * 7,
         "schema 1: it has no message with the index 1.2",
         *[no_wire] * 3,
     ]

@@ -35,6 +35,7 @@ from airflow_kafka_offsets.formats.record_format import Decoded, RecordFormat, S
 from airflow_kafka_offsets.formats.registry_format import RegistryFormat
 from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema, SchemaRegistry
 from airflow_kafka_offsets.formats.simple_formats import Text
+from airflow_kafka_offsets.formats.wire_format import PrefixedDecoder
 from airflow_kafka_offsets.spark.decoding import decode_rows
 from tests.support.avro import encode, wire
 from tests.support.decoding import FIRST_OFFSET, STEP, record_batch, slice_of
@@ -759,6 +760,18 @@ class TestManyVersions:
         monkeypatch.setattr(wire_format, "_MOST_CHARACTERS", 1 << 20)
         assert decode(record_batch(values)).rows.column("id").to_pylist() == [1] * 9
         assert len(decode._decoders) == 9
+
+
+def test_decoders_are_forgotten_by_the_types_that_they_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire_format, "_MOST_CHARACTERS", 100_000)
+    columns = pa.schema([("id", pa.int64())])
+    text = json.dumps({**AVRO, "fields": [*AVRO["fields"], field("rest", avro_laughs(9))]})
+    decode = PrefixedDecoder(columns, lambda _: AvroDecoder(avro_schema.parse(text), columns, None))
+    values = [wire(number, b"\x02" + b"\x00" * 256) for number in range(9)]
+
+    assert decode(record_batch(values)).rows.column("id").to_pylist() == [1] * 9
+    # Each has 770 types.
+    assert len(decode._decoders) < 5
 
 
 class TestCompiler:
