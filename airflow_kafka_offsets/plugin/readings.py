@@ -109,7 +109,7 @@ class SourceLook:
         """Return the lag of a group, or why it is not known, and the connection that it is from."""
         if group.partitions == 0:
             return None, None
-        named = self.loading.kafka_conn_ids(self.source).get(group.group_id, self.lags)
+        named = self.loading.kafka_conn_ids(self.source, group) or self.lags.keys()
         asked = {conn_id: reading for conn_id, reading in self.lags.items() if conn_id in named}
         for conn_id, reading in asked.items():
             if (found := _shown(reading).get(group.group_id)) is not None:
@@ -247,15 +247,16 @@ class Readings:
         """
         cluster = self.cluster(conn_id)
         cluster_id = cluster.cluster_id()
-        named = self.loading(0.0).kafka_conn_ids(source)
+        loading = self.loading(0.0)
         with self.ledger(*source) as ledger, ledger.connect() as conn:
             if installed_version(conn, ledger.tables) is None:
                 return ClusterLags()
             groups = {group.group_id: group for group in group_summaries(conn, ledger.tables)[1]}
+            named = {group_id: loading.kafka_conn_ids(source, group) or {conn_id} for group_id, group in groups.items()}
             here = {
                 group_id
                 for group_id, group in groups.items()
-                if group.cluster_id in (cluster_id, None) and conn_id in named.get(group_id, {conn_id})
+                if group.cluster_id in (cluster_id, None) and conn_id in named[group_id]
             }
             states = group_states(conn, ledger.tables, here)
         # A group without positions has no lag yet.

@@ -95,7 +95,8 @@ class LoadingDags:
 
     def __init__(self, registered: Registered, schedules: Mapping[str, Schedule] | None = None) -> None:
         self._schedules = schedules or {}
-        self._kafka: dict[Source, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+        self._kafka: dict[tuple[Source, str], set[str]] = defaultdict(set)
+        self._kafka_of_templates: dict[tuple[Source, str], set[str]] = defaultdict(set)
         self._named: dict[tuple[Source, str], set[str]] = defaultdict(set)
         self._loads: dict[tuple[Source, str], set[str]] = defaultdict(set)
         self._templated: dict[Source | None, set[str]] = defaultdict(set)
@@ -106,9 +107,11 @@ class LoadingDags:
                     if task.loads:
                         self._loads[task.source, task.group_id].add(dag_id)
                     if task.kafka_conn_id is not None:
-                        self._kafka[task.source][task.group_id].add(task.kafka_conn_id)
+                        self._kafka[task.source, task.group_id].add(task.kafka_conn_id)
                 elif task.loads:
                     self._templated[task.source].add(dag_id)
+                    if task.source is not None and task.kafka_conn_id is not None:
+                        self._kafka_of_templates[task.source, dag_id].add(task.kafka_conn_id)
 
     def of(self, source: Source, group: GroupSummary) -> Set[str]:
         """Return the DAGs that load a group."""
@@ -120,9 +123,14 @@ class LoadingDags:
         """Return the DAGs that load a group, or do something else with it, such as verify it."""
         return self.of(source, group) | self._named.get((source, group.group_id), set())
 
-    def kafka_conn_ids(self, source: Source) -> Mapping[str, Set[str]]:
-        """Return the connections of Kafka that tasks name for groups, by group."""
-        return self._kafka.get(source, {})
+    def kafka_conn_ids(self, source: Source, group: GroupSummary) -> Set[str]:
+        """Return the connections of Kafka that tasks name for a group, or tasks with a template of the DAGs that load
+        it; none where they are not known, as of mapped tasks.
+        """
+        if named := self._kafka.get((source, group.group_id)):
+            return named
+        of_dags = (self._kafka_of_templates.get((source, dag_id), set()) for dag_id in self.of(source, group))
+        return set().union(*of_dags)
 
     def schedules(self, source: Source, group: GroupSummary) -> list[Schedule]:
         """Return the schedules of the DAGs that load a group, in the order of their names."""

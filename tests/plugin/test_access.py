@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Set
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
@@ -157,6 +158,23 @@ def test_a_dag_that_only_verifies_a_group_shows_it_and_does_not_change_it() -> N
 
     assert (loading.of(source, loader), loading.naming(source, loader)) == ({"shop"}, {"shop", "audit"})
     assert (loading.of(source, other), loading.naming(source, other)) == (set(), set())
+
+
+def test_a_row_of_the_state_tables_has_a_group_measured_over_no_connection_of_another_dag() -> None:
+    source = Source("warehouse")
+    tasks = {
+        "mine": [RegisteredTask("load", None, source, "kafka_orders")],
+        "payroll": [RegisteredTask("load", "payroll", source, "kafka_payroll")],
+    }
+    loading = LoadingDags(tasks)
+
+    def conn_ids(group_id: str, *dag_ids: str) -> Set[str]:
+        group: Any = SimpleNamespace(group_id=group_id, dag_ids=frozenset(dag_ids))
+        return loading.kafka_conn_ids(source, group)
+
+    assert conn_ids("made-up", "mine") == conn_ids("made-up", "mine", "payroll") == {"kafka_orders"}
+    assert conn_ids("payroll", "mine") == {"kafka_payroll"}
+    assert conn_ids("mapped", "elsewhere") == set()
 
 
 def test_records_need_the_right_to_read_xcoms(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
