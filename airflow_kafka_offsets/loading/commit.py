@@ -84,6 +84,8 @@ def commit(context: BatchContext, claim: Claim, batch: Batch, staged: StagedBatc
     pipeline, publication = context.pipeline, context.publication(batch, claim.kind, staged.directory.name)
     if {file.branch for file in staged.manifest.files} - set(pipeline.sink.branch_numbers):
         raise StagedFileError(f"{MANIFEST} names a branch that the sink does not have")
+    if staged.manifest.columns is not None and not pipeline.sink.writes_files:
+        raise StagedFileError(f"{MANIFEST} names final files, and the sink has none")
     _refuse_too_many(pipeline, batch, staged)
     commit_began = time.monotonic()
     schema = StagedRows(staged.directory, staged.manifest).schema()

@@ -72,7 +72,10 @@ def directory_of_attempt(batch_id: int, uri: str, staging_dir: str | None) -> St
     """
     root = staging_root(staging_dir)
     if _batch_of(root, uri) == batch_id:
-        return StagingDirectory(uri)
+        directory = StagingDirectory(uri)
+        # Who may write the root may have put a link there, to the directory of another batch.
+        if not (directory.is_local and Path(directory.path).is_symlink()):
+            return directory
     log.warning(
         "The staging directory %s of batch %d is not removed: it is not a directory of this batch in %s, the staging "
         "directory of this load. A load with its staging directory removes it after Staging.retention",

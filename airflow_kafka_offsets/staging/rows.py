@@ -23,12 +23,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, RECORD, RESERVED_PREFIX
-from airflow_kafka_offsets.exceptions import RecordError, TargetError
+from airflow_kafka_offsets.exceptions import RecordError, StagedFileError, TargetError
 from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, out_of_years, type_name
 from airflow_kafka_offsets.staging.arrow_files import record_batches
 from airflow_kafka_offsets.staging.dead_letters import too_many
 from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile
+from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, StagedFile
 
 REASON = f"{RESERVED_PREFIX}refused"
 """The column of staged rows that Spark's tasks could not write into a file of the target: why."""
@@ -191,7 +191,10 @@ class StagedRows:
         if branches:
             return combined({number: self.of_branch(number).schema() for number in branches})
         if self._manifest.columns is not None:
-            return schema_of(self._manifest.columns) if self._manifest.row_files else None
+            try:
+                return schema_of(self._manifest.columns) if self._manifest.row_files else None
+            except (pa.ArrowException, OSError, ValueError) as error:
+                raise StagedFileError(f"{MANIFEST} has columns that cannot be read: {type(error).__name__}") from error
         return next((batch.schema for batch in self._batches()), None)
 
     def of_branch(self, number: int) -> StagedRows:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 from hypothesis import given
@@ -21,6 +22,7 @@ from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, _digest
+from airflow_kafka_offsets.staging.rows import schema_text
 from devstack.topics import create_topic
 from tests.support.clients import produce
 from tests.support.examples import examples
@@ -99,6 +101,26 @@ def test_a_branch_that_the_sink_does_not_have_is_refused(loader: Loader) -> None
         return plain
 
     with pytest.raises(StagedFileError, match="names a branch that the sink does not have"):
+        load(loader, number, ForgingLauncher(forge))
+
+    load(loader, number, InlineLauncher())
+    assert loaded(loader.engine, number) == list(range(4))
+
+
+@pytest.mark.parametrize(
+    "columns", ["AAAA", "no Base64", schema_text(pa.schema([("id", pa.int64()), ("x", pa.int8())]))]
+)
+def test_columns_of_final_files_are_refused_for_a_table_and_the_batch_is_staged_again(
+    loader: Loader, columns: str
+) -> None:
+    number = next(NUMBERS)
+
+    def forge(plain: Any) -> Any:
+        for file in plain["files"]:
+            file["data"] = "x"
+        return {**plain, "columns": columns}
+
+    with pytest.raises(StagedFileError, match="names final files, and the sink has none"):
         load(loader, number, ForgingLauncher(forge))
 
     load(loader, number, InlineLauncher())

@@ -40,6 +40,7 @@ class TestWhatIsDeleted:
             "{root}/precious/batch-1-" + "0f" * 16,
             "{root}/../other/batch-1-" + "0f" * 16,
             "{other}/batch-1-" + "0f" * 16,
+            "{root}/batch-1-" + "aa" * 16,
             "{root}/batch-1-" + "0f" * 16 + "/",
             "{root}/batch-1-" + "0f" * 16 + "\n",
             "s3://bucket/batch-1-" + "0f" * 16,
@@ -51,6 +52,7 @@ class TestWhatIsDeleted:
         for parent in (root, root / "precious", other):
             for name in ("batch-1-" + "0f" * 16, "batch-2-" + "0f" * 16, "batch-1-0f"):
                 (parent / name).mkdir(parents=True)
+        (root / ("batch-1-" + "aa" * 16)).symlink_to(root / ("batch-2-" + "0f" * 16))
         before = sorted(tmp_path.rglob("*"))
         uri = named.format(root=root, other=other)
         remove_attempt(1, uri, str(root))
