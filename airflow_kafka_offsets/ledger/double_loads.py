@@ -20,6 +20,7 @@ from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import OffsetRange, Span, TopicPartition, subtract
 from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.transactions import stream
+from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import DoubleLoadError
 from airflow_kafka_offsets.ledger.batch_rows import deletion_of
 from airflow_kafka_offsets.ledger.group_table import group_tables, names_of
@@ -265,15 +266,15 @@ def _double_load(
         return DoubleLoadError(
             f"Batch {row.batch_id}, a replay of group {row.consumer_group!r}, {_has(row, 'append')} {offsets} to table "
             f"{target!r}. {begins} Load into another table, or into a sink with an upsert_key; or{before} let the "
-            f"group begin after them: kafka-offsets rewind {group_id} --topic {tp.topic}:{tp.partition} "
+            f"group begin after them: {command_line('rewind', group_id, '--topic', f'{tp.topic}:{tp.partition}')} "
             f"--to-offset {row.end_offset} --conn-id CONN_ID --execute --reason WHY."
         )
     deletion, batches = deletion_of(conn, tables, row.consumer_group), tables.offset_batches.c
     if row.batch_id < deletion:
         newest = sa.select(sa.func.max(batches.batch_id)).where(batches.consumer_group == row.consumer_group)
         undo = (
-            "To go on where it stopped, take the deletion back: kafka-offsets rewind "
-            f"{row.consumer_group} --undo --conn-id CONN_ID --execute --reason WHY. "
+            "To go on where it stopped, take the deletion back: "
+            f"{command_line('rewind', row.consumer_group)} --undo --conn-id CONN_ID --execute --reason WHY. "
             if conn.scalar(newest) == deletion
             else ""
         )
@@ -285,9 +286,9 @@ def _double_load(
     return DoubleLoadError(
         f"Group {row.consumer_group!r} {_has(row, 'load')} {offsets} into table {target!r} with batch {row.batch_id}. "
         f"{begins} If it is the same load under another name, end that load, and take over its positions: "
-        f"kafka-offsets rewind {group_id} --topic {tp.topic} --to-group {row.consumer_group} --new-group --conn-id "
-        "CONN_ID --execute --reason WHY. If the transform of each group takes other records, set in both loads: "
-        'Coordination(other_groups="allow").'
+        f"{command_line('rewind', group_id, '--topic', tp.topic, '--to-group', row.consumer_group)} --new-group "
+        "--conn-id CONN_ID --execute --reason WHY. If the transform of each group takes other records, set in both "
+        'loads: Coordination(other_groups="allow").'
     )
 
 
