@@ -1,4 +1,5 @@
-"""``make airflow``: Airflow in a browser, with a broker, a Postgres, orders to load and the example DAGs.
+"""``make airflow``: Airflow in a browser, with a broker, a Postgres, orders to load and the example DAGs that need no
+other server.
 
 It stops on Ctrl-C, SIGTERM or SIGHUP and removes its data. After a SIGKILL the supervisors do the same.
 """
