@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from airflow_kafka_offsets.core import planning
@@ -262,12 +263,10 @@ def decide_now(
         positions |= positions_after(after[0].ranges)
     logs = cluster.logs(topics)
     limits = options.limits.of_batch(len(logs), appends_files=appends_files)
-    search = TimeSearch(cluster, group_id)
+    search, present = TimeSearch(cluster, group_id), partial(now, ledger.engine)
     if targets is None and options.until is not None:
-        targets = targets_until(search, instant("until", options.until), logs, positions)
-    start = first_offsets(
-        cluster, options.start, lambda: now(ledger.engine), logs, positions, find=search.first_records
-    )
+        targets = targets_until(search, instant("until", options.until), present, logs, positions)
+    start = first_offsets(cluster, options.start, present, logs, positions, find=search.first_records)
     return planning.decide(
         positions,
         extend_to_positions(cluster, logs, positions, start),

@@ -140,8 +140,8 @@ _MAX_SLICES = 8
 # A batch that takes hours fills no log: after the first minutes, the pause between reports grows with its time.
 _REPORTS, _LONGEST_PAUSE = 20, 60.0
 
-# Notes hold the schemas of their records.
-_NOTES_AT_ONCE, _MOST_CHARACTERS = 16, 64 << 20
+# Notes hold the schemas of their records. Those of a batch are one JSON text, with up to twelve characters for one.
+_NOTES_AT_ONCE, _MOST_CHARACTERS = 16, 16 << 20
 
 # A note of a slice that is being read, or of one that was read to its end.
 _NOTE = re.compile(r"(?:progress-([0-9]+)|slice-([0-9]+)-[0-9a-f]+)\.json")
@@ -249,7 +249,7 @@ class SliceNotes:
         known = self._schemas.setdefault((schema.part, schema.schema_id), schema)
         if known is not schema and known == schema:
             return known
-        self._characters += len(str(schema.text))
+        self._characters += len(json.dumps(schema.text))
         if self._characters > _MOST_CHARACTERS:
             raise StagingError(
                 f"The schemas that the records of the batch name have more than {_MOST_CHARACTERS:,} characters "
