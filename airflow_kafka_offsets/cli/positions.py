@@ -195,10 +195,9 @@ def _consequences(args: Namespace, preview: RewindPreview, ledger: Ledger, targe
     )
     if target is not None:
         removal = check_removal(preview, target.sink, ledger=ledger, connections=target.connections)
-        rows = "The rows" if removal.rows is None else count(removal.rows, "row")
         consequences.append(
-            f"{rows} and {count(removal.dead_letters, 'dead letter')} of the offsets that are read again are removed "
-            f"from {target.sink.name!r}. This cannot be undone: the next load writes them again"
+            f"Of the offsets that are read again, {removal.text} are removed from {target.sink.name!r}. This cannot be "
+            "undone: the next load writes them again"
         )
     elif preview.offsets_reread:
         with ledger.connect() as conn:

@@ -46,7 +46,6 @@ from airflow_kafka_offsets.loading.commit import bad_records, stage_and_commit
 from airflow_kafka_offsets.loading.context import BatchContext, LoadResult
 from airflow_kafka_offsets.loading.load import prefer_fenced_error
 from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.loading.plan import log_planned
 from airflow_kafka_offsets.loading.stage import stage
 from airflow_kafka_offsets.loading.staging_area import clean_up, remove_attempt
 from airflow_kafka_offsets.sinks.target_names import TargetNames
@@ -227,7 +226,8 @@ def _replay(context: DeadLetterContext, source_id: int, who: str, reason: str | 
     if claim is None:
         return None
     batch, began = claim.batch, time.monotonic()
-    log_planned(batch, claim.title)
+    records = count(claim.records, "record")
+    log.info("Planned batch %d, a %s of group %r: %s", batch.batch_id, claim.title, batch.group_id, records)
     with prefer_fenced_error(claim):
         staged = stage(context, claim, batch)
         done, rest = LoadResult(), claim.leave_out(errors_of(bad_records(context, batch, staged)))

@@ -16,7 +16,7 @@ from datetime import timedelta
 import pyarrow as pa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.exceptions import StagedFileError
 from airflow_kafka_offsets.ledger.batch_notes import note_added_columns, note_outputs, store_schemas
 from airflow_kafka_offsets.ledger.batch_rows import Batch
@@ -101,14 +101,14 @@ def commit(context: BatchContext, claim: Claim, batch: Batch, staged: StagedBatc
     context.checks.note_committed(batch.batch_id)
     dead_letters, seconds = written.dead_letters, time.monotonic() - commit_began
     log.info(
-        "Committed batch %d, a %s of group %r: %s records, %s rows into %s%s in %.1f s (%s rows/s): %s",
+        "Committed batch %d, a %s of group %r: %s, %s into %s%s in %.1f s (%s rows/s): %s",
         batch.batch_id,
         claim.title,
         batch.group_id,
-        f"{written.records:,}",
-        f"{written.rows:,}",
+        count(written.records, "record"),
+        count(written.rows, "row"),
         written.into,
-        f", {dead_letters:,} dead letters" if dead_letters else "",
+        f", {count(dead_letters, 'dead letter')}" if dead_letters else "",
         seconds,
         f"{written.rows / max(seconds, 0.001):,.0f}",
         first_few(batch.ranges),

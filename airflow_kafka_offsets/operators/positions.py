@@ -187,8 +187,9 @@ class KafkaRewindOperator(GroupOperator):
         )
         for partition in preview.changed:
             self.log.info("%s", partition)
-        if self.replace is not None:
-            check_removal(preview, self.replace, ledger=ledger, connections=sink_connections(self.replace))
+        if self.replace is not None and self.preview_only:
+            removal = check_removal(preview, self.replace, ledger=ledger, connections=sink_connections(self.replace))
+            self.log.info("Of the offsets that are read again would be removed: %s", removal.text)
         return preview
 
     @property

@@ -148,6 +148,11 @@ class Removal(NamedTuple):
     rows: int | None
     dead_letters: int
 
+    @property
+    def text(self) -> str:
+        rows = "the rows" if self.rows is None else count(self.rows, "row")
+        return f"{rows} and {count(self.dead_letters, 'dead letter')}"
+
 
 def check_removal(
     preview: RewindPreview, replace: Sinks, *, ledger: Ledger, connections: Connections | None = None

@@ -128,7 +128,7 @@ def test_a_preview_counts_the_rows_of_a_renamed_table(rewinds: Rewinds) -> None:
     preview = rewinds("rewind", "--to-offset", "40", "--replace", "renamed")
 
     assert preview.status == 0
-    assert "60 rows and 0 dead letters of the offsets that are read again are removed from 'renamed'" in preview.stderr
+    assert "Of the offsets that are read again, 60 rows and 0 dead letters are removed from 'renamed'" in preview.stderr
 
 
 def test_replace_that_was_forgotten_is_made_good(rewinds: Rewinds) -> None:
@@ -140,7 +140,7 @@ def test_replace_that_was_forgotten_is_made_good(rewinds: Rewinds) -> None:
 
     assert done.status == 0
     assert "50 offsets are read again" in done.stderr
-    assert "50 rows and 0 dead letters of the offsets that are read again are removed from 'target'" in done.stderr
+    assert "Of the offsets that are read again, 50 rows and 0 dead letters are removed from 'target'" in done.stderr
     assert "50 rows and 0 dead letters were removed" in done.stderr
     rewinds.loader(rewinds.topic)
     assert_rows_once(rewinds.loader, 200)
