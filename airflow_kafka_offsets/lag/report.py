@@ -17,7 +17,7 @@ from airflow_kafka_offsets.core import instants
 from airflow_kafka_offsets.core.log_identity import topic_mismatch
 from airflow_kafka_offsets.core.offsets import OfPartition, PartitionLog, Position, Scope, TopicPartition
 from airflow_kafka_offsets.core.planning import Start, first_offset
-from airflow_kafka_offsets.core.text import count, first_few
+from airflow_kafka_offsets.core.text import count, first_reason
 
 Flag = Literal["no position", "beyond the end"]
 
@@ -161,7 +161,7 @@ class LagReport:
         if self.lost:
             parts.append(f"{count(self.lost, 'offset')} lost to retention")
         if self.errors:
-            parts.append(f"incomplete: {first_few((partition.error for partition in self.errors), most=1)}")
+            parts.append(f"incomplete: {first_reason(partition.error for partition in self.errors)}")
         if self.note:
             parts.append(self.note)
         return "; ".join(parts)

@@ -104,7 +104,7 @@ def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
         known = group_table(conn, tables, group_id)
         targets = TargetNames(conn)
         if known is None or known.kind != "load":
-            renamed = _former_name(conn, tables, target)
+            renamed = former_name(conn, tables, target)
         elif targets.same(known.name, target):
             return
         else:
@@ -120,7 +120,7 @@ def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
 def follow_rename(ledger: Ledger, target: str) -> None:
     """Give the history the new name of a table, if a row of a target that it does not know shows the old one."""
     with ledger.connect() as conn:
-        renamed = _former_name(conn, ledger.tables, target)
+        renamed = former_name(conn, ledger.tables, target)
     if renamed is not None:
         transact(ledger.engine, lambda conn: _rename(conn, ledger.tables, *renamed))
 
@@ -134,7 +134,7 @@ def _renamed(conn: Connection, targets: TargetNames, known: str, target: str) ->
     return (old[0], new[0]) if existing_table(conn, old[0]) is None else None
 
 
-def _former_name(conn: Connection, tables: Tables, target: str) -> tuple[str, str] | None:
+def former_name(conn: Connection, tables: Tables, target: str) -> tuple[str, str] | None:
     """Return the name in the history of a table that was renamed, and its new one, which the history does not have: one
     of the targets of a name.
     """

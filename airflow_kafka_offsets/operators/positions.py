@@ -14,6 +14,7 @@ from airflow.sdk import BaseOperatorLink
 from airflow_kafka_offsets.core.options import IsolationLevel, StateTables
 from airflow_kafka_offsets.core.parameters import FLAG, NAME, Rule, or_none
 from airflow_kafka_offsets.core.shared_docs import complete_docs
+from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks.links import BatchLink, GroupLink, RewindLink
 from airflow_kafka_offsets.hooks.named_errors import with_named_connections
 from airflow_kafka_offsets.loading.parameters import SINK
@@ -169,7 +170,8 @@ class KafkaRewindOperator(GroupOperator):
         return self._done
 
     def _preview(self, ledger: Ledger, scenario: Scenario, scope: Scope) -> RewindPreview:
-        from airflow_kafka_offsets.hooks.connections import kafka_config
+        from airflow_kafka_offsets.hooks.connections import kafka_config, sink_connections
+        from airflow_kafka_offsets.rewinding.execution import check_removal
         from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 
         preview = preview_rewind(
@@ -186,7 +188,7 @@ class KafkaRewindOperator(GroupOperator):
         for partition in preview.changed:
             self.log.info("%s", partition)
         if self.replace is not None:
-            preview.refuse_replace()
+            check_removal(preview, self.replace, ledger=ledger, connections=sink_connections(self.replace))
         return preview
 
     @property
@@ -243,6 +245,11 @@ class KafkaVerifyOperator(GroupOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.take(locals())
+        if kafka_conn_id is not None and self.sink.replaces_rows and len(self.sink.branch_numbers) == 1:
+            raise ConfigurationError(
+                f"Rows of {self.sink.name!r} are replaced by key: records of Kafka cannot be looked up in it. Leave "
+                "out kafka_conn_id"
+            )
 
     @with_named_connections
     def execute(self, context: Context) -> dict[str, Any]:
