@@ -43,7 +43,7 @@ def test_a_table_that_is_created_again_after_staging_is_named(
 
     with monkeypatch.context() as patch:
         patch.setattr(type(group.loader.launcher), "__call__", created_again)
-        with pytest.raises(TargetError, match=r"was recreated .* restore it \(register_table"):
+        with pytest.raises(TargetError, match=r"was recreated.* or restore the table \(register_table"):
             group.load()
     assert group.table.current_snapshot() is None
 
@@ -79,3 +79,20 @@ def test_rows_of_another_installation_stay_where_a_batch_of_its_number_is_taken_
     found = group.table.scan(selected_fields=("_kafka_topic", "_batch_id", "_kafka_offset")).to_arrow().to_pylist()
     places = sorted((row["_kafka_topic"] == "theirs", row["_batch_id"], row["_kafka_offset"]) for row in found)
     assert places == [*((False, 3, offset) for offset in range(4)), (True, 1, 0)]
+
+
+@pytest.mark.parametrize("other", ["sql", "positions"])
+def test_a_group_does_not_go_on_in_another_catalog(group: IcebergGroup, tmp_path: Path, other: str) -> None:
+    group.load()
+    produce(group.loader.kafka, group.orders, names(4, 2))
+    elsewhere = iceberg_sink(other, tmp_path / "other")
+    (tmp_path / "other").mkdir()
+    assert elsewhere.name == group.sink.name
+
+    with pytest.raises(TargetError, match="has no property of batch 1, which group 'loader' loaded into a table of"):
+        group.load(sink=elsewhere)
+    with pytest.raises(TargetError, match="has no property of batch 1"):
+        group.load(sink=elsewhere)
+
+    group.load()
+    assert group.offsets() == list(range(6))
