@@ -14,6 +14,8 @@ from airflow.sdk import BaseOperatorLink
 from airflow_kafka_offsets.core.options import IsolationLevel, StateTables
 from airflow_kafka_offsets.core.parameters import FLAG, NAME, Rule, or_none
 from airflow_kafka_offsets.core.shared_docs import complete_docs
+from airflow_kafka_offsets.core.templates import is_rendered_later
+from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks.links import BatchLink, GroupLink, RewindLink
 from airflow_kafka_offsets.hooks.named_errors import with_named_connections
 from airflow_kafka_offsets.loading.parameters import SINK
@@ -236,6 +238,12 @@ class KafkaVerifyOperator(GroupOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.take(locals())
+        is_known = kafka_conn_id is not None and not is_rendered_later(kafka_conn_id)
+        if is_known and self.sink.replaces_rows and tuple(self.sink.branch_numbers) == (None,):
+            raise ConfigurationError(
+                f"Rows of {self.sink.name!r} are replaced by those of later batches (upsert_key): records of Kafka "
+                f"cannot be looked up in it; leave out kafka_conn_id={kafka_conn_id!r}"
+            )
 
     @with_named_connections
     def execute(self, context: Context) -> dict[str, Any]:

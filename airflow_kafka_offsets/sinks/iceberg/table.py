@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
+from airflow_kafka_offsets.core.libraries import require_library
 from airflow_kafka_offsets.sinks.lake.sink import LakeSink
-from airflow_kafka_offsets.sinks.sink import Connections
+from airflow_kafka_offsets.sinks.sink import Connections, check_upsert_key
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
@@ -47,7 +48,8 @@ class IcebergTable(LakeSink):
     :param conn_id: the Airflow connection of the database of the positions
     :param catalog_conn_id: the Airflow connection of the catalog: its extra has pyiceberg's properties, `uri` and
         `credential` may be its host, login and password
-    :param catalog_name: the name under which other programs open the catalog; a SQL catalog stores it
+    :param catalog_name: the name under which other programs open the catalog; a SQL catalog stores it. It is part of
+        the table's name in the history: catalogs need different ones
     :param warehouse: the directory, or URI, below which a created table has its files
     :param storage_conn_id: the Airflow connection of the object store, of type `aws`, `wasb`, `adls` or `generic`;
         pyiceberg's own properties, such as `s3.endpoint`, may be in the extra of a generic one
@@ -87,6 +89,9 @@ class IcebergTable(LakeSink):
     columns: str | None = None
     upsert_key: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        check_upsert_key(self.upsert_key)
+
     @property
     def name(self) -> str:
         return f"iceberg://{self.catalog_name}/{self.identifier}"
@@ -108,6 +113,7 @@ class IcebergTable(LakeSink):
         return [f"iceberg://{quote(self.catalog_name, safe='')}/{quote(self.identifier, safe='.').replace('.', '/')}"]
 
     def connect(self, engine: Engine, connections: Connections | None = None) -> ConnectedIcebergTable:
+        require_library("IcebergTable", "pyiceberg", "iceberg")
         from airflow_kafka_offsets.sinks.iceberg.format import ConnectedIcebergTable
 
         return ConnectedIcebergTable.of(self, engine, connections or {})
