@@ -45,7 +45,7 @@ def show_dead_letters(args: Namespace) -> None:
         rows = [_row(dead_letter) for dead_letter in read_dead_letters(conn, ledger.tables, dead_letters, args.limit)]
     show(rows, args.output)
     if len(rows) == args.limit:
-        note(f"There may be more than these {args.limit}: see --limit")
+        note(f"These are the first {args.limit}; there may be more: see --limit")
 
 
 def replay(args: Namespace) -> None:
