@@ -76,7 +76,7 @@ def check_staging(staging_dir: str | None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             pass
-    except OSError as error:
+    except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
         raise ConfigurationError(
             f"Staging.dir: {root.path!r} cannot be written: {error.strerror}. Name a directory in which the user of "
             "the worker may create directories"

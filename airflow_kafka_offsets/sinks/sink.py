@@ -43,8 +43,7 @@ def check_upsert_key(key: Sequence[str]) -> None:
 
     :raises ConfigurationError: with the value received
     """
-    is_text = isinstance(key, str) and not holds_template(key)
-    if is_text or len(set(key)) != len(key):
+    if not holds_template(key) and (isinstance(key, str) or len(set(key)) != len(key)):
         raise ConfigurationError(f"upsert_key must be a tuple of different column names; got upsert_key={key!r}")
 
 
