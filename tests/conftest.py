@@ -55,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Its environment also makes `pytest` work where no virtual environment is activated.
     """
+    assert "airflow.configuration" not in sys.modules, "a conftest.py imports Airflow"
     config.stash[_SCRATCH] = _own_temporary_directory()
     home = config.stash[_HOME] = AirflowHome()
     for name in [name for name in os.environ if name.startswith("AIRFLOW_")]:

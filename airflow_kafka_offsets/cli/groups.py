@@ -73,8 +73,8 @@ def _change(args: Namespace) -> None:
         else:
             consequences = [
                 f"{count(group.partitions, 'position is', 'positions are')} removed, and the contents of "
-                f"{count(group.dead_letters, 'dead letter')}, which no undo restores; {rows}, and {count(group.batches, 'batch', 'batches')} "
-                "stay in the history",
+                f"{count(group.dead_letters, 'dead letter')}, which no undo restores; {rows}, and "
+                f"{count(group.batches, 'batch', 'batches')} stay in the history",
                 "A load under this name begins at its start again. Into the same table, it is refused where the group "
                 "has loaded the records",
             ]

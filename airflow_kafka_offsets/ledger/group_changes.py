@@ -14,8 +14,9 @@ from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import database_now, transact
+from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import ConfigurationError, GroupBusyError, OpenBatchError
-from airflow_kafka_offsets.ledger.batch_rows import TaskRun, insert_batch
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun, insert_batch, latest_batch
 from airflow_kafka_offsets.ledger.dead_letters import DROPPED, EMPTY
 from airflow_kafka_offsets.ledger.group_table import group_table
 from airflow_kafka_offsets.ledger.groups import cluster_of, group_row, insert_if_missing, lock
@@ -49,10 +50,8 @@ def group_contents(conn: Connection, tables: Tables, group_id: str) -> GroupCont
     cluster_of(conn, tables, group_id)  # raises if there is no such group
     _, (group,) = group_summaries(conn, tables, [group_id])
     unchanged = "Nothing was changed."
-    if group.is_deleted and group.last_commit is not None:
-        raise ConfigurationError(
-            f"Group {group_id!r} was deleted or renamed by batch {group.last_commit.batch_id} of its history"
-        )
+    if group.is_deleted:
+        raise ConfigurationError(without_positions(conn, tables, group_id, ""))
     if group.held_by is not None:
         raise GroupBusyError(f"Group {group_id!r} is held by {group.held_by}. {unchanged} Wait until it has ended.")
     batches = tables.offset_batches.c
@@ -61,7 +60,7 @@ def group_contents(conn: Connection, tables: Tables, group_id: str) -> GroupCont
     if found := conn.execute(unfinished.order_by(batches.batch_id)).all():
         raise OpenBatchError(
             f"Group {group_id!r} has {first_few(f'batch {row.batch_id} ({row.state})' for row in found)}. {unchanged} "
-            f"Let its task finish it, or abandon it: kafka-offsets abandon {group_id} --batch "
+            f"Let its task finish it, or abandon it: {command_line('abandon', group_id)} --batch "
             f"{found[0].batch_id} --conn-id CONN_ID --reason WHY."
         )
     if group.between:
@@ -73,6 +72,25 @@ def group_contents(conn: Connection, tables: Tables, group_id: str) -> GroupCont
     known = group_table(conn, tables, group_id)
     number = conn.scalar(sa.select(sa.func.count()).where(of_group)) or 0
     return GroupContents(group_id, known and known.name, group.partitions, number, group.dead_letters)
+
+
+def without_positions(conn: Connection, tables: Tables, group_id: str, otherwise: str) -> str:
+    """Return why a group has no positions, and what to do.
+
+    :param otherwise: what to do if it was neither deleted nor renamed
+    """
+    batches = tables.offset_batches.c
+    of_change = latest_batch(tables, group_id, batches.state == "committed").scalar_subquery()
+    query = sa.select(batches.batch_id, batches.kind, batches.scenario).where(batches.batch_id == of_change)
+    last = conn.execute(query).one_or_none()
+    if last is not None and last.kind == DELETE:
+        return (
+            f"Group {group_id!r} was deleted, by batch {last.batch_id} of its history: 'kafka-offsets rewind "
+            f"{group_id} --undo' restores its positions"
+        )
+    if last is not None and last.kind == RENAMED:
+        return f"Group {group_id!r} was {last.scenario}, by batch {last.batch_id} of its history: use that name"
+    return f"There are no stored positions of group {group_id!r} yet: {otherwise}"
 
 
 def delete_group(ledger: Ledger, group_id: str, *, who: str, reason: str) -> int:
@@ -157,8 +175,8 @@ def check_new_name(conn: Connection, tables: Tables, group: GroupContents, new_i
     if group.target is not None and not all(map(is_table, targets_in(group.target))):
         raise ConfigurationError(
             f"Group {group.group!r} loads into {group.target!r}, whose commits have the name of the group. Nothing was "
-            f"changed; start a new group at its positions: kafka-offsets rewind {new_id} --to-group "
-            f"{group.group} --topic TOPIC --new-group --conn-id CONN_ID --execute --reason WHY."
+            f"changed; start a new group at its positions: {command_line('rewind', new_id, '--to-group', group.group)} "
+            "--topic TOPIC --new-group --conn-id CONN_ID --execute --reason WHY."
         )
 
 

@@ -17,6 +17,7 @@ from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.tables import reflected
 from airflow_kafka_offsets.database.transactions import transact
+from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import ForeignBatchError
 from airflow_kafka_offsets.ledger.batch_rows import deletion_of, latest_batch
 from airflow_kafka_offsets.ledger.claims import Claim
@@ -103,7 +104,7 @@ def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
         known = group_table(conn, tables, group_id)
         targets = TargetNames(conn)
         if known is None or known.kind != "load":
-            renamed = _former_name(conn, tables, target)
+            renamed = former_name(conn, tables, target)
         elif targets.same(known.name, target):
             return
         else:
@@ -119,7 +120,7 @@ def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
 def follow_rename(ledger: Ledger, target: str) -> None:
     """Give the history the new name of a table, if a row of a target that it does not know shows the old one."""
     with ledger.connect() as conn:
-        renamed = _former_name(conn, ledger.tables, target)
+        renamed = former_name(conn, ledger.tables, target)
     if renamed is not None:
         transact(ledger.engine, lambda conn: _rename(conn, ledger.tables, *renamed))
 
@@ -133,7 +134,7 @@ def _renamed(conn: Connection, targets: TargetNames, known: str, target: str) ->
     return (old[0], new[0]) if existing_table(conn, old[0]) is None else None
 
 
-def _former_name(conn: Connection, tables: Tables, target: str) -> tuple[str, str] | None:
+def former_name(conn: Connection, tables: Tables, target: str) -> tuple[str, str] | None:
     """Return the name in the history of a table that was renamed, and its new one, which the history does not have: one
     of the targets of a name.
     """
@@ -189,11 +190,11 @@ def _renamed_keys(
 
 
 def _another_table(group_id: str, known: GroupTable, topics: Sequence[str], target: str) -> ForeignBatchError:
-    scope = " ".join(f"--topic {topic}" for topic in topics)
+    scope = [word for topic in topics for word in ("--topic", topic)]
     return ForeignBatchError(
         f"Group {group_id!r} loads into table {known.name!r}, last with batch {known.batch_id}; this load is into "
         f"{target!r}, and would miss the records that are in the other table. Nothing was loaded. Give every load its "
         f"own group_id. To continue in {target!r} from the positions of this group, choose a new group_id, and copy "
-        f"the positions to it: kafka-offsets rewind NEW_GROUP {scope} --to-group {group_id} --new-group "
+        f"the positions to it: {command_line('rewind', 'NEW_GROUP', *scope, '--to-group', group_id)} --new-group "
         "--conn-id CONN_ID --execute --reason WHY."
     )

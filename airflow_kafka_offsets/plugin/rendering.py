@@ -74,10 +74,10 @@ def size(value: int | None) -> str:
     number, unit = float(value), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         # What would be rounded to 1,000 belongs to the next unit.
-        if number < 999.5:  # noqa: PLR2004
+        if number < 999.5:
             break
         number, unit = number / 1000, larger
-    return f"{number:.0f} {unit}" if unit == "B" or number >= 9.95 else f"{number:.1f} {unit}"  # noqa: PLR2004
+    return f"{number:.0f} {unit}" if unit == "B" or number >= 9.95 else f"{number:.1f} {unit}"
 
 
 _KINDS = {

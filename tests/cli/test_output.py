@@ -97,6 +97,16 @@ class TestOutput:
             ["0", "1", "2"] if parts > 1 else ["orders_loader"] * 3
         )
 
+    def test_a_table_in_a_pipe_has_a_line_for_a_row_and_loses_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
+        rows = [{"offset": offset, "value": f"<{'word ' * 90}>", "reason": None, "skips": True} for offset in range(2)]
+
+        show(rows, "table")
+
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split(" | ") for line in lines[-2:]] == [
+            [f"{offset}     ", f"<{'word ' * 90}>", "-     ", "yes  "] for offset in range(2)
+        ]
+
     def test_a_long_text_breaks_in_its_own_column(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -252,7 +252,7 @@ def test_a_first_load_that_is_planned_keeps_others_out(inline_loader: Loader, or
     with pytest.raises(StagingError, match="no executor left"):
         dying(orders, sink=A)
 
-    with pytest.raises(DoubleLoadError, match="Group 'loader' has planned to load .* with batch 1"):
+    with pytest.raises(DoubleLoadError, match=r"Group 'loader' has planned to load .* with batch 1"):
         inline_loader(orders, sink=A, group_id="other")
     with pytest.raises(DoubleLoadError, match="Group 'loader' loads"):
         Replayer(inline_loader)(orders, {orders: {0: (0, 10)}}, sink=A, group_id="other")

@@ -76,7 +76,10 @@ class Orders:
     def register(self, schema: dict[str, Any]) -> int:
         return self._registry.register(f"{self.topic}-value", schema)
 
-    def put(self, number: int, schema: dict[str, Any], partition: int = 0, **value: Any) -> None:
+    def put(self, number: int, schema: dict[str, Any], **value: Any) -> None:
+        self.put_into(0, number, schema, **value)
+
+    def put_into(self, partition: int, number: int, schema: dict[str, Any], **value: Any) -> None:
         writer = producer(self._loader.kafka)
         writer.produce(self.topic, partition=partition, value=wire(number, encode(schema, value)))
         assert writer.flush(30) == 0
@@ -125,7 +128,7 @@ def test_the_newest_rows_of_a_batch_keep_the_columns_that_it_adds(
         number = orders.register(schema)
         for partition, keys in ((0, (1, 2, 3)), (1, (2, 3))):  # a file each, of the second of which all rows stay
             for key in keys:
-                orders.put(number, schema, partition, id=key, **({"note": f"n{key}"} if schema is V2 else {}))
+                orders.put_into(partition, number, schema, id=key, **({"note": f"n{key}"} if schema is V2 else {}))
         loader(
             orders.topic,
             group_id="lake",

@@ -103,8 +103,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     everything = list(items)
     items.clear()
     tests = Path(__file__).parents[1]
-    for beginning in (*_SQLITE_IN_SOAK, *_MARIADB):
-        assert any(tests.glob(f"{beginning}*")), f"no module of tests begins with {beginning}"
+    for name in (*_SQLITE_IN_SOAK, *_MARIADB):
+        assert any(tests.glob(f"{name}*")), f"no module of tests begins with {name}"
     for item in everything:
         module = f"{item.path.parent.name}/{item.path.stem}"
         parameters = item.callspec.params if hasattr(item, "callspec") else {}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from airflow.utils import yaml
+import yaml
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.instants import milliseconds
@@ -165,7 +165,7 @@ def moves(done: Done) -> list[dict[str, Any]]:
 
 
 def new_offsets(done: Done) -> list[int]:
-    return [move["new"] for move in moves(done)]
+    return [move["new_offset"] for move in moves(done)]
 
 
 def load_days(orders: Orders) -> None:

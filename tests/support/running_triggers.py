@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any
-
-from airflow.triggers.base import BaseTrigger
+from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_offsets.lag.shared_poll import PollResult
+
+if TYPE_CHECKING:
+    from airflow.triggers.base import BaseTrigger
 
 POLL = timedelta(seconds=0.1)
 SECONDS = 60.0

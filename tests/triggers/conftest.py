@@ -10,7 +10,6 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets.lag.shared_poll import PollResult
 from airflow_kafka_offsets.lag.thresholds import LagWatch
-from airflow_kafka_offsets.triggers import lag as module
 from devstack.kafka import KafkaBroker
 from tests.support.command_line import database_connection, kafka_connection
 from tests.support.inline import InlineLauncher
@@ -35,6 +34,9 @@ def connected(kafka: KafkaBroker, postgres_engine: sa.Engine, monkeypatch: pytes
 @pytest.fixture
 def looked(monkeypatch: pytest.MonkeyPatch) -> Looked:
     """Every look of every trigger: a test that nothing fires waits for looks, not for time."""
+    # It imports Airflow, which this file may not: pytest may read it before the session has its AIRFLOW_HOME.
+    from airflow_kafka_offsets.triggers import lag as module
+
     found: Looked = []
     looking = module.watch
 

@@ -102,7 +102,7 @@
         height: HEIGHT,
         plugins: [marks(), { hooks: { ready: last, setLegend: last } }],
         cursor: { sync: { key: "history" }, points: { size: 7 } },
-        scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.25 : 1] } },
+        scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.4 : 1] } },
         axes: [
           { ...axis, space: 60, values: (_, splits, __, ___, step) => splits.map((at) => clock(at, step)) },
           { ...axis, size: 56, incrs: kind.incrs, values: (_, values) => values.map(kind.axis) },

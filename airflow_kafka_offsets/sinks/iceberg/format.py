@@ -29,7 +29,6 @@ from pyiceberg.table import Table
 from requests.exceptions import SSLError
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_kafka_offsets.core.history import REWIND_KINDS
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.database.errors import database_message, is_outage
 from airflow_kafka_offsets.database.libpq import check_libpq
@@ -57,7 +56,7 @@ from airflow_kafka_offsets.sinks.lake.sink import dataset_name
 from airflow_kafka_offsets.sinks.lake.storage import pyiceberg_properties, warn_of_plain_http, warn_of_plain_store
 from airflow_kafka_offsets.sinks.lake.table import LakeTable
 from airflow_kafka_offsets.sinks.sink import Connections
-from airflow_kafka_offsets.sinks.table import Dataset, Output
+from airflow_kafka_offsets.sinks.table import Dataset
 from airflow_kafka_offsets.writers.object_files import is_local
 
 if TYPE_CHECKING:
@@ -305,36 +304,6 @@ class ConnectedIcebergTable(LakeTable):
             return self._snapshot(self._load)
         with self.engine.connect() if conn is None else nullcontext(conn) as over:
             return self._snapshot(partial(self._load_over, over, lock=lock))
-
-    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
-        """Raise, too, if the table lacks the last load of the group: all catalogs with one `catalog_name` have the
-        same names.
-
-        :raises TargetError: it lacks it
-        """
-        super().refuse_unknown_rows(conn, batches, output)
-        of_group = batches.c.consumer_group == output.group_id
-        rewinds = sa.select(sa.func.max(batches.c.batch_id)).where(of_group, batches.c.kind.in_(REWIND_KINDS))
-        loads = sa.select(batches.c.batch_id).where(
-            of_group, batches.c.kind == "load", batches.c.state == "committed", batches.c.row_count > 0
-        )
-        # After a rewind, its rows may be gone.
-        loads = loads.where(batches.c.batch_id > sa.func.coalesce(rewinds.scalar_subquery(), 0))
-        last = conn.scalar(
-            loads.where(batches.c.target_table == self.sink.name).order_by(batches.c.batch_id.desc()).limit(1)
-        )
-        if last is None or (snapshot := self.snapshot(conn)) is None:
-            return
-        installation, dot, _ = output.series.partition(".")
-        # A property of all kinds of batches of the group may have an earlier one that was committed later.
-        if snapshot.last_number(f"{installation}{dot}{output.group_id}") < (last if dot else 0):
-            raise TargetError(
-                f"{self.sink.name} has no property of batch {last}, which group {output.group_id!r} loaded into a "
-                "table of this name: this one is in another catalog, or was recreated. Nothing was written. Correct "
-                "the catalog, or restore the table (register_table of its last metadata file, under this name). "
-                "Another catalog needs a group_id and a catalog_name of its own. If the rows are lost, rewind the "
-                "group to before them, and abandon its open batch with the rewind"
-            )
 
     def _snapshot(self, load: Callable[[], Table | None]) -> IcebergSnapshot | None:
         table, sink = load(), self.sink

@@ -49,7 +49,7 @@ class IcebergTable(LakeSink):
     :param catalog_conn_id: the Airflow connection of the catalog: its extra has pyiceberg's properties, `uri` and
         `credential` may be its host, login and password
     :param catalog_name: the name under which other programs open the catalog; a SQL catalog stores it. It is part of
-        the table's name in the history: catalogs need different ones
+        the table's name in the history and of its asset: give each catalog its own
     :param warehouse: the directory, or URI, below which a created table has its files
     :param storage_conn_id: the Airflow connection of the object store, of type `aws`, `wasb`, `adls` or `generic`;
         pyiceberg's own properties, such as `s3.endpoint`, may be in the extra of a generic one

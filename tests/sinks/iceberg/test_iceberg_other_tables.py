@@ -4,11 +4,13 @@ batches.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 from pyiceberg.catalog import load_catalog
 
 from airflow_kafka_offsets import Limits
@@ -17,7 +19,8 @@ from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from tests.support.clients import Kafka, produce
 from tests.support.iceberg import IcebergGroup, iceberg_sink
-from tests.support.loads import Loader, TopicFactory, names
+from tests.support.loads import Loader, TopicFactory, names, positions
+from tests.support.rewinds import Rewinder
 
 
 @pytest.fixture
@@ -43,7 +46,7 @@ def test_a_table_that_is_created_again_after_staging_is_named(
 
     with monkeypatch.context() as patch:
         patch.setattr(type(group.loader.launcher), "__call__", created_again)
-        with pytest.raises(TargetError, match=r"was recreated.* or restore the table \(register_table"):
+        with pytest.raises(TargetError, match=r"was dropped .* restore it \(register_table"):
             group.load()
     assert group.table.current_snapshot() is None
 
@@ -52,6 +55,31 @@ def test_a_table_that_is_created_again_after_staging_is_named(
     catalog.register_table("shop.orders", old.metadata_location)
     assert group.load().rows == 2
     assert group.offsets() == list(range(6))
+
+
+@pytest.mark.parametrize("kind", ["sql", "positions"])
+def test_a_table_of_the_same_name_without_the_rows_of_the_group_is_refused(
+    group: IcebergGroup, tmp_path: Path, kind: str
+) -> None:
+    first = replace(group, sink=iceberg_sink(kind, tmp_path))
+    assert first.load().rows == 4
+    produce(group.loader.kafka, group.orders, names(4, 2))
+    if kind == "sql":
+        (tmp_path / "other").mkdir()
+        other = replace(first, sink=iceberg_sink(kind, tmp_path / "other"))
+    else:
+        with group.loader.engine.begin() as conn:
+            conn.execute(sa.text("DELETE FROM iceberg_tables"))
+        other = first
+    with pytest.raises(TargetError, match="has no rows of group 'loader', whose batch 1 is in one"):
+        other.load()
+    assert positions(group.loader.engine) == {(group.orders, 0): 4}
+
+    # What the error says.
+    Rewinder(group.loader)("to-earliest", abandon=2)
+    assert other.load().rows == 6
+    assert other.load().rows == 0
+    assert other.offsets() == list(range(6))
 
 
 def test_rows_of_another_installation_stay_where_a_batch_of_its_number_is_taken_back(
@@ -79,20 +107,3 @@ def test_rows_of_another_installation_stay_where_a_batch_of_its_number_is_taken_
     found = group.table.scan(selected_fields=("_kafka_topic", "_batch_id", "_kafka_offset")).to_arrow().to_pylist()
     places = sorted((row["_kafka_topic"] == "theirs", row["_batch_id"], row["_kafka_offset"]) for row in found)
     assert places == [*((False, 3, offset) for offset in range(4)), (True, 1, 0)]
-
-
-@pytest.mark.parametrize("other", ["sql", "positions"])
-def test_a_group_does_not_go_on_in_another_catalog(group: IcebergGroup, tmp_path: Path, other: str) -> None:
-    group.load()
-    produce(group.loader.kafka, group.orders, names(4, 2))
-    elsewhere = iceberg_sink(other, tmp_path / "other")
-    (tmp_path / "other").mkdir()
-    assert elsewhere.name == group.sink.name
-
-    with pytest.raises(TargetError, match="has no property of batch 1, which group 'loader' loaded into a table of"):
-        group.load(sink=elsewhere)
-    with pytest.raises(TargetError, match="has no property of batch 1"):
-        group.load(sink=elsewhere)
-
-    group.load()
-    assert group.offsets() == list(range(6))
