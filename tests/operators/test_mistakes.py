@@ -103,13 +103,19 @@ AT_RUN_TIME: dict[str, tuple[Given, list[str]]] = {
         lambda: {"sink": SqlTable("t", conn_id="files")},
         ["sink.conn_id='files': ", "of type 'generic', which is not a SQL database"],
     ),
-    "kafka": (lambda: {"kafka_conn_id": "files"}, ["kafka_conn_id='files': ", "The connection is of type 'generic', not 'kafka'"]),
+    "kafka": (
+        lambda: {"kafka_conn_id": "files"},
+        ["kafka_conn_id='files': ", "The connection is of type 'generic', not 'kafka'"],
+    ),
     "spark": (lambda: {"spark": Spark("files")}, ["spark.conn_id='files': ", "of type spark, spark_connect"]),
     "registry": (
         lambda: {"value_format": Avro(registry_conn_id="spark_default")},
         ["value_format.registry_conn_id='spark_default'", "has type 'http' or 'generic'"],
     ),
-    "property": (lambda: {"kafka_conn_id": "misspelt"}, ["kafka_conn_id='misspelt': The Kafka", "sets sasl.pasword", "did you mean sasl.password?", "correct"]),
+    "property": (
+        lambda: {"kafka_conn_id": "misspelt"},
+        ["kafka_conn_id='misspelt': The Kafka", "sets sasl.pasword", "did you mean sasl.password?", "correct"],
+    ),
     "port": (
         lambda: {"sink": SqlTable("t", conn_id="no_port")},
         ["sink.conn_id='no_port': Group 'loader' was not loaded", "Check the host and the port of the connection"],
