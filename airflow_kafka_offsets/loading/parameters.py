@@ -29,7 +29,7 @@ def _are_topics(value: Any) -> bool:
     )
 
 
-_PATH = re.compile(r"\w+(\.\w+)+")
+_PATH = re.compile(r"[^\s.]+(\.[^\s.]+)+")
 
 # A class has the members of its instances.
 SINK = Rule("a sink, such as SqlTable(…)", lambda value: isinstance(value, Sink) and not isinstance(value, type))
