@@ -233,12 +233,15 @@ AUTHOR = (
 )
 """The arguments of commands that change something; see `command.confirm`."""
 
+_ERROR_CLASSES = ("value", "key", "header", "size", "crash", "transform", "target", "dropped")
+
 DEAD_LETTERS = (
     *GROUP,
     option("--batch", "only those of this batch", type=positive),
     option(
         "--error-class",
-        "only those of this class: value, key, header, size, crash, transform, target, dropped",
+        f"only those of this class: {', '.join(_ERROR_CLASSES)}",
+        choices=_ERROR_CLASSES,
         metavar="CLASS",
     ),
     option("--schema-id", "only those whose value has this schema id", type=positive),

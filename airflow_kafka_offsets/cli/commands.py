@@ -17,8 +17,8 @@ KAFKA_OFFSETS = Group(
     "kafka-offsets",
     "Offsets and batches of Kafka loads",
     "Show, check and correct the offsets and batches that loads of Kafka topics store in a database. Data goes to "
-    "standard output, notes to standard error. A failure is one line on standard error, and an exit code other than "
-    "0.",
+    "standard output, notes to standard error. A failure is one line on standard error, after the usage for a wrong "
+    "option, and an exit code other than 0. Instants are UTC.",
 )
 
 
@@ -44,8 +44,8 @@ def groups(args: Namespace) -> None:
     the number of partitions with a position, its last committed and its open batch, and the run that holds its lease.
     The lag is null where Kafka does not answer, which a note says. Delete removes the positions of a group, and the
     contents of its dead letters for good. Rename gives it another name, as its load must have it then. Both leave the
-    rows, the history and who did it why, and are refused while the group is held, has an open batch, or is between two
-    commits.
+    rows and the history, record who did it and why, and are refused while the group is held, has an open batch, or is
+    between two commits.
     """
     from airflow_kafka_offsets.cli import groups
 
@@ -58,8 +58,9 @@ def show_group(args: Namespace) -> None:
 
     Show, for every partition of a group, the stored position, the ends of the log, the lag, the number of lost offsets,
     the age of the newest committed record (0 without lag), the delay (how long the oldest unread record has waited),
-    and the headroom (how many offsets, and how much time, are left until retention reaches the position). Exits with 1
-    if a partition has an error (a position beyond the end of the log is one), or there is none.
+    and the headroom (how many offsets, and how much time, are left until retention reaches the position; no time where
+    nothing is unread). Exits with 1 if a partition has an error (a position beyond the end of the log is one), or there
+    is none, but not if offsets are lost: a probe looks at lost, too.
     """
     from airflow_kafka_offsets.cli import lag
 
@@ -71,7 +72,8 @@ def lag(args: Namespace) -> None:
     """Show the lag of a group, by topic and in total.
 
     Show the lag of a group, by topic and in total (the row whose topic is TOTAL, or null). Times are those of the worst
-    partition. Exits with 1 if the total is incomplete because a partition has an error, or there is none.
+    partition. Exits with 1 if the total is incomplete because a partition has an error, or there is none, but not if
+    offsets are lost: a probe looks at lost, too.
     """
     from airflow_kafka_offsets.cli import lag
 
@@ -125,7 +127,7 @@ def plan(args: Namespace) -> None:
 @KAFKA_OFFSETS.command(
     (
         "verify orders_loader --conn-id warehouse --table orders --kafka-conn-id kafka_default",
-        "verify orders_loader --conn-id warehouse --dag-id load_orders --task-id load",
+        "verify orders_loader --conn-id warehouse --dag-id load_orders --task-id load_orders",
     ),
     *shared.GROUP,
     *shared.TASK,
@@ -144,8 +146,11 @@ def verify(args: Namespace) -> None:
 
     Prove that the history of a group has no missing and no overlapping offsets, and that its target holds each record
     before the positions exactly once. With --kafka-conn-id, read all records that Kafka still has, and look up each in
-    the target. If something is wrong, print the first 1,000 violations, each with the total number, and exit with 1.
-    With --upsert-key, rows are not proved: later ones replace earlier ones.
+    the target. With --upsert-key, rows are not proved: later ones replace earlier ones. Records and batches are those
+    of the whole history: after a rewind or a replay, a record counts each time that it was loaded. Rows are those of
+    the target now; where output_checked is false, the history's. Reread is the number of records read from Kafka,
+    published has batches that the target has and the history not yet. If something is wrong, print the first 1,000
+    violations (words), each with the number of all of them (violations), and exit with 1.
     """
     from airflow_kafka_offsets.cli import target
 
@@ -209,7 +214,7 @@ def init(args: Namespace) -> None:
         "rewind orders_loader --conn-id warehouse --to-datetime 2026-11-17T00:00:00Z --topic orders:0,1",
         "rewind orders_loader --conn-id warehouse --undo --execute --reason 'wrong day'",
         "rewind orders_loader --conn-id warehouse --to-batch 42 --execute --replace --dag-id load_orders "
-        "--task-id load",
+        "--task-id load_orders --reason 'wrong amounts'",
     ),
     *shared.MOVE,
     switch("--to-earliest", "to the beginning offsets"),
@@ -242,7 +247,7 @@ def rewind(args: Namespace) -> None:
 
 
 @KAFKA_OFFSETS.command(
-    "import orders_loader --conn-id warehouse --from-group old-job --topic orders --execute",
+    "import orders_loader --conn-id warehouse --from-group old-job --topic orders --execute --reason 'a new loader'",
     *shared.MOVE,
     shared.kafka_group("--from-group"),
 )
@@ -298,8 +303,9 @@ def mirror(args: Namespace) -> None:
 @KAFKA_OFFSETS.command(
     (
         "replay orders_loader --conn-id warehouse --topic orders --batch 42 --table orders --replace "
-        "--columns 'id BIGINT, amount DOUBLE'",
-        "replay orders_loader --conn-id warehouse --batch 42 --replace --dag-id load_orders --task-id load",
+        "--columns 'id BIGINT, amount DOUBLE' --reason 'wrong amounts'",
+        "replay orders_loader --conn-id warehouse --batch 42 --replace --dag-id load_orders --task-id load_orders "
+        "--reason 'wrong amounts'",
     ),
     *shared.GROUP,
     option("--kafka-conn-id", f"the Airflow connection of Kafka (default: {shared.OF_TASK} kafka_default)"),
@@ -366,7 +372,9 @@ def list_letters(args: Namespace) -> None:
 
     Count the dead letters of a group by batch, partition and error class: value, key or header is the part that cannot
     be decoded; size, a record that was too large to be kept; crash, one that ended the process; transform, one that the
-    transform failed for; target, one whose row the target refuses; dropped, one whose contents were deleted.
+    transform failed for; target, one whose row the target refuses. Those whose contents were deleted are listed with
+    --error-class dropped only. First and last are the lowest and the highest of their offsets, errors the number of
+    different errors, and error is one of these.
     """
     from airflow_kafka_offsets.cli import dead_letters
 
@@ -392,7 +400,7 @@ def show_letters(args: Namespace) -> None:
 
 @DEAD_LETTERS.command(
     (
-        "replay orders_loader --conn-id warehouse --dag-id load_orders --task-id load --reason 'wider column'",
+        "replay orders_loader --conn-id warehouse --dag-id load_orders --task-id load_orders --reason 'wider column'",
         "replay orders_loader --conn-id warehouse --table orders --columns 'id BIGINT, name STRING'",
     ),
     *shared.DEAD_LETTERS,
@@ -408,8 +416,8 @@ def replay_letters(args: Namespace) -> None:
     """Replay dead letters through the current pipeline.
 
     Decode dead letters again, write their rows, and delete them, in one transaction for each batch. A record that is
-    still bad stays a dead letter, with the new reason. The rows belong to the batch that dead-lettered the records.
-    Loads may run meanwhile.
+    still bad stays a dead letter, with the new reason. The rows have the number of the new batch. Loads may run
+    meanwhile.
     """
     from airflow_kafka_offsets.cli import dead_letters
 

@@ -6,6 +6,7 @@ import base64
 import json
 from argparse import Namespace
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,15 @@ from airflow_kafka_offsets.ledger.dead_letters import DROPPED
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.staging.rows import Record
 
+_NONE = "The group has no such dead letters"
+
 
 def list_dead_letters(args: Namespace) -> None:
     """Print how many there are, by batch, partition and error class."""
     dead_letters = _dead_letters(args)
     with database(args) as ledger, ledger.connect() as conn:
         cluster_of(conn, ledger.tables, args.group)  # raises if there is no such group
-        show(summary(conn, ledger.tables, dead_letters), args.output)
+        show(summary(conn, ledger.tables, dead_letters), args.output, nothing=_NONE)
 
 
 def show_dead_letters(args: Namespace) -> None:
@@ -42,10 +45,12 @@ def show_dead_letters(args: Namespace) -> None:
     dead_letters = _dead_letters(args)
     with database(args) as ledger, ledger.connect() as conn:
         cluster_of(conn, ledger.tables, args.group)
-        rows = map(_row, read_dead_letters(conn, ledger.tables, dead_letters, args.limit))
-        number = show_each(map(_shortened, rows) if args.output in ("table", "plain") else rows, args.output)
-    if number == args.limit:
-        note(f"There may be more than these {args.limit}: see --limit")
+        rows = map(_row, read_dead_letters(conn, ledger.tables, dead_letters, args.limit + 1))
+        if args.output in ("table", "plain"):
+            rows = map(_shortened, rows)
+        show_each(islice(rows, args.limit), args.output, nothing=_NONE)
+        if next(rows, None) is not None:
+            note(f"The group has more than {count(args.limit, 'dead letter')}; --limit shows more of them")
 
 
 def replay(args: Namespace) -> None:
@@ -79,7 +84,7 @@ def replay(args: Namespace) -> None:
                 reason=args.reason,
                 connections=connections,
             )
-    show([asdict(batch) for batch in replayed], args.output)
+    show([asdict(batch) for batch in replayed], args.output, nothing=_NONE)
 
 
 def drop(args: Namespace) -> None:
@@ -94,11 +99,14 @@ def drop(args: Namespace) -> None:
                 dead_letters = replace(dead_letters, committed_before=database_now(conn) - args.older_than)
             found = summary(conn, ledger.tables, dead_letters)
         if not args.execute:
-            show(found, args.output)
+            show(found, args.output, nothing=_NONE)
+            if not found:
+                return
             note("Nothing was dropped; --execute --reason WHY deletes the contents of these dead letters")
             return
-        records = count(sum(each["records"] for each in found), "dead letter")
-        confirm(args, f"Key, value, headers and error of {records} are deleted, for good: they cannot be replayed")
+        if found:
+            records = count(sum(each["records"] for each in found), "dead letter")
+            confirm(args, f"Key, value, headers and error of {records} are deleted, for good: they cannot be replayed")
         dropped = drop_dead_letters(
             dead_letters, engine=ledger.engine, tables=ledger.tables, who=args.who, reason=args.reason
         )
@@ -107,7 +115,10 @@ def drop(args: Namespace) -> None:
             if args.error_class != DROPPED:
                 left = sum(each["records"] for each in summary(conn, ledger.tables, dead_letters))
     show([{"group": args.group, "dropped": dropped}], args.output)
-    note(f"{count(dropped, 'dead letter')} dropped; dead_letters keeps their offsets, and who dropped them why")
+    dropped_them = (
+        f"{count(dropped, 'dead letter')} dropped; dead_letters keeps their offsets, and who dropped them and why"
+    )
+    note(dropped_them if found else _NONE)
     if left:
         raise KafkaOffsetsError(
             f"{count(left, 'dead letter was', 'dead letters were')} not dropped: a replay may be publishing their "

@@ -24,17 +24,17 @@ from airflow_kafka_offsets.cli.doctor_database import (
     try_to_create,
 )
 from airflow_kafka_offsets.cli.load_target import named_table
-from airflow_kafka_offsets.core.text import count, first_few
+from airflow_kafka_offsets.core.text import count, first_few, first_reason
 from airflow_kafka_offsets.database.weakness import database_weakness
 from airflow_kafka_offsets.hooks.connections import make_launcher
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.config import weaknesses
-from airflow_kafka_offsets.ledger.group_table import tables_of_groups
+from airflow_kafka_offsets.ledger.group_table import targets_of_groups
 from airflow_kafka_offsets.ledger.install import rights_of_loads, rights_of_moves
 from airflow_kafka_offsets.ledger.overview import between_commits
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 from airflow_kafka_offsets.sinks.sql.connected_table import why_no_copy
-from airflow_kafka_offsets.sinks.target_names import existing_table
+from airflow_kafka_offsets.sinks.target_names import existing_table, is_table
 
 _REQUIRED = ("airflow-kafka-offsets", "apache-airflow-core", "confluent-kafka", "pyarrow", "sqlalchemy")
 
@@ -97,7 +97,7 @@ class CheckContext:
             raise CheckFailedError(f"not installed: {', '.join(missing)}")
         return ", ".join(f"{name} {version}" for name, version in installed.items())
 
-    @_check("database", "correct the connection, or start the database")
+    @_check("database", "add or correct the connection, of type postgres, mysql or sqlite, or start the database")
     def database(self) -> str:
         with database(self._args) as ledger, ledger.connect() as conn:
             conn.scalar(sa.select(1))
@@ -150,7 +150,7 @@ class CheckContext:
         self._topics = self._topics or stored
         if only_loads is not None:
             return f"has the privileges for loads, but not for rewinds and replays that replace rows: {only_loads}"
-        return "has the privileges for loads, replays and rewinds, each tried in a transaction that was committed"
+        return "has the privileges for loads, replays and rewinds, each tried by a statement that changes no row"
 
     @_check(
         "target",
@@ -159,16 +159,21 @@ class CheckContext:
     )
     def target(self) -> str:
         with database(self._args) as ledger:
-            targets = []
+            targets, others = [], []
             if self._args.table is not None:
                 targets = [named_table(self._args, self._args.table)]
             elif self._is_installed:
                 with ledger.connect() as conn:
-                    names = tables_of_groups(conn, ledger.tables)
-                    targets = [existing_table(conn, name) or DatabaseTable(name) for name in names]
+                    for name in targets_of_groups(conn, ledger.tables):
+                        if is_table(name):
+                            targets.append(existing_table(conn, name) or DatabaseTable(name))
+                        else:
+                            others.append(name)
+            unchecked = f"not checked, since only tables of this database are: {first_few(others)}" if others else ""
             if not targets:
-                raise CheckSkipped("no load is known; name a table with --table")
-            return "; ".join(look_at_target(ledger.engine, target) for target in targets)
+                raise CheckSkipped(unchecked or "no load is known; name a table with --table")
+            found = [look_at_target(ledger.engine, target) for target in targets]
+            return "; ".join([*found, unchecked] if unchecked else found)
 
     @_check(
         "between commits",
@@ -211,7 +216,7 @@ class CheckContext:
     def kafka_security(self) -> str:
         if problems := weaknesses(self._kafka_config):
             raise CheckWarning("; ".join(problems))
-        return "nothing crosses the network in plain text"
+        return "encrypted, or on this machine"
 
     @_check(
         "Kafka cluster",
@@ -249,7 +254,7 @@ class CheckContext:
         unknown: dict[str, str] = {}
         known = self._cluster.retention(self._topics, unknown)
         if unknown:
-            raise CheckWarning(f"unknown for {count(len(unknown), 'topic')}: {first_few(unknown.values(), most=1)}")
+            raise CheckWarning(f"unknown for {count(len(unknown), 'topic')}: {first_reason(unknown.values())}")
         return f"retention in time is known; {count(len(known), 'topic has', 'topics have')} one"
 
     @_check("PySpark", "pip install 'airflow-kafka-offsets[spark]'")

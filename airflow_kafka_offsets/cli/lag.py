@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from airflow_kafka_offsets.cli.command import cluster, database, scope, usage, whole_topics
 from airflow_kafka_offsets.cli.output import note, show
+from airflow_kafka_offsets.core.instants import check_start
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.options import Limits
 from airflow_kafka_offsets.core.parameters import check
-from airflow_kafka_offsets.core.text import count, first_few
+from airflow_kafka_offsets.core.text import count, first_reason
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, NoPositionError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag.measure import group_states, measure_lag
@@ -47,8 +48,9 @@ def show_group(args: Namespace) -> None:
         }
         for partition in report.partitions
     ]
-    show(rows, args.output, () if report.errors or not rows else [key for key in rows[0] if key != "error"])
-    _check_complete(args.group, report)
+    columns = () if report.errors or not rows else [key for key in rows[0] if key != "error"]
+    show(rows, args.output, columns, nothing="")
+    _check_complete(args, report)
 
 
 def lag(args: Namespace) -> None:
@@ -68,10 +70,12 @@ def lag(args: Namespace) -> None:
     if args.output in ("table", "plain"):
         rows[-1]["topic"] = "TOTAL"
     show(rows, args.output)
-    _check_complete(args.group, report)
+    _check_complete(args, report)
 
 
 def _report(args: Namespace) -> LagReport:
+    with usage():
+        check_start(args.start)
     question = LagQuestion(args.group, scope(args), args.start, times=True)
     kafka = cluster(args)
     with database(args) as ledger:
@@ -84,19 +88,18 @@ def _report(args: Namespace) -> LagReport:
     return report
 
 
-def _check_complete(group: str, report: LagReport) -> None:
+def _check_complete(args: Namespace, report: LagReport) -> None:
     """Refuse a report that is incomplete or empty.
 
     :raises KafkaOffsetsError: partitions have errors, or there are no partitions
     """
     if not report.partitions:
-        raise NoPositionError(
-            f"there are no stored positions of group {group!r} yet, so its lag is unknown: name its topics with --topic"
-        )
+        with database(args) as ledger:
+            raise NoPositionError(_unknown(ledger, args.group))
     if report.errors:
-        first = first_few((partition.error for partition in report.errors), most=1)
+        first = first_reason(partition.error for partition in report.errors)
         raise KafkaOffsetsError(
-            f"the lag of group {group!r} is incomplete, {len(report.errors):,} of "
+            f"the lag of group {args.group!r} is incomplete, {len(report.errors):,} of "
             f"{count(len(report.partitions), 'partition')} {'has' if len(report.errors) == 1 else 'have'} an error: "
             f"{first}"
         )
@@ -137,7 +140,7 @@ def plan(args: Namespace) -> None:
         }
         for range_, slices, skipped, expected_bytes in outlook.partitions
     ]
-    show(rows, args.output)
+    show(rows, args.output, nothing="")
     note(_summary(args, outlook, topics))
 
 
@@ -178,10 +181,16 @@ def _topics(args: Namespace, named: list[str], ledger: Ledger, kafka: Cluster) -
         note(f"The state tables have no group {args.group!r}: this is what its first run would load")
     topics = named or _known_topics(ledger, args.group)
     if not topics:
-        raise ConfigurationError(
-            f"There are no stored positions of group {args.group!r} yet: name the topics of the load with --topic"
-        )
+        raise ConfigurationError(_unknown(ledger, args.group))
     return topics
+
+
+def _unknown(ledger: Ledger, group: str) -> str:
+    """Return why a group has no positions, and what to do."""
+    from airflow_kafka_offsets.ledger.group_changes import without_positions
+
+    with ledger.connect() as conn:
+        return without_positions(conn, ledger.tables, group, "name the topics of its load with --topic")
 
 
 def _known_topics(ledger: Ledger, group: str) -> list[str]:

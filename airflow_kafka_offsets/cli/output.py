@@ -16,9 +16,6 @@ from airflow_kafka_offsets.escaping import printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Of a table that is no terminal: rows must not break.
-_WIDTH = 200
-
 # The width at which the texts of a column may break, and what is between columns.
 _READABLE, _BETWEEN = 40, " | "
 
@@ -69,7 +66,13 @@ def _output() -> TextIO:
     return _data[-1] if _data else sys.stdout
 
 
-def show(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] = ()) -> None:
+def show(
+    rows: Sequence[Mapping[str, Any]],
+    output: str,
+    columns: Sequence[str] = (),
+    *,
+    nothing: str = "There is nothing to show",
+) -> None:
     """Print rows, all with the same keys.
 
     JSON and YAML have the values as they are: numbers, null, instants in ISO 8601, and durations in seconds. Tables are
@@ -79,6 +82,7 @@ def show(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] 
     :param rows: a duration has a key that ends with `_seconds`
     :param output: table, json, yaml or plain
     :param columns: the columns of a table; all by default
+    :param nothing: the note for a table without rows; empty is none
     """
     if output in ("json", "yaml"):
         _print(json.dumps([dict(row) for row in rows], default=_plain), output)
@@ -86,26 +90,21 @@ def show(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] 
         headings = [_heading(key) for key in columns or rows[0]]
         texts = [[_text(row[key]) for key in columns or row] for row in rows]
         (_print_table if output == "table" else _print_plain)(headings, texts)
-    else:
-        note("There is nothing to show")
+    elif nothing:
+        note(nothing)
 
 
-def show_each(rows: Iterable[Mapping[str, Any]], output: str) -> int:
-    """Print rows as `show` does, and return their number. JSON and YAML are printed row by row, as each may be large.
-
-    :param rows: what `show` takes
-    """
-    if output == "table" or output == "plain":
-        found = list(rows)
-        show(found, output)
-        return len(found)
+def show_each(rows: Iterable[Mapping[str, Any]], output: str, *, nothing: str) -> None:
+    """Print rows as `show` does, JSON and YAML one by one: each may be large."""
+    if output in ("table", "plain"):
+        show(list(rows), output, nothing=nothing)
+        return
     number = 0
     for number, row in enumerate(rows, 1):
         text = json.dumps(dict(row), default=_plain)
         _print(f"[{text}]" if output == "yaml" else f"{',' if number > 1 else '['}{text}", output)
     if output == "json" or not number:
         _print("]" if number else "[]", output)
-    return number
 
 
 def show_value(value: Mapping[str, Any], output: str) -> None:
@@ -146,10 +145,18 @@ def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None
     from rich.cells import cell_len
     from rich.table import Table
 
-    console = _console()
     columns = [[heading, *texts] for heading, texts in zip(headings, zip(*rows, strict=True), strict=True)]
-    widths = [min(max(map(cell_len, column)), max(_READABLE, cell_len(column[0]))) for column in columns]
-    parts = _folded(columns, widths, console.width) if _output().isatty() else [range(len(columns))]
+    widths = [max(map(cell_len, column)) for column in columns]
+    if _output().isatty():
+        console = _console()
+        widths = [
+            min(width, max(_READABLE, cell_len(column[0]))) for width, column in zip(widths, columns, strict=True)
+        ]
+        parts = _folded(columns, widths, console.width)
+    else:
+        # Programs that read lines take a row for a line.
+        parts = [range(len(columns))]
+        console = _console(sum(widths) + len(_BETWEEN) * len(columns))
     for number, part in enumerate(parts):
         table = Table(box=ASCII_DOUBLE_HEAD, show_edge=False, pad_edge=False)
         for index in part:
@@ -207,10 +214,9 @@ def _are_numbers(column: Sequence[str]) -> bool:
     return all(text == "-" or text.isdecimal() for text in column) and any(map(str.isdecimal, column))
 
 
-def _console() -> Console:
+def _console(width: int | None = None) -> Console:
     from rich.console import Console
 
-    width = None if _output().isatty() else _WIDTH
     return Console(file=_output(), width=width, markup=False, emoji=False, highlight=False)
 
 
@@ -225,6 +231,8 @@ def _heading(key: str) -> str:
 def _text(value: Any) -> str:
     if value is None or value in ((), []):
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, timedelta):
         return short_duration(value)
     if isinstance(value, datetime):

@@ -10,21 +10,22 @@ from typing import Any
 
 from airflow_kafka_offsets.cli.command import check_change, cluster, confirm, database, scope, usage
 from airflow_kafka_offsets.cli.connections import read_text
-from airflow_kafka_offsets.cli.load_target import check_target, target_of
+from airflow_kafka_offsets.cli.load_target import CommandTarget, check_target, target_of
 from airflow_kafka_offsets.cli.output import note, show, show_value, write
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
+from airflow_kafka_offsets.ledger.batches import check_open
+from airflow_kafka_offsets.ledger.group_changes import without_positions
 from airflow_kafka_offsets.ledger.group_table import group_table
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.positions import read_positions, stored_positions
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.after_commit import mirror_stored
-from airflow_kafka_offsets.rewinding.execution import abandon_batch, execute_rewind
+from airflow_kafka_offsets.rewinding.execution import abandon_batch, check_open_batch, check_removal, execute_rewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS, Scenario, write_offsets
-from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.sinks.target_names import is_table
 
 
@@ -49,10 +50,13 @@ def abandon(args: Namespace) -> None:
     """Abandon an open batch."""
     check_change(args)
     with database(args) as ledger:
+        with ledger.connect() as conn:
+            cluster_of(conn, ledger.tables, args.group)
+            check_open(conn, ledger.tables, args.group, args.batch)
         confirm(
             args,
-            f"Batch {args.batch} of group {args.group!r} is abandoned: what its attempt has read is lost, and the next "
-            "load plans a new batch",
+            f"Batch {args.batch} of group {args.group!r} will be abandoned: what its attempt has read is lost, and the "
+            "next load plans a new batch",
         )
         abandon_batch(
             args.group, args.batch, engine=ledger.engine, tables=ledger.tables, who=args.who, reason=args.reason
@@ -73,8 +77,9 @@ def mirror(args: Namespace) -> None:
             loaded_from = cluster_of(conn, ledger.tables, args.group)
         check_cluster(args.group, loaded_from, kafka.cluster_id())
         partitions = mirror_stored(kafka, args.to, lambda: read_positions(ledger, args.group))
-    if not partitions:
-        raise NoPositionError(f"There are no stored positions of group {args.group!r} yet: there is nothing to mirror")
+        if not partitions:
+            with ledger.connect() as conn:
+                raise NoPositionError(without_positions(conn, ledger.tables, args.group, "there is nothing to mirror"))
     show([{"group": args.group, "kafka_group": args.to, "partitions": partitions}], args.output)
     note(f"Consumer group {args.to!r} in Kafka shows the positions of {count(partitions, 'partition')}")
 
@@ -84,10 +89,8 @@ def export(args: Namespace) -> None:
     with database(args) as ledger, ledger.connect() as conn:
         cluster_of(conn, ledger.tables, args.group)
         positions = stored_positions(conn, ledger.tables, args.group)
-    if not positions:
-        raise ConfigurationError(
-            f"There are no stored positions of group {args.group!r} yet: there is nothing to export"
-        )
+        if not positions:
+            raise ConfigurationError(without_positions(conn, ledger.tables, args.group, "there is nothing to export"))
     write(write_offsets({tp: position.offset for tp, position in positions.items()}))
 
 
@@ -139,12 +142,15 @@ def _move(args: Namespace, scenario: Scenario) -> None:
 def _show_and_execute(args: Namespace, preview: RewindPreview, ledger: Ledger) -> None:
     """Show a preview, and execute it with --execute."""
     target = target_of(args, args.replace) if args.replace is not False else None
-    if target is not None:
-        preview.refuse_replace()
+    if args.abandon is not None:
+        if preview.changed if target is None else preview.replacing:
+            check_open_batch(args.group, preview.open_batch, args.abandon)
+        with ledger.connect() as conn:
+            check_open(conn, ledger.tables, args.group, args.abandon)
+    consequences = _consequences(args, preview, ledger, target)
     result, is_asked = None, args.execute and not args.yes
     if is_asked:
         _show(preview, args.output)
-    consequences = _consequences(preview, ledger, None if target is None else target.sink)
     if args.execute:
         confirm(args, *consequences)
         result = execute_rewind(
@@ -162,7 +168,7 @@ def _show_and_execute(args: Namespace, preview: RewindPreview, ledger: Ledger) -
     if result is None:
         for consequence in consequences:
             note(consequence)
-        if preview.open_batch is not None:
+        if preview.open_batch != args.abandon:
             note(f"Batch {preview.open_batch} is open: finish it first, or add --abandon {preview.open_batch}")
         note("Nothing was changed; add --execute --reason WHY to do it")
     elif result.batch_id is None:
@@ -175,21 +181,23 @@ def _show_and_execute(args: Namespace, preview: RewindPreview, ledger: Ledger) -
         note(f"{moved} changed, as number {result.batch_id} of the history{removed}")
 
 
-def _consequences(preview: RewindPreview, ledger: Ledger, target: Sink | None) -> list[str]:
+def _consequences(args: Namespace, preview: RewindPreview, ledger: Ledger, target: CommandTarget | None) -> list[str]:
     """Return what a rewind changes, and what becomes of the rows.
 
     :param target: whose rows are removed
+    :raises KafkaOffsetsError: they cannot be removed
     """
     consequences = [] if preview.instant is None else [f"The instant meant is {preview.instant.isoformat()}"]
     consequences.append(
-        f"{count(len(preview.changed), 'position')} would change: "
+        f"{count(len(preview.changed), 'position')} {'will' if args.execute else 'would'} change: "
         f"{count(preview.offsets_reread, 'offset is', 'offsets are')} read again, "
         f"{count(preview.offsets_skipped, 'was never loaded and is', 'were never loaded and are')} skipped"
     )
     if target is not None:
+        removal = check_removal(preview, target.sink, ledger=ledger, connections=target.connections)
         consequences.append(
-            f"The rows of the offsets that are read again are removed from {target.name!r}, and so are their dead "
-            "letters. This cannot be undone: the next load writes them again"
+            f"Of the offsets that are read again, {removal.text} are removed from {target.sink.name!r}. This cannot be "
+            "undone: the next load writes them again"
         )
     elif preview.offsets_reread:
         with ledger.connect() as conn:
@@ -233,7 +241,7 @@ def _show(preview: RewindPreview, output: str) -> None:
             "reread": partition.offsets_reread,
             "skipped": partition.offsets_skipped,
             "clamped": partition.clamped,
-            "note": partition.note,
+            "note": partition.note or None,
         }
         for partition in preview.partitions
     ]

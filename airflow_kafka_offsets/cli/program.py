@@ -21,7 +21,7 @@ from airflow_kafka_offsets.cli.connections import DATABASE, DATABASE_FILE, KAFKA
 from airflow_kafka_offsets.cli.entries import Argument, Command, Group, epilog, wrapped
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
-_ONLY_AIRFLOW = ("doctor", "replay", "archive-classes")
+ONLY_AIRFLOW = ("doctor", "replay", "archive-classes")
 """Commands that always need Spark, a connection of it, or an option of Airflow's."""
 
 _REPLACED = {
@@ -66,7 +66,7 @@ _DESCRIPTION = (
 
 _EPILOG = (
     "With a connection of Airflow's (--conn-id, --kafka-conn-id, --spark-conn-id) or a task of a DAG (--dag-id), a "
-    f"command looks for connections and DAGs in Airflow, as {', '.join(_ONLY_AIRFLOW)} always do."
+    f"command looks for connections and DAGs in Airflow, as {', '.join(ONLY_AIRFLOW)} always do."
 )
 
 
@@ -81,7 +81,9 @@ def main(arguments: list[str] | None = None) -> None:
     except ConfigurationError as error:
         _refuse(str(error))
     options = {argument.partition("=")[0] for argument in arguments}
-    with_airflow = arguments[:1] in [[name] for name in _ONLY_AIRFLOW] or not options.isdisjoint(_OF_AIRFLOW)
+    if arguments[:1] in (["doctor"], ["replay"]) and options.isdisjoint(("--conn-id", "-h", "--help")):
+        _refuse(f"{arguments[0]} needs --conn-id: it takes Airflow's connections, and not {DATABASE} or {KAFKA_CONFIG}")
+    with_airflow = arguments[:1] in [[name] for name in ONLY_AIRFLOW] or not options.isdisjoint(_OF_AIRFLOW)
     if with_airflow:
         from airflow_kafka_offsets.cli import airflow_program
 
@@ -108,7 +110,8 @@ def parser(*, with_airflow: bool = False) -> ArgumentParser:
     if with_airflow:
         _add(root, KAFKA_OFFSETS.commands)
     else:
-        _add(root, map(_without_airflow, (each for each in KAFKA_OFFSETS.commands if each.name not in _ONLY_AIRFLOW)))
+        # Those of Airflow are listed; `main` runs them with the other parser.
+        _add(root, map(_listed, KAFKA_OFFSETS.commands))
     return root
 
 
@@ -130,6 +133,12 @@ def _add(to: ArgumentParser, entries: Iterable[Command | Group]) -> None:
         for argument in sorted(entry.arguments, key=lambda each: (each.flags[-1].startswith("-"), each.flags[-1])):
             own.add_argument(*argument.flags, **argument.settings)
         own.set_defaults(command=entry)
+
+
+def _listed(entry: Command | Group) -> Command | Group:
+    if isinstance(entry, Command) and entry.name in ONLY_AIRFLOW:
+        return entry._replace(description=entry.help, examples=(), arguments=())
+    return _without_airflow(entry)
 
 
 def _without_airflow(entry: Command | Group) -> Command | Group:

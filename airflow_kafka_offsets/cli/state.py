@@ -52,8 +52,14 @@ def init(args: Namespace) -> None:
             before = install.stored_version(conn, ledger.tables)
         changed = install.initialize(ledger)
         with ledger.engine.begin() as conn:
-            for statement in granted.splitlines():
-                conn.exec_driver_sql(statement)
+            try:
+                for statement in granted.splitlines():
+                    conn.exec_driver_sql(statement)
+            except DBAPIError as error:
+                raise ConfigurationError(
+                    f"The state tables exist, but nothing was granted to {args.grant_to!r}: {database_message(error)}. "
+                    "Create the role, or correct --grant-to; this user must own the tables"
+                ) from error
     if not changed:
         outcome = "exist already, in the version of this package,"
     elif before is None:
@@ -89,7 +95,10 @@ def history(args: Namespace) -> None:
         rows = overview.batches(conn, ledger.tables, args.group, args.limit + 1)
     newest = rows[: args.limit]
     if args.output in ("table", "plain"):
-        newest = [row | {"by": _author(row)} for row in newest]
+        newest = [
+            row | {"by": _author(row), "scenario": row["scenario"] if row["scenario"] != row["kind"] else None}
+            for row in newest
+        ]
     show(newest, args.output, _BATCH_COLUMNS)
     if len(rows) > args.limit:
         note(f"The group has more than {count(args.limit, 'batch', 'batches')}; --limit shows more of them")

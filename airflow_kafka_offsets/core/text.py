@@ -20,6 +20,11 @@ def first_few(items: Iterable[object], *, between: str = ", ", most: int = 10) -
     return between.join(texts[:most] + more)
 
 
+def first_reason(reasons: Iterable[object]) -> str:
+    """Return the first of several reasons, and how many different ones there are besides; empty without any."""
+    return first_few(dict.fromkeys(str(reason).rstrip(".") for reason in reasons), most=1)
+
+
 def shortened(text: str, most: int = MOST_QUOTED) -> str:
     """Return the beginning of a text, which another program wrote and which may be of any length."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

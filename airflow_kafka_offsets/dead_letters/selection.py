@@ -102,8 +102,8 @@ class DeadLetter:
 
 
 def summary(conn: Connection, tables: Tables, dead_letters: DeadLetterFilter) -> list[dict[str, Any]]:
-    """Return how many there are of each batch, partition, error class and schema, with the first offset, the last, and
-    an error.
+    """Return how many there are of each batch, partition, error class and schema, with the first offset, the last, the
+    number of different errors, and one of these.
     """
     columns = tables.dead_letters.c
     keys = (columns.batch_id, columns.topic, columns.partition, columns.error_class, columns.schema_id)
@@ -115,6 +115,7 @@ def summary(conn: Connection, tables: Tables, dead_letters: DeadLetterFilter) ->
             sa.func.count().label("records"),
             sa.func.min(offset).label("first"),
             sa.func.max(offset).label("last"),
+            sa.func.count(sa.distinct(columns.error)).label("errors"),
             sa.func.min(columns.error).label("error"),
         )
         .where(dead_letters.condition(tables))

@@ -162,6 +162,12 @@ def first_offsets(
         return start  # type: ignore[return-value]
     present = now()
     since = present - start if isinstance(start, timedelta) else instant("start", start)
+    if since > present + _CLOCK_TOLERANCE:
+        log.warning(
+            "start is %s, which is in the future: the load begins at the end of the log, and loads what is written "
+            "from now on",
+            format_instant(since),
+        )
     first = find(dict.fromkeys(new, milliseconds(since)))
     _warn_of_future(
         first,

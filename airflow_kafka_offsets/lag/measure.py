@@ -16,7 +16,7 @@ from airflow_kafka_offsets.core.instants import from_milliseconds, milliseconds
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition, partitions_in
 from airflow_kafka_offsets.core.planning import First, first_offset
-from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.core.text import first_reason
 from airflow_kafka_offsets.database.transactions import database_now
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
 from airflow_kafka_offsets.kafka.cluster import Cluster, PartialLogs
@@ -207,12 +207,12 @@ class _Snapshot(NamedTuple):
     def denied(self, topics: Sequence[str]) -> str | None:
         """Return which ACLs are missing to see topics; None if none is."""
         errors = (self.topic_errors.get(topic) for topic in topics)
-        return first_few((error for error in errors if isinstance(error, ConfigurationError)), most=1) or None
+        return first_reason(error for error in errors if isinstance(error, ConfigurationError)) or None
 
     def unknown_headroom(self, topics: Sequence[str]) -> str | None:
         """Return why the retention of topics will not be known; None if it is."""
         reasons = (self.unknown_retention[topic] for topic in topics if topic in self.unknown_retention)
-        return first_few(reasons, most=1) or None
+        return first_reason(reasons) or None
 
     def of_topics(
         self, topics: Iterable[str], committed: Mapping[TopicPartition, Committed]

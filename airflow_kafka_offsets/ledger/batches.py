@@ -160,6 +160,32 @@ def abandon(claim: Claim, batch: Batch, reason: str) -> dict[int, str]:
     return claim.transact(work)
 
 
+def check_open(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> str:
+    """Check that a batch of a group can be abandoned now, and return its kind.
+
+    :raises OpenBatchError: see `abandon_locked`
+    """
+    batches = tables.offset_batches
+    row = None
+    if abs(batch_id) <= MAX_INT64:  # the range of the database's integers
+        found = sa.select(batches.c.kind, batches.c.state, may_have_replaced(tables).label("replaced"))
+        of_batch = (batches.c.batch_id == batch_id) & (batches.c.consumer_group == group_id)
+        row = conn.execute(found.where(of_batch)).one_or_none()
+    if row is not None and row.replaced:
+        refusal = (
+            "it is a replay whose rows may be in the target already, and the rows that it replaced would be lost. "
+            "Nothing was changed; finish the replay: clear its task, or outside of Airflow run the same replay again."
+        )
+    elif row is not None and row.state == PREFETCHED:
+        before = open_batch_of(conn, tables, group_id)
+        refusal = f"it is prefetched after batch {before}; abandon that one, and both are abandoned."
+    elif row is None or row.state not in OPEN_STATES:
+        refusal = f"{'the group has no such batch' if row is None else f'it is {row.state}'}. Nothing was changed."
+    else:
+        return str(row.kind)
+    raise OpenBatchError(f"Batch {batch_id} of group {group_id!r} cannot be abandoned: {refusal}")
+
+
 def abandon_locked(
     conn: Connection,
     tables: Tables,
@@ -177,28 +203,12 @@ def abandon_locked(
     :raises OpenBatchError: the batch does not exist or is not open, or the target may have its rows in place of earlier
         ones
     """
-    batches, groups = tables.offset_batches, tables.consumer_groups
+    groups = tables.consumer_groups
     recorded = _abandoned_by(conn, who, reason)
-    of_batch = (batches.c.batch_id == batch_id) & (batches.c.consumer_group == group_id)
-    row = None
-    if abs(batch_id) <= MAX_INT64:  # the range of the database's integers
-        found = sa.select(batches.c.kind, batches.c.state, may_have_replaced(tables).label("replaced"))
-        row = conn.execute(found.where(of_batch)).one_or_none()
-    if row is not None and row.replaced:
-        raise OpenBatchError(
-            f"Batch {batch_id} of group {group_id!r} cannot be abandoned: it is a replay whose rows may be in the "
-            "target already, and the rows that it replaced would be lost. Nothing was changed; finish the replay: "
-            "clear its task, or outside of Airflow run the same replay again."
-        )
-    if row is None or not update_open(conn, tables, batch_id, state="abandoned", reason=recorded):
-        refusal = "the group has no such batch" if row is None else f"it is {row.state}"
-        if row is not None and row.state == PREFETCHED:
-            before = open_batch_of(conn, tables, group_id)
-            refusal = f"it is prefetched after batch {before}; abandon that one, and both are abandoned"
-        raise OpenBatchError(
-            f"Batch {batch_id} of group {group_id!r} cannot be abandoned: {refusal}. Nothing was changed."
-        )
-    if row.kind == "load":
+    kind = check_open(conn, tables, group_id, batch_id)
+    if not update_open(conn, tables, batch_id, state="abandoned", reason=recorded):
+        raise OpenBatchError(f"Batch {batch_id} of group {group_id!r} is not open any more. Nothing was changed.")
+    if kind == "load":
         abandon_prefetched_batch(conn, tables, group_id, batch_id, recorded)
         if moved is not None:
             keep_first_positions(conn, tables, group_id, batch_id, but=moved)

@@ -132,7 +132,10 @@ class DeadLetterClaim(BatchClaim):
             # Not the number of those that are there: some may have been removed, which the commit has to notice.
             records = self.records - self._leave_out(conn, errors)
             if not records:
-                reason = "nothing was written: all records are bad still"
+                batches, nothing = tables.offset_batches.c, "nothing was written: all records are bad still"
+                # After the reason that the user gave.
+                given = sa.func.coalesce(batches.reason.concat(": "), "")
+                reason = given.concat(sa.literal(nothing))
                 update_open(conn, tables, self.batch.batch_id, state="abandoned", reason=reason)
             return records
 

@@ -90,32 +90,40 @@ def refuse_loaded(
         return
     lock_plans(conn, tables)
     loads, names = _last_loads(conn, tables, group_id), TargetNames(conn)
+    deleted = deletion_of(conn, tables, group_id)
     topics = {tp.topic for tp in starts}
     written = []
-    deleted = deletion_of(conn, tables, group_id)
-    others = {} if beside_others else groups_into(conn, tables, target, topics, besides=group_id)
-    if deleted and not beside_others:
-        others[group_id] = target
-    if others:
+    if not beside_others:
+        groups = groups_into(conn, tables, target, topics, besides=group_id) | ({group_id: target} if deleted else {})
         batches, last = tables.offset_batches.c, min(loads.get(tp, 0) for tp in starts)
-        written.append(_written(tables, topics).where(batches.consumer_group.in_(others), batches.batch_id > last))
+        if groups:
+            written.append(_written(tables, topics).where(batches.consumer_group.in_(groups), batches.batch_id > last))
     # From its first load of a topic on, nothing is replayed into the table but by key, or in the place of other rows.
     if first_topics := topics - {tp.topic for tp in loads}:
         written += _replayed(conn, tables, target, first_topics, group_id if beside_others else None)
     for row in chain.from_iterable(stream(conn, query) for query in written):
-        tp = TopicPartition(row.topic, row.partition)
-        planned = starts.get(tp)
-        if planned is None or row.batch_id <= loads.get(tp, 0) or is_other_topic(row.topic_id, planned.topic_id):
-            continue
+        planned = starts.get(TopicPartition(row.topic, row.partition))
         is_output = row.kind == "load" or row.replaced_start_offset is not None
-        if row.consumer_group == group_id and is_output and row.batch_id > deleted:
-            continue
-        shared, span = names.shared(row.target_table, target), (max(row.start_offset, planned.start), row.end_offset)
-        if shared is None or span[0] >= span[1]:
-            continue
-        for start, end in subtract([span], _removed_since(conn, tables, names, row)):
-            if start < end:
-                raise _double_load(conn, tables, row, f"{tp} {start}..{end}", group_id, shared, planned)
+        is_own = row.consumer_group == group_id and is_output and row.batch_id > deleted
+        if planned is not None and not is_own and row.batch_id > loads.get(planned.topic_partition, 0):
+            _refuse_double(conn, tables, names, row, planned, group_id, target)
+
+
+def _refuse_double(
+    conn: Connection, tables: Tables, names: TargetNames, row: Any, planned: OffsetRange, group_id: str, target: str
+) -> None:
+    """Raise if a range that was written, or is about to be, has offsets which a group is about to load into its target.
+
+    :param row: of the range and its batch
+    :param planned: the range of the same partition that the group has planned
+    """
+    shared, span = names.shared(row.target_table, target), (max(row.start_offset, planned.start), row.end_offset)
+    if shared is None or span[0] >= span[1] or is_other_topic(row.topic_id, planned.topic_id):
+        return
+    for start, end in subtract([span], _removed_since(conn, tables, names, row)):
+        if start < end:
+            what = f"{planned.topic_partition} {start}..{end}"
+            raise _double_load(conn, tables, row, what, group_id, shared, planned)
 
 
 def refuse_loaded_by_others(

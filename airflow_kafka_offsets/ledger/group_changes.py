@@ -16,7 +16,7 @@ from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import ConfigurationError, GroupBusyError, OpenBatchError
-from airflow_kafka_offsets.ledger.batch_rows import TaskRun, insert_batch
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun, insert_batch, latest_batch
 from airflow_kafka_offsets.ledger.dead_letters import DROPPED, EMPTY
 from airflow_kafka_offsets.ledger.group_table import group_table
 from airflow_kafka_offsets.ledger.groups import cluster_of, group_row, insert_if_missing, lock
@@ -50,10 +50,8 @@ def group_contents(conn: Connection, tables: Tables, group_id: str) -> GroupCont
     cluster_of(conn, tables, group_id)  # raises if there is no such group
     _, (group,) = group_summaries(conn, tables, [group_id])
     unchanged = "Nothing was changed."
-    if group.is_deleted and group.last_commit is not None:
-        raise ConfigurationError(
-            f"Group {group_id!r} was deleted or renamed by batch {group.last_commit.batch_id} of its history"
-        )
+    if group.is_deleted:
+        raise ConfigurationError(without_positions(conn, tables, group_id, ""))
     if group.held_by is not None:
         raise GroupBusyError(f"Group {group_id!r} is held by {group.held_by}. {unchanged} Wait until it has ended.")
     batches = tables.offset_batches.c
@@ -74,6 +72,25 @@ def group_contents(conn: Connection, tables: Tables, group_id: str) -> GroupCont
     known = group_table(conn, tables, group_id)
     number = conn.scalar(sa.select(sa.func.count()).where(of_group)) or 0
     return GroupContents(group_id, known and known.name, group.partitions, number, group.dead_letters)
+
+
+def without_positions(conn: Connection, tables: Tables, group_id: str, otherwise: str) -> str:
+    """Return why a group has no positions, and what to do.
+
+    :param otherwise: what to do if it was neither deleted nor renamed
+    """
+    batches = tables.offset_batches.c
+    of_change = latest_batch(tables, group_id, batches.state == "committed").scalar_subquery()
+    query = sa.select(batches.batch_id, batches.kind, batches.scenario).where(batches.batch_id == of_change)
+    last = conn.execute(query).one_or_none()
+    if last is not None and last.kind == DELETE:
+        return (
+            f"Group {group_id!r} was deleted, by batch {last.batch_id} of its history: 'kafka-offsets rewind "
+            f"{group_id} --undo' restores its positions"
+        )
+    if last is not None and last.kind == RENAMED:
+        return f"Group {group_id!r} was {last.scenario}, by batch {last.batch_id} of its history: use that name"
+    return f"There are no stored positions of group {group_id!r} yet: {otherwise}"
 
 
 def delete_group(ledger: Ledger, group_id: str, *, who: str, reason: str) -> int:

@@ -61,12 +61,11 @@ def group_tables(conn: Connection, tables: Tables, group_ids: Sequence[str]) -> 
     return {group: GroupTable(*known) for group, *known in conn.execute(query)}
 
 
-def tables_of_groups(conn: Connection, tables: Tables) -> list[str]:
-    """Return the names of the tables that groups load into, or have loaded into, as the history has them."""
+def targets_of_groups(conn: Connection, tables: Tables) -> list[str]:
+    """Return the names of the targets that groups load into, or have loaded into, as the history has them."""
     name = tables.offset_batches.c.target_table
     loads = tables.offset_batches.c.kind.in_(("load", "initialize"))
-    names = conn.scalars(sa.select(name).where(loads, name.is_not(None)).distinct().order_by(name))
-    return [name for name in names if is_table(name)]
+    return list(conn.scalars(sa.select(name).where(loads, name.is_not(None)).distinct().order_by(name)))
 
 
 def names_of(
@@ -105,7 +104,7 @@ def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
         known = group_table(conn, tables, group_id)
         targets = TargetNames(conn)
         if known is None or known.kind != "load":
-            renamed = _former_name(conn, tables, target)
+            renamed = former_name(conn, tables, target)
         elif targets.same(known.name, target):
             return
         else:
@@ -121,7 +120,7 @@ def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
 def follow_rename(ledger: Ledger, target: str) -> None:
     """Give the history the new name of a table, if a row of a target that it does not know shows the old one."""
     with ledger.connect() as conn:
-        renamed = _former_name(conn, ledger.tables, target)
+        renamed = former_name(conn, ledger.tables, target)
     if renamed is not None:
         transact(ledger.engine, lambda conn: _rename(conn, ledger.tables, *renamed))
 
@@ -135,7 +134,7 @@ def _renamed(conn: Connection, targets: TargetNames, known: str, target: str) ->
     return (old[0], new[0]) if existing_table(conn, old[0]) is None else None
 
 
-def _former_name(conn: Connection, tables: Tables, target: str) -> tuple[str, str] | None:
+def former_name(conn: Connection, tables: Tables, target: str) -> tuple[str, str] | None:
     """Return the name in the history of a table that was renamed, and its new one, which the history does not have: one
     of the targets of a name.
     """

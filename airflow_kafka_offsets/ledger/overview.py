@@ -79,9 +79,9 @@ def batch_parts(
         sa.select(tables.offset_batches.c.consumer_group).where(tables.offset_batches.c.batch_id == batch_id)
     )
     if owner != group_id:
-        known = f"it is one of group {owner!r}" if owner is not None else "there is no such batch"
+        known = f": it is one of group {owner!r}" if owner is not None else ""
         raise ConfigurationError(
-            f"Group {group_id!r} has no batch {batch_id}: {known}. 'kafka-offsets history' lists the group's batches"
+            f"Group {group_id!r} has no batch {batch_id}{known}. 'kafka-offsets history {group_id}' lists its batches"
         )
     parts = {
         "range": (tables.offset_ranges, _RANGE_COLUMNS),

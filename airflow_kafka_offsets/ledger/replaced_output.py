@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -16,10 +17,11 @@ from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError, OpenBatchError
 from airflow_kafka_offsets.ledger.batch_rows import Batch
-from airflow_kafka_offsets.ledger.group_table import names_of
+from airflow_kafka_offsets.ledger.group_table import former_name, names_of
 from airflow_kafka_offsets.ledger.positions import Reads
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.sql.rows import delete_rows
+from airflow_kafka_offsets.sinks.target_names import TargetNames
 from airflow_kafka_offsets.sinks.target_rows import Batches, OriginColumns, Removed, ReplacedOffsets
 
 # A statement has a limited number of parameters: 999 in older SQLite.
@@ -28,6 +30,8 @@ _SPANS_AT_ONCE = 50
 
 if TYPE_CHECKING:
     _Ranges = sa.Select[int, str, int, int, int]
+    _RangesOf = Callable[..., _Ranges]
+    """Selects the offsets to replace, once for each batch that loaded some of them and meets conditions."""
 
 
 Remove = Callable[[ReplacedOffsets], list[Removed]]
@@ -54,19 +58,15 @@ def replace_output(
     :raises OpenBatchError: an open replay may have written rows of these offsets, which are not recorded yet
     """
     batches, table = tables.offset_batches.c, tables.dead_letters
-    written = batches.consumer_group == group_id
-    same, shared = (names_of(conn, tables, target, written, shared=part) for part in (False, True))
-    refuse_published(conn, tables, group_id, batch_id)
-    overlapping = _replaced_by(tables, group_id, batch_id, batches.state == "committed")
-    _check_target(conn, tables, group_id, overlapping.where(batches.target_table.not_in(same)), target)
+    replaced_by = partial(_replaced_by, tables, group_id, batch_id)
+    written_here = _written_here(conn, tables, group_id, target, replaced_by)
 
     def remove_dead_letters(replaced: ReplacedOffsets) -> list[Removed]:
         origin = OriginColumns(table.c.batch_id, table.c.topic, table.c.partition, table.c.offset_value)
         return delete_rows(conn, table, origin, replaced, table.c.record_timestamp)
 
-    written_here = overlapping.where(batches.target_table.in_(shared))
-    rows = _remove(conn, written_here.where(batches.row_count > 0), span, remove)
-    dead_letters = _remove(conn, written_here.where(batches.dead_letters > 0), span, remove_dead_letters)
+    rows = _remove(conn, replaced_by(*written_here, batches.row_count > 0), span, remove)
+    dead_letters = _remove(conn, replaced_by(*written_here, batches.dead_letters > 0), span, remove_dead_letters)
     if rows or dead_letters:
         conn.execute(
             tables.replaced_output.insert(),
@@ -149,7 +149,7 @@ def offsets_to_replace(conn: Connection, tables: Tables, batch: Batch, target: s
     of_batch = tables.offset_batches.c
     names = names_of(conn, tables, target, of_batch.consumer_group == batch.group_id, shared=True)
     is_written = (of_batch.target_table.in_(names), of_batch.row_count > 0)
-    ranges = _replaced_by(tables, batch.group_id, batch.batch_id, of_batch.state == "committed").where(*is_written)
+    ranges = _replaced_by(tables, batch.group_id, batch.batch_id, of_batch.state == "committed", *is_written)
     ids = sorted({row.batch_id for row in conn.execute(ranges)})
     return _offsets(ids, ranges, batch.span) if ids else None
 
@@ -188,23 +188,25 @@ def count_output(
     topic_ids: Mapping[TopicPartition, str | None],
     count_rows: Callable[[ReplacedOffsets], int],
 ) -> tuple[int, int]:
-    """Return how many rows and dead letters `replace_output` would delete now, without locks or writes.
+    """Return how many rows and dead letters `replace_output` would delete now, without locks or writes; raise the
+    errors that it would raise.
 
     :param target: the name of the sink
     :param replaced: the offsets whose output would be deleted
     :param topic_ids: of the topics of these offsets
     :param count_rows: counts the rows of the target
     """
-    batches, table = tables.offset_batches.c, tables.dead_letters
-    names = names_of(conn, tables, target, batches.consumer_group == group_id, shared=True)
-    written_here = (batches.state == "committed", batches.target_table.in_(names))
+    table = tables.dead_letters
+    if replaced and (renamed := former_name(conn, tables, target)) is not None:
+        old, new = renamed
+        target = TargetNames(conn).renamed(target, new, old)
     origin = OriginColumns(table.c.batch_id, table.c.topic, table.c.partition, table.c.offset_value)
     rows = dead_letters = 0
     ordered = sorted(replaced.items())
     for place in range(0, len(ordered), _SPANS_AT_ONCE):
-        spans = ordered[place : place + _SPANS_AT_ONCE]
-        loaded = (_loading(tables, group_id, tp, span, topic_ids.get(tp), *written_here) for tp, span in spans)
-        ranges = sa.select(sa.union_all(*loaded).subquery())
+        spans = {tp: (span, topic_ids.get(tp)) for tp, span in ordered[place : place + _SPANS_AT_ONCE]}
+        loading = partial(_loading, tables, group_id, spans)
+        ranges = loading(*_written_here(conn, tables, group_id, target, loading))
         ids = sorted({row.batch_id for row in conn.execute(ranges)})
         if ids:
             offsets = _offsets(ids, ranges, None)
@@ -215,25 +217,37 @@ def count_output(
 
 
 def _loading(
-    tables: Tables, group_id: str, tp: TopicPartition, span: Span, topic_id: str | None, *of_batch: Any
+    tables: Tables,
+    group_id: str,
+    spans: Mapping[TopicPartition, tuple[Span, str | None]],
+    *of_batch: sa.ColumnElement[bool],
 ) -> _Ranges:
-    """Select the batches of a group that loaded some offsets of a partition, each with these offsets."""
+    """Select the batches of a group that loaded some offsets, each with these offsets.
+
+    :param spans: of partitions, with the ids of their topics
+    :param of_batch: which batches
+    """
     loaded = tables.offset_ranges.alias()
-    start, end = (sa.literal(offset, sa.BigInteger) for offset in span)
-    is_topic = sa.or_(loaded.c.topic_id == topic_id, loaded.c.topic_id.is_(None)) if topic_id is not None else sa.true()
-    of_partition = (loaded.c.topic == tp.topic, loaded.c.partition == tp.partition, is_topic)
-    return _overlapping(tables, group_id, loaded, start, end).where(*of_partition, *of_batch)
+    of_partitions = []
+    for tp, (span, topic_id) in spans.items():
+        start, end = (sa.literal(offset, sa.BigInteger) for offset in span)
+        of_partition = [loaded.c.topic == tp.topic, loaded.c.partition == tp.partition]
+        if topic_id is not None:
+            of_partition.append(sa.or_(loaded.c.topic_id == topic_id, loaded.c.topic_id.is_(None)))
+        ranges = _overlapping(tables, group_id, loaded, start, end)
+        of_partitions.append(ranges.where(*of_partition, *of_batch))
+    return sa.select(sa.union_all(*of_partitions).subquery())
 
 
-def _replaced_by(tables: Tables, group_id: str, batch_id: int, of_state: sa.ColumnElement[bool]) -> _Ranges:
+def _replaced_by(tables: Tables, group_id: str, batch_id: int, *of_batch: sa.ColumnElement[bool]) -> _Ranges:
     """Return the offsets that a batch replaces, once for each other batch of the group that loaded some of them.
 
-    :param of_state: which of these batches
+    :param of_batch: which of these batches
 
     The offsets of an earlier topic of the same name are not replaced.
     """
     replacing, loaded = tables.offset_ranges.alias(), tables.offset_ranges.alias()
-    return _replaced_ranges(tables, group_id, batch_id, replacing, loaded).where(of_state)
+    return _replaced_ranges(tables, group_id, batch_id, replacing, loaded).where(*of_batch)
 
 
 def _replaced_ranges(
@@ -268,9 +282,12 @@ def refuse_published(conn: Connection, tables: Tables, group_id: str, batch_id: 
 
     :raises OpenBatchError: one may have; the message says what to do
     """
+    _refuse_published(conn, tables, group_id, partial(_replaced_by, tables, group_id, batch_id))
+
+
+def _refuse_published(conn: Connection, tables: Tables, group_id: str, replaced_by: _RangesOf) -> None:
     batches = tables.offset_batches.c
-    is_publishing = batches.state.in_(OPEN_STATES) & batches.publish_started_at.is_not(None)
-    ranges = _replaced_by(tables, group_id, batch_id, is_publishing).subquery()
+    ranges = replaced_by(batches.state.in_(OPEN_STATES), batches.publish_started_at.is_not(None)).subquery()
     other = conn.scalar(sa.select(sa.func.min(ranges.c.batch_id)))
     if other is not None:
         raise OpenBatchError(
@@ -287,16 +304,25 @@ def same_topic(loaded: sa.FromClause, again: sa.FromClause) -> sa.ColumnElement[
     return sa.or_(loaded.c.topic_id == again.c.topic_id, loaded.c.topic_id.is_(None), again.c.topic_id.is_(None))
 
 
-def _check_target(conn: Connection, tables: Tables, group_id: str, elsewhere: _Ranges, name: str) -> None:
+def _written_here(
+    conn: Connection, tables: Tables, group_id: str, target: str, replaced_by: _RangesOf
+) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions for batches that wrote into a target, after a check that their output can be replaced.
+
+    :raises ConfigurationError: batches wrote into another target
+    :raises OpenBatchError: see `refuse_published`
+    """
+    _refuse_published(conn, tables, group_id, replaced_by)
     batches = tables.offset_batches.c
-    row = conn.execute(
-        elsewhere.where(batches.row_count > 0, batches.kind == "load")
-        .with_only_columns(batches.batch_id, batches.target_table)
-        .order_by(batches.batch_id)
-        .limit(1)
-    ).one_or_none()
+    is_committed, written = batches.state == "committed", batches.consumer_group == group_id
+    same, shared = (names_of(conn, tables, target, written, shared=part) for part in (False, True))
+    is_elsewhere = (batches.target_table.not_in(same), batches.row_count > 0, batches.kind == "load")
+    elsewhere = sa.select(sa.func.min(replaced_by(is_committed, *is_elsewhere).subquery().c.batch_id))
+    found = sa.select(batches.batch_id, batches.target_table).where(batches.batch_id == elsewhere.scalar_subquery())
+    row = conn.execute(found).one_or_none()
     if row is not None:
         raise ConfigurationError(
-            f"Batch {row.batch_id} of group {group_id!r} loaded offsets to replace into table {row.target_table!r}, "
-            f"not into {name!r}. Nothing was changed; name the table that the group loads into."
+            f"Batch {row.batch_id} of group {group_id!r} loaded offsets to replace into {row.target_table!r}, not into "
+            f"{target!r}. Nothing was changed; name the target that the group loads into."
         )
+    return is_committed, batches.target_table.in_(shared)

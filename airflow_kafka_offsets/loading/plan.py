@@ -133,7 +133,7 @@ def plan(context: LoadContext, claim: Claim, options: LoadOptions) -> Planned | 
     decided = decide_for_claim(context, claim, options)
     log_gaps(decided.gaps)
     if not decided.ranges and not decided.initial:
-        log.info("Nothing to load for group %r in %s", pipeline.group_id, ", ".join(pipeline.topics))
+        log.info("No more records to load for group %r in %s", pipeline.group_id, ", ".join(pipeline.topics))
         return None
     try:
         batch = record_plan(claim, decided, context.recipe, generation, **_beside(context, options))
@@ -142,7 +142,8 @@ def plan(context: LoadContext, claim: Claim, options: LoadOptions) -> Planned | 
         return plan(context, claim, options)
     if batch is None:
         first = first_few(f"{range_.topic_partition} {range_.end}" for range_ in decided.initial)
-        log.info("Nothing to load yet for group %r; it begins at %s", pipeline.group_id, first)
+        until = "" if options.until is None else f", and until is {options.until}"
+        log.info("Nothing to load yet for group %r; it begins at %s%s", pipeline.group_id, first, until)
         return None
     log_planned(batch, "load")
     _log_limits(batch, options.limits, pipeline.sink)

@@ -105,9 +105,14 @@ def rewind_lineage(rewind: KafkaRewindOperator, done: Mapping[str, Any] | None) 
     if done is not None:
         partitions = done["partitions"]
         moved = [
-            {name: partition[name] for name in ("topic", "partition", "old", "new")}
+            {
+                "topic": partition["topic"],
+                "partition": partition["partition"],
+                "old": partition["old_offset"],
+                "new": partition["new_offset"],
+            }
             for partition in partitions
-            if partition["old"] != partition["new"]
+            if partition["old_offset"] != partition["new_offset"]
         ]
         facet.ranges = moved if len(moved) <= MOST_PARTITIONS else None
         facet.batches = [done["batch_id"]] if done["batch_id"] is not None else []

@@ -14,6 +14,7 @@ from airflow.sdk import BaseOperatorLink
 from airflow_kafka_offsets.core.options import IsolationLevel, StateTables
 from airflow_kafka_offsets.core.parameters import FLAG, NAME, Rule, or_none
 from airflow_kafka_offsets.core.shared_docs import complete_docs
+from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks.links import BatchLink, GroupLink, RewindLink
 from airflow_kafka_offsets.hooks.named_errors import with_named_connections
 from airflow_kafka_offsets.loading.parameters import SINK
@@ -123,6 +124,7 @@ class KafkaRewindOperator(GroupOperator):
         """
         # Here and not above: DAG files are parsed every few seconds.
         from airflow_kafka_offsets.core.offsets import parse_scope
+        from airflow_kafka_offsets.core.text import count
         from airflow_kafka_offsets.database.errors import translated_errors
         from airflow_kafka_offsets.hooks.connections import sink_connections
         from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind, executed_by
@@ -157,12 +159,19 @@ class KafkaRewindOperator(GroupOperator):
                     replace=self.replace,
                     connections=sink_connections(self.replace) if self.replace is not None else None,
                 )
+        reread = count(preview.offsets_reread, "offset")
+        if result is None:
+            self.log.info("Nothing was changed: this is a preview. %s would be read again", reread)
+        elif done is None:
+            rows, dead_letters = count(result.rows_removed, "row"), count(result.dead_letters_removed, "dead letter")
+            self.log.info("The next load reads %s again; %s and %s were removed", reread, rows, dead_letters)
         moved = asdict(result if result is not None else RewindResult(None))
         self._done = preview.as_dict() | {"executed": result is not None} | moved
         return self._done
 
     def _preview(self, ledger: Ledger, scenario: Scenario, scope: Scope) -> RewindPreview:
-        from airflow_kafka_offsets.hooks.connections import kafka_config
+        from airflow_kafka_offsets.hooks.connections import kafka_config, sink_connections
+        from airflow_kafka_offsets.rewinding.execution import check_removal
         from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 
         preview = preview_rewind(
@@ -178,8 +187,9 @@ class KafkaRewindOperator(GroupOperator):
         )
         for partition in preview.changed:
             self.log.info("%s", partition)
-        if self.replace is not None:
-            preview.refuse_replace()
+        if self.replace is not None and self.preview_only:
+            removal = check_removal(preview, self.replace, ledger=ledger, connections=sink_connections(self.replace))
+            self.log.info("Of the offsets that are read again would be removed: %s", removal.text)
         return preview
 
     @property
@@ -236,6 +246,11 @@ class KafkaVerifyOperator(GroupOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.take(locals())
+        if kafka_conn_id is not None and self.sink.replaces_rows and len(self.sink.branch_numbers) == 1:
+            raise ConfigurationError(
+                f"Rows of {self.sink.name!r} are replaced by key: records of Kafka cannot be looked up in it. Leave "
+                "out kafka_conn_id"
+            )
 
     @with_named_connections
     def execute(self, context: Context) -> dict[str, Any]:

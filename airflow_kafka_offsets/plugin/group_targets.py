@@ -26,7 +26,7 @@ from airflow_kafka_offsets.sinks.target_names import TargetNames, existing_table
 if TYPE_CHECKING:
     from airflow_kafka_offsets.plugin.rewinds import RewindEstimate, RewindForm
 
-_WITHOUT_VALUE = ("to-earliest", "to-latest", "to-current", "undo")
+WITHOUT_VALUE = ("to-earliest", "to-latest", "to-current", "undo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def replace_command(source: Source, group_id: str, estimate: RewindEstimate, for
     words += _options(kafka_conn_id=estimate.kafka_conn_id if estimate.kafka_conn_id != DEFAULT_KAFKA else None)
     for scope in form.scope.split():
         words += _options(topic=scope)
-    if scenario in _WITHOUT_VALUE:
+    if scenario in WITHOUT_VALUE:
         words.append(f"--{scenario}")
     else:
         name = "from-group" if scenario == "import" else scenario

@@ -25,23 +25,20 @@ from airflow_kafka_offsets.exceptions import KAFKA, ConfigurationError, KafkaOff
 from airflow_kafka_offsets.hooks.links import rewinds_are_on
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.overview import group_summaries
-from airflow_kafka_offsets.ledger.replaced_output import count_output
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.plugin.background import TooSlowError
 from airflow_kafka_offsets.plugin.group_request import FROM_THIS_SITE, FormDep, GroupRequest, GroupRequestDep, field
-from airflow_kafka_offsets.plugin.group_targets import GroupTarget, replace_command
+from airflow_kafka_offsets.plugin.group_targets import WITHOUT_VALUE, GroupTarget, replace_command
 from airflow_kafka_offsets.plugin.problems import Problem, ProblemError, original, problem
 from airflow_kafka_offsets.plugin.rendering import time_zone
 from airflow_kafka_offsets.plugin.sources import tables_of
-from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind
+from airflow_kafka_offsets.rewinding.execution import RewindResult, check_removal, execute_rewind
 from airflow_kafka_offsets.rewinding.history import state_before_last_rewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS, Scenario
 from airflow_kafka_offsets.sinks.fan_out import of_tables
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
-from airflow_kafka_offsets.sinks.sql.rows import count_replaced
-from airflow_kafka_offsets.sinks.target_rows import ReplacedOffsets
 
 T = TypeVar("T")
 
@@ -56,7 +53,7 @@ _PARTITIONS = 500
 _OFFERED = (
     ("to-datetime", "To an instant: the first record at or after it", None),
     ("to-batch", "To the state before a batch", "42"),
-    ("undo", "Undo the last rewind", None),
+    ("undo", "Undo the last rewind, or the last undo", None),
     ("by-duration", "Back by a duration: the first record of that time", "P1DT12H"),
     ("shift-by", "By a number of offsets; a negative number goes back", "-1000"),
     ("to-earliest", "To the beginning of the topics", None),
@@ -114,6 +111,8 @@ class RewindForm:
             raise ConfigurationError("Choose where the positions move to")
         if self.isolation_level not in ISOLATION_LEVELS:
             raise ConfigurationError(f"The isolation level is one of {', '.join(ISOLATION_LEVELS)}")
+        if not self.value and self.scenario not in WITHOUT_VALUE:
+            raise ConfigurationError("Fill in the value: what the positions move to")
         value = zoned(self.value) if self.scenario == "to-datetime" else self.value
         return Scenario.of(self.scenario, value or None, group_id=group_id), parse_scope(self.scope.split())
 
@@ -367,21 +366,14 @@ def _estimate(ledger: Ledger, request: GroupRequest, form: RewindForm) -> Rewind
         target = request.target(conn, ledger.tables)
         if not form.replace:
             return RewindEstimate(preview, target, kafka_conn_id)
-        preview.refuse_replace()
-        if not target.tables:
-            raise ConfigurationError(
-                f"{target.unknown}: its rows cannot be removed here. Rewind with KafkaRewindOperator(replace=…), or "
-                "with 'kafka-offsets rewind --replace --dag-id … --task-id …'"
-            )
-
-        def count_rows(replaced: ReplacedOffsets) -> int:
-            return sum(count_replaced(conn, table, replaced) for table in target.tables)
-
-        reread = {move.topic_partition: move.reread for move in preview.replacing if move.reread is not None}
-        topic_ids = {move.topic_partition: move.new.topic_id for move in preview.replacing if move.new is not None}
-        name = of_tables(target.tables).name
-        rows, dead_letters = count_output(conn, ledger.tables, request.group_id, name, reread, topic_ids, count_rows)
-    return RewindEstimate(preview, target, kafka_conn_id, rows, dead_letters, target.tables)
+    preview.refuse_replace()
+    if not target.tables:
+        raise ConfigurationError(
+            f"{target.unknown}: its rows cannot be removed here. Rewind with KafkaRewindOperator(replace=…), or with "
+            "'kafka-offsets rewind --replace --dag-id … --task-id …'"
+        )
+    removal = check_removal(preview, of_tables(target.tables), ledger=ledger)
+    return RewindEstimate(preview, target, kafka_conn_id, *removal, target.tables)
 
 
 @contextmanager

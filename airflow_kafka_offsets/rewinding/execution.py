@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -36,14 +36,16 @@ from airflow_kafka_offsets.ledger.groups import cluster_of, lock, lock_group, wa
 from airflow_kafka_offsets.ledger.install import create_missing, installed_version
 from airflow_kafka_offsets.ledger.positions import bound_partition, is_bound_partition, set_positions, stored_positions
 from airflow_kafka_offsets.ledger.publications import Publication, run_pending_cleanups
-from airflow_kafka_offsets.ledger.replaced_output import replace_output
+from airflow_kafka_offsets.ledger.replaced_output import count_output, replace_output
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.rewinding.history import count_removed, executed_preview
 from airflow_kafka_offsets.rewinding.preview import PartitionRewind, RewindPreview
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.fan_out import Sinks, as_sink
 from airflow_kafka_offsets.sinks.sink import Connections, Sink
-from airflow_kafka_offsets.sinks.table import Table
+from airflow_kafka_offsets.sinks.sql.rows import count_replaced
+from airflow_kafka_offsets.sinks.table import Output, Table
+from airflow_kafka_offsets.sinks.target_rows import ReplacedOffsets
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +137,47 @@ def execute_rewind(
         "Moved %s of group %r (%s), number %d in the history", count(moved, "position"), group_id, scenario, batch_id
     )
     return RewindResult(batch_id, moved, *count_removed(ledger, batch_id))
+
+
+class Removal(NamedTuple):
+    """What a rewind with `replace` would remove now.
+
+    :param rows: None where they cannot be counted before: the target is not a table of the database of the positions
+    """
+
+    rows: int | None
+    dead_letters: int
+
+    @property
+    def text(self) -> str:
+        rows = "the rows" if self.rows is None else count(self.rows, "row")
+        return f"{rows} and {count(self.dead_letters, 'dead letter')}"
+
+
+def check_removal(
+    preview: RewindPreview, replace: Sinks, *, ledger: Ledger, connections: Connections | None = None
+) -> Removal:
+    """Check that a rewind can remove the rows of a target, and count them. Nothing is written.
+
+    :raises KafkaOffsetsError: as `execute_rewind` with `replace`
+    """
+    preview.refuse_replace()
+    if preview.generation is None:
+        return Removal(0, 0)
+    sink, tables, group_id = as_sink(replace), ledger.tables, preview.group_id
+    target = sink.connect(ledger.engine, connections)
+    reread = {move.topic_partition: move.reread for move in preview.replacing if move.reread is not None}
+    topic_ids = {move.topic_partition: move.new.topic_id for move in preview.replacing if move.new is not None}
+
+    def count_rows(replaced: ReplacedOffsets) -> int:
+        target.check_replaced(conn, replaced)
+        return sum(count_replaced(conn, table, replaced) for table in sink.tables)
+
+    with ledger.connect() as conn:
+        number = (conn.scalar(sa.select(sa.func.max(tables.offset_batches.c.batch_id))) or 0) + 1
+        target.refuse_unknown_rows(conn, tables.offset_batches, Output(number, group_id, (), ""))
+        rows, dead_letters = count_output(conn, tables, group_id, sink.name, reread, topic_ids, count_rows)
+    return Removal(rows if sink.tables else None, dead_letters)
 
 
 def _transact(rewind: _Rewind) -> int:
@@ -320,10 +363,11 @@ def _check_unchanged(conn: Connection, tables: Tables, preview: RewindPreview, a
             f"{first_few(moved, between='; ')}. Nothing was changed; make a new preview."
         )
     preview.refuse_left_behind(stored)
-    _check_open_batch(group_id, open_batch_of(conn, tables, group_id), abandon)
+    check_open_batch(group_id, open_batch_of(conn, tables, group_id), abandon)
 
 
-def _check_open_batch(group_id: str, open_batch: int | None, abandon: int | None) -> None:
+def check_open_batch(group_id: str, open_batch: int | None, abandon: int | None) -> None:
+    """Raise if a group has an open batch that is not the one to abandon, or the one to abandon is not open."""
     if open_batch == abandon:
         return
     if open_batch is None:

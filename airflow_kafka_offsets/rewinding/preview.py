@@ -17,7 +17,7 @@ from typing import Any
 from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import OffsetRange, OfPartition, PartitionLog, Position, Span, TopicPartition
 from airflow_kafka_offsets.core.plain import checked
-from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError, TopicRecreatedError
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
@@ -104,6 +104,15 @@ class PartitionRewind(OfPartition):
     def offsets_skipped(self) -> int:
         return sum(end - start for start, end in self.skipped)
 
+    def __str__(self) -> str:
+        """Return the move in words, for the log."""
+        old, new = ("none" if offset is None else offset for offset in (self.old_offset, self.new_offset))
+        note = f" ({self.note})" if self.note else ""
+        return (
+            f"{self.topic_partition}: position {old} → {new}, {count(self.offsets_reread, 'offset')} to be read again, "
+            f"{self.offsets_skipped:,} skipped{note}"
+        )
+
     def as_range(self) -> OffsetRange:
         """Return the move as the history records it: a range from the old offset to the new one."""
         after = self.new or self.old
@@ -166,7 +175,11 @@ def _decide_partition(
         return PartitionRewind(*tp, None, None, old, old if stays else None, note=note)
     unchanged = PartitionRewind(*tp, log.beginning, log.end, old, old)
     if stays:
-        return replace(unchanged, note="" if old is not None else "no position is stored")
+        if old is None:
+            return replace(unchanged, note="no position is stored")
+        of_earlier = is_other_topic(old.topic_id, log.topic_id)
+        note = "the position belongs to an earlier topic of this name: name an offset or a time" if of_earlier else ""
+        return replace(unchanged, note=note)
     wanted, note = _wanted_offset(scenario, tp, old, log, looked_up)
     if wanted is None:
         if tp in looked_up:
@@ -235,11 +248,18 @@ def _of_earlier_topic(partitions: Sequence[TopicPartition], positions: LookedUp,
     ]
 
 
-_FORMAT = "airflow-kafka-offsets rewind 2"
+_FORMAT = "airflow-kafka-offsets rewind 3"
 
 # Fields that JSON holds as they are.
 _PLAIN = ("group_id", "cluster_id", "generation", "scenario", "kind", "open_batch", "moves_cluster")
-_PLAIN_OF_PARTITION = ("topic", "partition", "beginning", "end", "clamped", "note", "loaded_to")
+_PLAIN_OF_PARTITION = ("topic", "partition", "clamped", "note", "loaded_to")
+# How the columns of the command name them.
+_SAVED_AS = {
+    "beginning": "beginning_offset",
+    "end": "end_offset",
+    "old": "old_position",
+    "new": "new_position",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,15 +399,13 @@ def _checksum(content: Mapping[str, Any]) -> str:
 
 
 def _partition_as_dict(partition: PartitionRewind) -> dict[str, Any]:
-    plain = asdict(partition)
+    plain = {_SAVED_AS.get(name, name): value for name, value in asdict(partition).items()}
     return plain | {
-        "old": partition.old_offset,
-        "new": partition.new_offset,
+        "old_offset": partition.old_offset,
+        "new_offset": partition.new_offset,
         "difference": partition.difference,
         "reread": partition.offsets_reread,
         "skipped": [list(span) for span in partition.skipped],
-        "old_position": plain["old"],
-        "new_position": plain["new"],
     }
 
 
@@ -397,4 +415,5 @@ def _partition(saved: Mapping[str, Any]) -> PartitionRewind:
     )
     skipped = tuple((int(start), int(end)) for start, end in saved["skipped"])
     plain = {name: saved[name] for name in _PLAIN_OF_PARTITION}
+    plain |= {name: saved[_SAVED_AS[name]] for name in ("beginning", "end")}
     return checked(PartitionRewind, {"old": old, "new": new, "skipped": skipped, **plain})

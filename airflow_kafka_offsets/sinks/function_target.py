@@ -247,6 +247,10 @@ class ConnectedFunction(Table):
         """Return the functions as they are called over the connection of a transaction."""
         return nullcontext(FunctionTarget(conn, self.sink, WrittenBatch(*output[:3])))
 
+    def check_replaced(self, conn: Connection, replaced: ReplacedOffsets) -> None:
+        """Check that there is a function that removes."""
+        self.sink.remove_function()
+
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
         """Raise if the table that was named for `verify` holds rows of batches that the state tables do not know."""
         if self.proved is not None:

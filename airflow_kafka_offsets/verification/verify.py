@@ -83,10 +83,10 @@ def verify(
         for other in loaded_by_others(conn, ledger.tables, group_id, sink.name):
             log.warning("The same offsets of group %r are there of another group, too: %s", group_id, other)
         if findings.count and not rows.exists:
-            text = (
-                f"database {engine.url.database!r} has no table {sink.name!r}: it was dropped with the rows of the "
-                "group, or the group loads into another one"
-            )
+            known = group_table(conn, ledger.tables, group_id)
+            is_other = known is not None and not TargetNames(conn).same(known.name, sink.name)
+            why = f"the group loads into {known.name!r}" if known and is_other else "it was dropped with its rows"
+            text = f"database {engine.url.database!r} has no table {sink.name!r}: {why}"
             findings.violations.insert(0, Violation(text))
             findings.count += 1
         # Reading Kafka again takes as long as loading did; it adds nothing where the database is proof enough.

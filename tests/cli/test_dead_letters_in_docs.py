@@ -24,7 +24,7 @@ from airflow_kafka_offsets import Json, KafkaBatchOperator, SqlTable
 
 with DAG("load_orders"):
     KafkaBatchOperator(
-        task_id="load",
+        task_id="load_orders",
         group_id="orders_loader",
         topics=["{topic}"],
         value_format=Json("id BIGINT NOT NULL, name STRING"),

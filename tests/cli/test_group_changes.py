@@ -73,7 +73,13 @@ def test_a_deleted_group_leaves_rows_and_history(cli: CommandLine, orders: str, 
     assert (key, value) == (None, None)
     assert error.startswith("dropped by ana at ")
     assert error.endswith("with the group: a test")
-    assert "was deleted or renamed by batch" in failed(cli(*DELETE), "groups")
+    for command in ("groups delete", "show", "lag", "export"):
+        refused = cli(*command.split(), "loader", *DB)
+        assert refused.status == 1
+        assert (
+            "Group 'loader' was deleted, by batch 2 of its history: 'kafka-offsets rewind loader --undo'"
+            in refused.stderr
+        )
 
 
 @pytest.mark.parametrize("group", ["loader", "another"])

@@ -99,4 +99,6 @@ class TestHistory:
     def test_a_batch_of_another_group_is_an_error(self, cli: CommandLine, loaded: str, inline_loader: Loader) -> None:
         inline_loader(loaded, group_id="another", start="latest")
         assert "it is one of group 'another'" in failed(cli("history", "loader", *DB, "--batch", "5"), "history")
-        assert "there is no such batch" in failed(cli("history", "loader", *DB, "--batch", "77"), "history")
+        assert "Group 'loader' has no batch 77. 'kafka-offsets history loader' lists" in failed(
+            cli("history", "loader", *DB, "--batch", "77"), "history"
+        )

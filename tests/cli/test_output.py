@@ -38,7 +38,7 @@ def test_large_rows_are_printed_before_the_next_one_is_read(
             assert index == 0 or f"row {index - 1}" in printed[-1]
             yield {"value": f"row {index}"}
 
-    assert show_each(rows(), form) == number
+    show_each(rows(), form, nothing="none")
     printed.append(capsys.readouterr().out)
     parse = json.loads if form == "json" else yaml.safe_load
     assert parse("".join(printed)) == [{"value": f"row {index}"} for index in range(number)]
@@ -115,6 +115,16 @@ class TestOutput:
         assert [line.split(" | ")[0].strip() for line in lines[-3:]] == (
             ["0", "1", "2"] if parts > 1 else ["orders_loader"] * 3
         )
+
+    def test_a_table_in_a_pipe_has_a_line_for_a_row_and_loses_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
+        rows = [{"offset": offset, "value": f"<{'word ' * 90}>", "reason": None, "skips": True} for offset in range(2)]
+
+        show(rows, "table")
+
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split(" | ") for line in lines[-2:]] == [
+            [f"{offset}     ", f"<{'word ' * 90}>", "-     ", "yes  "] for offset in range(2)
+        ]
 
     def test_a_long_text_breaks_in_its_own_column(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

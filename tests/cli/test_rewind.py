@@ -33,7 +33,7 @@ def test_r01_a_preview_stores_nothing(rewinds: Rewinds) -> None:
 def test_json_and_yaml_are_the_same_preview(rewinds: Rewinds) -> None:
     as_json = rewinds("rewind", "--to-offset", "50", "--output", "json").json
     assert yaml.safe_load(rewinds("rewind", "--to-offset", "50", "--output", "yaml").stdout) == as_json
-    assert (as_json["group_id"], [move["new"] for move in as_json["partitions"]]) == ("loader", [50])
+    assert (as_json["group_id"], [move["new_offset"] for move in as_json["partitions"]]) == ("loader", [50])
 
 
 def test_r01_a_preview_of_a_new_group_stores_nothing(
@@ -84,7 +84,7 @@ def test_r12_each_offset_is_clamped_to_its_own_log_and_that_is_told(
 
     done = rewinds("rewind", "--to-offset", "5", "--output", "json")
 
-    assert {one["topic"]: (one["new"], one["clamped"], one["note"]) for one in done.json["partitions"]} == {
+    assert {one["topic"]: (one["new_offset"], one["clamped"], one["note"]) for one in done.json["partitions"]} == {
         rewinds.topic: (20, True, "clamped: 5 is before the beginning offset"),
         other: (5, False, ""),
     }
@@ -111,7 +111,7 @@ def test_r14_an_instant_is_the_first_record_at_or_after_it(
 def test_r19_after_the_last_record_comes_the_end_and_that_is_told(rewinds: Rewinds) -> None:
     (one,) = rewinds("rewind", "--to-datetime", "2100-01-01T00:00:00Z", "--output", "json").json["partitions"]
 
-    assert (one["new"], one["note"]) == (200, "no record at or after that instant: the end offset")
+    assert (one["new_offset"], one["note"]) == (200, "no record at or after that instant: the end offset")
 
 
 def test_r28_an_export_read_back_changes_nothing(rewinds: Rewinds, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_rewind_is_executed_only_if_the_user_confirms_what_it_does(
     for done in (declined, confirmed):
         assert "60" in done.stdout
         says, _, _ = done.stderr.partition("Continue? [y/N] ")
-        assert "1 position would change: 60 offsets are read again, 0 were never loaded and are skipped" in says
+        assert "1 position will change: 60 offsets are read again, 0 were never loaded and are skipped" in says
         assert "Rows stay in 'target': the next load duplicates those of the offsets that are read again" in says
         assert "--replace target removes them" in says
     assert rewinds.position == 40
@@ -111,6 +111,26 @@ def test_replace_and_load_again_leave_every_record_once(rewinds: Rewinds) -> Non
     verify("loader", sink=SqlTable("target"), engine=rewinds.loader.engine, kafka_config=rewinds.loader.config)
 
 
+def test_a_preview_refuses_what_its_execution_would(rewinds: Rewinds) -> None:
+    elsewhere = rewinds("rewind", "--to-offset", "40", "--replace", "targte")
+    not_open = rewinds("rewind", "--to-offset", "40", "--abandon", "7")
+
+    assert (elsewhere.status, elsewhere.stdout) == (1, "")
+    assert "Batch 1 of group 'loader' loaded offsets to replace into 'target', not into 'targte'" in elsewhere.stderr
+    assert (not_open.status, not_open.stdout) == (1, "")
+    assert "Batch 7 of group 'loader' is not open" in not_open.stderr
+
+
+def test_a_preview_counts_the_rows_of_a_renamed_table(rewinds: Rewinds) -> None:
+    with rewinds.loader.engine.begin() as conn:
+        conn.exec_driver_sql("ALTER TABLE target RENAME TO renamed")
+
+    preview = rewinds("rewind", "--to-offset", "40", "--replace", "renamed")
+
+    assert preview.status == 0
+    assert "Of the offsets that are read again, 60 rows and 0 dead letters are removed from 'renamed'" in preview.stderr
+
+
 def test_replace_that_was_forgotten_is_made_good(rewinds: Rewinds) -> None:
     rewinds("rewind", "--to-offset", "50", "--execute")
     again = ("rewind", "--to-current", "--replace", "target")
@@ -120,7 +140,7 @@ def test_replace_that_was_forgotten_is_made_good(rewinds: Rewinds) -> None:
 
     assert done.status == 0
     assert "50 offsets are read again" in done.stderr
-    assert "The rows of the offsets that are read again are removed from 'target'" in done.stderr
+    assert "Of the offsets that are read again, 50 rows and 0 dead letters are removed from 'target'" in done.stderr
     assert "50 rows and 0 dead letters were removed" in done.stderr
     rewinds.loader(rewinds.topic)
     assert_rows_once(rewinds.loader, 200)
@@ -236,6 +256,10 @@ def test_a_batch_is_abandoned_where_no_position_changes(rewinds: Rewinds) -> Non
 
     assert (wrong.status, wrong.stdout) == (1, "")
     assert "Batch 77 of group 'loader' cannot be abandoned: the group has no such batch" in wrong.stderr
+    for number, why in (("77", "the group has no such batch"), ("1", "it is committed")):
+        alone = rewinds.airflow("abandon", "loader", *DB, "--batch", number, "--reason", "it hangs", "--yes")
+        (line,) = alone.stderr.splitlines()
+        assert f"Batch {number} of group 'loader' cannot be abandoned: {why}" in line
     assert done.status == 0
     assert "No position was to be changed; batch 2 is abandoned" in done.stderr
     assert rows(rewinds.loader.engine, "SELECT batch_id, state FROM offset_batches ORDER BY batch_id") == [

@@ -254,7 +254,7 @@ class TestLag:
 
         done = cli("lag", "empty", *DB, "--output", "json")
 
-        assert "yet, so its lag is unknown: name its topics" in failed(done, "lag")
+        assert "There are no stored positions of group 'empty' yet: name the topics" in failed(done, "lag")
         assert [row["complete"] for row in done.json] == [False]
 
 

@@ -174,7 +174,8 @@ def test_its_dead_letters_are_replayed(cli: CommandLine, orders: str, sink: Sink
 def test_the_commands_of_the_document(cli: CommandLine, orders: str, kafka: Kafka) -> None:
     document = (Path(__file__).resolve().parents[2] / "docs" / "targets.md").read_text(encoding="utf-8")
     (text,) = snippets(document, "sh")
-    text = text.replace("\\\n", " ").replace("orders_loader", "loader").replace("load_orders", "shop")
+    text = text.replace("\\\n", " ").replace("orders_loader", "loader")
+    text = text.replace("--task-id load_orders", "--task-id load").replace("load_orders", "shop")
     verify, rewind, replay = (shlex.split(line)[1:] for line in text.splitlines())
     cli.connect("kafka_default", cli_connection("kafka_default", kafka))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
-from airflow_kafka_offsets.core.text import count, first_few, shortened
+from airflow_kafka_offsets.core.text import count, first_few, first_reason, shortened
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,10 @@ from airflow_kafka_offsets.core.text import count, first_few, shortened
 )
 def test_the_first_are_told_and_how_many_more_there_are(items: list[object], told: str) -> None:
     assert first_few(items, between="; ", most=2) == told
+
+
+def test_reasons_that_are_the_same_are_one() -> None:
+    assert first_reason(["no ACL.", "no ACL.", "gone"]) == "no ACL, and 1 more"
 
 
 @pytest.mark.parametrize(

@@ -115,11 +115,11 @@ def test_all_shell_snippets_are_known_here() -> None:
         "--conn-port 15002 "
         "\\\n    --conn-login airflow --conn-password TOKEN --conn-extra '{\"use_ssl\": true}'",
         # tests/cli/test_targets_of_tasks.py
-        "kafka-offsets verify orders_loader --conn-id warehouse --dag-id load_orders --task-id load\n"
+        "kafka-offsets verify orders_loader --conn-id warehouse --dag-id load_orders --task-id load_orders\n"
         "kafka-offsets rewind orders_loader --conn-id warehouse --to-batch 2 --execute --replace \\\n"
-        "    --dag-id load_orders --task-id load --reason 'wrong amounts'\n"
+        "    --dag-id load_orders --task-id load_orders --reason 'wrong amounts'\n"
         "kafka-offsets replay orders_loader --conn-id warehouse --batch 2 --replace --dag-id load_orders "
-        "--task-id load \\\n    --reason 'wrong amounts'",
+        "--task-id load_orders \\\n    --reason 'wrong amounts'",
     }
 
 

@@ -197,7 +197,7 @@ def test_a_lost_table_is_filled_again(shell: Shell, orders: Orders, airflow: Com
     lost = shell(status=1)[-1]
     assert shell.symptom().search(" ".join(lost.stderr.split())), lost.stderr
     (looked_at,) = shell()
-    assert [(move["new"], move["clamped"]) for move in moves(looked_at)] == [(0, False), (0, False)]
+    assert [(move["new_offset"], move["clamped"]) for move in moves(looked_at)] == [(0, False), (0, False)]
     shell()
     assert orders.placed() == once(30, 30)
     shell()
@@ -211,7 +211,7 @@ def test_expired_records_of_a_lost_table_are_named(orders: Orders, airflow: Comm
 
     shell(status=1)
     (looked_at,) = shell()
-    assert [(move["new"], move["clamped"], move["note"]) for move in moves(looked_at)] == [
+    assert [(move["new_offset"], move["clamped"], move["note"]) for move in moves(looked_at)] == [
         (0, False, ""),
         (4, True, "clamped: 0 is before the beginning offset"),
     ]
@@ -244,7 +244,7 @@ def test_expired_records_are_skipped_and_recorded(shell: Shell, orders: Orders) 
     expire(orders, 27, 30)
     assert shell.symptom().match(orders.trigger().stderr)
     _, looked_at = shell()
-    assert [(move["new"], move["skipped"]) for move in moves(looked_at)] == [(20, []), (27, [[20, 27]])]
+    assert [(move["new_offset"], move["skipped"]) for move in moves(looked_at)] == [(20, []), (27, [[20, 27]])]
     *_, recorded = shell()
     assert orders.gaps() == [(1, 10, 15, "expired"), (1, 20, 27, "passed over")]
     assert [one["cause"] for one in printed(recorded) if one["part"] == "gap"] == ["passed over"]

@@ -45,7 +45,7 @@ def test_documented_starts_pass(start: Any) -> None:
     [
         (
             "beginning",
-            "one of earliest, latest, none, a timestamp, a timedelta or CommittedBy(…) (ISO 8601); got "
+            "one of earliest, latest, none, a timestamp (ISO 8601), a timedelta or CommittedBy(…); got "
             "start='beginning'",
         ),
         ("2026-02-30", "got start='2026-02-30'"),

@@ -159,8 +159,8 @@ def test_a_rewind_names_what_moved_and_the_rows_it_removed(warehouse: str) -> No
         conn_id="warehouse",
         replace=SqlTable("orders", conn_id="warehouse"),
     )
-    stays = {"topic": "orders", "partition": 1, "old": 3, "new": 3}
-    moves = {"topic": "orders", "partition": 0, "old": 5, "new": 0}
+    stays = {"topic": "orders", "partition": 1, "old_offset": 3, "new_offset": 3}
+    moves = {"topic": "orders", "partition": 0, "old_offset": 5, "new_offset": 0}
     rewind._done = {
         "partitions": [moves | {"reread": 5}, stays],
         "executed": True,
@@ -171,7 +171,11 @@ def test_a_rewind_names_what_moved_and_the_rows_it_removed(warehouse: str) -> No
     lineage = of_task_that_ended(rewind)
 
     facet = lineage.run_facets[FACET]
-    assert (facet.ranges, facet.batches, facet.rows) == ([moves], [4], 5)
+    assert (facet.ranges, facet.batches, facet.rows) == (
+        [{"topic": "orders", "partition": 0, "old": 5, "new": 0}],
+        [4],
+        5,
+    )
     assert [(read.namespace, read.name) for read in lineage.inputs] == [("kafka://one:9092", "orders")]
     assert [(written.namespace, written.name) for written in lineage.outputs] == [(warehouse, "orders")]
 

@@ -204,6 +204,11 @@ def test_the_position_of_a_partition_that_is_gone_is_removed() -> None:
 
 def test_to_current_leaves_the_position_of_a_partition_that_is_gone() -> None:
     assert not one("to-current", stored=at(100)).changes
+    of_earlier_topic = one("to-current", stored=at(100, OTHER_ID), of=log(0, 200))
+    assert (of_earlier_topic.changes, "belongs to an earlier topic of this name" in of_earlier_topic.note) == (
+        False,
+        True,
+    )
 
 
 def test_undoing_what_chose_a_position_removes_it() -> None:

@@ -103,17 +103,28 @@ def test_saved_previews_are_read_again(preview: RewindPreview) -> None:
 def test_a_saved_preview_is_plain_data_with_every_move() -> None:
     back, on, chosen, gone, same = saved()["partitions"]
 
-    assert (back["old"], back["new"], back["difference"], back["reread"], back["clamped"]) == (100, 20, -80, 80, True)
-    assert (on["old"], on["new"], on["difference"], on["reread"], on["skipped"]) == (
+    assert (back["old_offset"], back["new_offset"], back["difference"], back["reread"], back["clamped"]) == (
+        100,
+        20,
+        -80,
+        80,
+        True,
+    )
+    assert (on["old_offset"], on["new_offset"], on["difference"], on["reread"], on["skipped"]) == (
         100,
         300,
         200,
         0,
         [[120, 200], [250, 300]],
     )
-    assert (chosen["old"], chosen["new"], chosen["difference"]) == (None, 0, None)
-    assert (gone["old"], gone["new"], gone["beginning"], gone["end"]) == (5, None, None, None)
-    assert (same["old"], same["new"], same["difference"]) == (10, 10, 0)
+    assert (chosen["old_offset"], chosen["new_offset"], chosen["difference"]) == (None, 0, None)
+    assert (gone["old_offset"], gone["new_offset"], gone["beginning_offset"], gone["end_offset"]) == (
+        5,
+        None,
+        None,
+        None,
+    )
+    assert (same["old_offset"], same["new_offset"], same["difference"]) == (10, 10, 0)
     assert (saved()["offsets_reread"], saved()["offsets_skipped"]) == (80, 130)
     assert saved()["instant"] == "2026-11-17T08:00:00+00:00"
 
@@ -138,7 +149,7 @@ def test_a_saved_preview_that_is_not_json_is_refused(text: str) -> None:
     "other", [None, 5, "x", [], {}, [["format", 1]], {"format": "airflow-kafka-offsets rewind 1"}], ids=str
 )
 def test_json_that_is_not_a_preview_is_refused(other: object) -> None:
-    assert "its format is not 'airflow-kafka-offsets rewind 2'" in refused(other)
+    assert "its format is not 'airflow-kafka-offsets rewind 3'" in refused(other)
 
 
 def keys_of(thing: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -274,7 +285,7 @@ def test_a_preview_of_another_kind_is_refused_whatever_its_checksum(change: dict
         {"new_position": {"place": 1}},
         {"skipped": [1]},
         {"skipped": [[1, "x"]]},
-        {"beginning": []},
+        {"beginning_offset": []},
         {"clamped": None},
     ],
 )

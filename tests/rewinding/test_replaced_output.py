@@ -127,7 +127,7 @@ class TestReplace:
     def test_another_table_is_refused(self, loaded: Warehouse) -> None:
         loaded.create_target("elsewhere")
         before = loaded.dump()
-        with pytest.raises(ConfigurationError, match=r"Batch 1 .* into table 'output', not into 'elsewhere'"):
+        with pytest.raises(ConfigurationError, match=r"Batch 1 .* into 'output', not into 'elsewhere'"):
             loaded.rewind("to-offset", 3, replace=SqlTable("elsewhere"))
         assert loaded.dump() == before
 

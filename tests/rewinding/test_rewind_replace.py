@@ -278,7 +278,7 @@ class TestReplace:
         produce(rewinder.loader.kafka, name, names(0, 10))
         rewinder.loader(name)
 
-        with pytest.raises(ConfigurationError, match=r"Batch 1 .* into table 'target', not into 'elsewhere'"):
+        with pytest.raises(ConfigurationError, match=r"Batch 1 .* into 'target', not into 'elsewhere'"):
             rewinder("to-earliest", replace=SqlTable("elsewhere"))
 
         assert rewinder.positions(name) == {0: 10}

@@ -25,7 +25,7 @@ class Rewinds:
         """What a rewind previews, by partition."""
         done = self("rewind", *arguments, "--output", "json")
         assert done.status == 0, done.stderr
-        return {one["partition"]: one["new"] for one in done.json["partitions"]}
+        return {one["partition"]: one["new_offset"] for one in done.json["partitions"]}
 
     @property
     def position(self) -> int:

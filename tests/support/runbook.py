@@ -165,7 +165,7 @@ def moves(done: Done) -> list[dict[str, Any]]:
 
 
 def new_offsets(done: Done) -> list[int]:
-    return [move["new"] for move in moves(done)]
+    return [move["new_offset"] for move in moves(done)]
 
 
 def load_days(orders: Orders) -> None:

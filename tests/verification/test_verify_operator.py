@@ -53,3 +53,6 @@ def test_the_operator_says_what_it_needs_and_is_not_retried_in_vain() -> None:
     assert retry_cannot_help(VerificationError("loader", (Violation("something is wrong"),)))
     with pytest.raises(ConfigurationError, match="The sink 'target' has no conn_id"):
         KafkaVerifyOperator(task_id="verify", group_id="loader", sink=SqlTable("target"))
+    keyed = SqlTable("target", conn_id="warehouse", upsert_key=("id",))
+    with pytest.raises(ConfigurationError, match="Leave out kafka_conn_id"):
+        KafkaVerifyOperator(task_id="verify", group_id="loader", sink=keyed, kafka_conn_id="kafka_default")

@@ -103,23 +103,17 @@ class SqlRows(OriginRows):
         """Return how many rows `remove` would delete now."""
         if self.table is None:
             return 0
-        self._check_origin()
+        self._check_origin(replaced)
         query = sa.select(sa.func.count()).select_from(self.table).where(replaced.include(self._origin()))
         return self.conn.scalar(query) or 0
 
-    def _check_origin(self) -> None:
+    def _check_origin(self, replaced: ReplacedOffsets) -> None:
         if missing := self.missing:
             raise ConfigurationError(
                 f"Table {self.name!r} has no column {', '.join(missing)}: the rows of the offsets to replace cannot "
                 "be identified. Nothing was changed; delete the rows yourself and rewind without replacing, or load "
                 "into a new table."
             )
-
-    def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
-        """Delete the rows of replaced offsets; see `Target.remove`."""
-        if self.table is None:  # a table that was dropped holds no duplicates
-            return []
-        self._check_origin()
         origin = self._origin()
         silent = sa.or_(*(column.is_(None) for column in origin[1:]))
         of_batch = replaced.batches.include(origin.batch_id)
@@ -130,6 +124,13 @@ class SqlRows(OriginRows):
                 "the offsets to replace cannot be identified. Nothing was changed; have the transform keep the "
                 "columns _kafka_topic, _kafka_partition and _kafka_offset, and delete these rows yourself."
             )
+
+    def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
+        """Delete the rows of replaced offsets; see `Target.remove`."""
+        if self.table is None:  # a table that was dropped holds no duplicates
+            return []
+        self._check_origin(replaced)
+        origin = self._origin()
         timestamp = self._timestamp(replaced.include(origin)) if replaced.span is not None else None
         return delete_rows(self.conn, self.table, origin, replaced, timestamp)
 
