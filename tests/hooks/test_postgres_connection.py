@@ -103,7 +103,7 @@ class TestTls:
         told: str | None,
         driver: str,
     ) -> None:
-        monkeypatch.setattr("airflow_kafka_offsets.hooks.connections.is_this_machine", lambda _: False)
+        monkeypatch.setattr("airflow_kafka_offsets.database.weakness.is_this_machine", lambda _: False)
         extra = {key: authority(tmp_path, AUTHORITY) if value == "authority" else value for key, value in extra.items()}
         engine = connected(encrypted.port, extra | {"sqlalchemy_scheme": f"postgresql+{driver}"})
         with engine.connect() as conn:
