@@ -10,7 +10,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError
 
 # Nothing that reads or writes another file than certificates and keys, or loads a library.
 _NAMES = """
-application_name channel_binding client_encoding connect_timeout fallback_application_name gssdelegation gssencmode
+application_name channel_binding client_encoding connect_timeout fallback_application_name gssencmode
 host hostaddr keepalives keepalives_count keepalives_idle keepalives_interval krbsrvname load_balance_hosts options
 port require_auth requirepeer ssl_max_protocol_version ssl_min_protocol_version sslcert sslcertmode sslcompression
 sslcrl sslcrldir sslkey sslmode sslnegotiation sslpassword sslrootcert sslsni target_session_attrs tcp_user_timeout

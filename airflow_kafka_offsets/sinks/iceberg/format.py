@@ -53,7 +53,12 @@ from airflow_kafka_offsets.sinks.iceberg.private import (
 from airflow_kafka_offsets.sinks.iceberg.shapes import create_table, parsed_term
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from airflow_kafka_offsets.sinks.lake.sink import dataset_name
-from airflow_kafka_offsets.sinks.lake.storage import pyiceberg_properties, warn_of_plain_http, warn_of_plain_store
+from airflow_kafka_offsets.sinks.lake.storage import (
+    pyiceberg_properties,
+    refuse_identity,
+    warn_of_plain_http,
+    warn_of_plain_store,
+)
 from airflow_kafka_offsets.sinks.lake.table import LakeTable
 from airflow_kafka_offsets.sinks.sink import Connections
 from airflow_kafka_offsets.sinks.table import Dataset
@@ -252,7 +257,9 @@ class ConnectedIcebergTable(LakeTable):
         if isinstance(sink.catalog, Mapping):
             properties |= sink.catalog
         if sink.catalog_conn_id is not None:
-            properties |= catalog_properties(sink.catalog_conn_id, connections)
+            of_catalog = catalog_properties(sink.catalog_conn_id, connections)
+            refuse_identity(sink.catalog_conn_id, of_catalog)
+            properties |= of_catalog
         if sink.commits_externally:
             warn_of_plain_http(f"The catalog of {sink.name}", properties)
         if sink.storage_conn_id is not None:

@@ -52,6 +52,7 @@ allow_http allow_invalid_certificates connect_timeout default_content_type defau
 max_retries pool_idle_timeout pool_max_idle_per_host randomize_addresses read_timeout retry_timeout timeout user_agent
 delta_dynamo_table_name
 """
+_OF_AWS = re.compile("(aws|s3)[_.-]", re.IGNORECASE)
 _PREFIX = re.compile("(aws|azure(_storage)?|google|gcs|s3|adls|hdfs|hf|client)_")
 
 _MAY_BE_SET = frozenset([*_OF_STORE.split(), *_OF_CLIENT.split()])
@@ -63,6 +64,26 @@ _IN_PLAIN_TEXT = "rows and credentials cross the network to {} in plain text: us
 _AZURE_HOST = "blob.core.windows.net"
 
 _AZURE_SCHEME = re.compile("(blob|dfs)[._-]storage[._-]scheme$")
+
+# Without these credentials, the libraries send a token of the machine's identity to the host that an option names. AWS
+# signs its requests instead.
+_OF_AZURE = frozenset({"account_key", "sas_token"})
+_OF_ENDPOINT = _OF_AZURE | {"access_key", "sas_key", "token", "bearer_token", "skip_signature"}
+_CREDENTIALS_FOR = {
+    "endpoint": _OF_ENDPOINT,
+    "endpoint_url": _OF_ENDPOINT,
+    "account_host": _OF_AZURE | {"token", "credential", "connection_string"},
+    "blob_storage_authority": _OF_AZURE,
+    "dfs_storage_authority": _OF_AZURE,
+    "service_host": frozenset({"oauth2_token"}),
+}
+_CLIENT = frozenset({"client_id", "client_secret", "tenant_id"})
+# Hosts of the clouds themselves, and of this machine.
+_HOSTS = re.compile(
+    r"(https?://)?(([a-z0-9-]+\.)+(core\.(windows\.net|chinacloudapi\.cn|usgovcloudapi\.net)|fabric\.microsoft\.com|"
+    r"googleapis\.com)|localhost|127\.0\.0\.1)(:[0-9]+)?/?",
+    re.IGNORECASE | re.ASCII,
+)
 
 _FALSE = ("false", "0", "off", "no", "n")
 
@@ -116,7 +137,25 @@ def read_storage(conn_id: str, connections: Connections) -> dict[str, str]:
         if _plain_name(name).endswith("allow_invalid_certificates") and value.strip().lower() not in _FALSE:
             warn_once(log, f"Connection {conn_id!r}: TLS certificates of the object store are not verified")
     warn_of_plain_http(f"Connection {conn_id!r}", options)
+    refuse_identity(conn_id, options)
     return options
+
+
+def refuse_identity(conn_id: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that name a host, and leave it to the identity of the machine to log in there.
+
+    :raises ConfigurationError: they do
+    """
+    of_others = {_plain_name(name): str(value) for name, value in options.items() if not _OF_AWS.match(name)}
+    values = {_PREFIX.sub("", name, count=1): value for name, value in of_others.items()}
+    given = {name for name, value in values.items() if value and value.lower() not in _FALSE}
+    for name in sorted(given & _CREDENTIALS_FOR.keys()):
+        has_client = given >= _CLIENT and name != "service_host"
+        if not (given & _CREDENTIALS_FOR[name] or has_client or _HOSTS.fullmatch(values[name])):
+            raise ConfigurationError(
+                f"Connection {conn_id!r} names a host in its extra ({name}), and no credential for it: the machine's "
+                "own login would be sent there. Add a credential to the connection; an endpoint of S3 is aws_endpoint"
+            )
 
 
 def warn_of_plain_http(whose: str, options: Mapping[str, Any]) -> None:

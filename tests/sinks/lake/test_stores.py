@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from obstore.store import AzureStore, GCSStore
 from pyarrow import fs
 from pyiceberg.io import load_file_io
@@ -106,6 +108,46 @@ def test_options_that_are_not_known_to_be_harmless_are_refused(name: str) -> Non
     connection = {"conn_type": "generic", "extra": {"allow_http": "true", name: "x"}}
     with pytest.raises(ConfigurationError, match=f"has {name} in its extra, which is no option"):
         object_store_options("storage", {"storage": connection})
+
+
+STRANGER = "https://stranger.example"
+CLIENT = {"azure_client_id": "c", "azure_client_secret": "s", "azure_tenant_id": "t"}
+
+
+@pytest.mark.parametrize(
+    ("extra", "is_refused"),
+    [
+        ({"azure_storage_account_name": "ours", "azure_storage_endpoint": STRANGER}, True),
+        ({"azure_storage_endpoint": STRANGER, "azure_storage_account_key": "a2V5"}, False),
+        ({"azure_storage_endpoint": STRANGER, "azure_client_secret": "x"}, True),
+        ({"azure_storage_endpoint": STRANGER, **CLIENT}, False),
+        ({"azure_storage_endpoint": STRANGER, "skip_signature": "false"}, True),
+        ({"azure_storage_endpoint": "https://ours.blob.core.windows.net"}, False),
+        ({"azure_storage_endpoint": "https://stranger.example\\.blob.core.windows.net"}, True),
+        ({"azure_storage_endpoint": "https://stranger.example/.blob.core.windows.net"}, True),
+        ({"azure_storage_endpoint": STRANGER, "aws_secret_access_key": "x"}, True),
+        ({"adls.account-host": "stranger.example"}, True),
+        ({"adls.blob-storage-authority": "stranger.example", "adls.token": "x"}, True),
+        ({"adls.dfs-storage-authority": "stranger.example", "adls.sas-token": "x"}, False),
+        ({"gcs.service.host": STRANGER}, True),
+        ({"gcs.service.host": STRANGER, **CLIENT}, True),
+        ({"gcs.service.host": STRANGER, "gcs.oauth2.token": "x"}, False),
+        ({"endpoint": STRANGER}, True),
+        ({"aws_endpoint": STRANGER}, False),
+        ({"s3.endpoint": STRANGER}, False),
+    ],
+)
+def test_the_identity_of_the_machine_is_sent_to_no_host_of_a_connection(
+    extra: dict[str, str], is_refused: bool
+) -> None:
+    connections = {"c": {"conn_type": "generic", "extra": extra}}
+    uses = (
+        lambda: object_store_options("c", connections),
+        lambda: IcebergTable("shop.orders", catalog_conn_id="c").connect(sa.create_engine("sqlite://"), connections),
+    )
+    for use in uses:
+        with pytest.raises(ConfigurationError, match="no credential for it") if is_refused else nullcontext():
+            use()
 
 
 @pytest.mark.parametrize(
