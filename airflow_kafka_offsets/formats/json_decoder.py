@@ -31,6 +31,9 @@ from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded
 # attempts.
 _FEW_RECORDS = 8
 
+# To find the column of a bad record takes milliseconds, and there may be thousands of them in a batch.
+_MOST_LOCATED = 100
+
 _SYNTAX = "JSON parse error: "
 
 _NOT_ONE = "it is not exactly one JSON object"
@@ -72,6 +75,7 @@ class JsonDecoder:
         self._floating = [place for place, field in enumerate(columns) if _has(field.type, pa.types.is_floating)]
         kinds = [_readable(pa.struct(list(columns)), as_text) for as_text in (pa.types.is_date, pa.types.is_temporal)]
         self._options = [_parse_options(list(kind)) for kind in (kinds[:1] if kinds[0] == kinds[1] else kinds)]
+        self._located_columns = 0
 
     def __call__(self, records: pa.RecordBatch) -> Decoded:
         """Decode records; see `Decoder`.
@@ -79,6 +83,7 @@ class JsonDecoder:
         A record is bad only if it cannot be decoded alone, so that no record depends on its neighbours.
         """
         values, reasons = self._safe(records.column("value"))
+        self._located_columns = 0
         good: list[pa.RecordBatch] = []
         bad: list[BadRecord] = []
         for part in split_at_failures(
@@ -150,6 +155,9 @@ class JsonDecoder:
             values = pa.array([_plain(values[0].as_py(), self._columns)], pa.binary())
             with suppress(_UnconvertedError):
                 return self._decode_together(values)
+        self._located_columns += 1
+        if self._located_columns > _MOST_LOCATED:
+            raise _UndecodableError("a value is not of the type of its column")
         raise _UndecodableError(self._unconverted(values))
 
     def _decode_together(self, values: pa.Array) -> pa.RecordBatch:

@@ -9,6 +9,7 @@ import pyarrow.json as pj
 import pytest
 
 from airflow_kafka_offsets.exceptions import RecordError
+from airflow_kafka_offsets.formats import json_decoder
 from tests.support.decoding import BEGUN, FIRST_OFFSET, STEP, declared, decode, refused_at, sifted
 
 
@@ -315,3 +316,25 @@ class TestSettingBadRecordsAside:
         monkeypatch.setattr(pj, "read_json", counted)
         sifted("a DATE" if b"-" in values[0] else "a INT, b TIMESTAMP", *values)
         return calls
+
+
+def test_the_column_of_thousands_of_bad_records_is_looked_for_in_the_first_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    columns = ", ".join(f"c{number} BIGINT" for number in range(50))
+    reads = 0
+
+    def counted(*arguments: Any) -> pa.RecordBatch:
+        nonlocal reads
+        reads += 1
+        return read(*arguments)
+
+    read = json_decoder._read
+    monkeypatch.setattr(json_decoder, "_read", counted)
+
+    _, bad = sifted(columns, *[b'{"c7": 99999999999999999999}'] * 1_000)
+
+    reasons = [record.reason for record in bad]
+    assert reasons[:100] == ["column 'c7': its value is not of type BIGINT"] * 100
+    assert reasons[100:] == ["a value is not of the type of its column"] * 900
+    assert reads < 4_000

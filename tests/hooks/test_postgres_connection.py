@@ -109,7 +109,8 @@ class TestTls:
         with engine.connect() as conn:
             problem = database_weakness(conn.connection.dbapi_connection)
 
-        assert problem == (told and f"{told}; add 'sslmode': 'verify-full' and 'sslrootcert' to its extra")
+        remedy = "add 'sslmode': 'verify-full' and 'sslrootcert' to its extra, or to the query of its URL"
+        assert problem == (told and f"{told}; {remedy}")
 
 
 @pytest.mark.parametrize("place", ["extra", "sqlalchemy_query"])
