@@ -27,7 +27,7 @@ from airflow_kafka_offsets.escaping import printable
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.spark.job import Answer, StageJob
 from airflow_kafka_offsets.spark.package import DIRECTORY, temporary_directory, write_application
-from airflow_kafka_offsets.spark.progress import END_OF_JOB, Bar, Display, MarkedLine, is_watched
+from airflow_kafka_offsets.spark.progress import Bar, Display, MarkedLine, end_of_job, is_watched, mark_of
 
 # The addresses of Unix domain sockets have 108 bytes on Linux and 104 on macOS, the last of which is zero.
 _LONGEST_PATH = 103
@@ -92,6 +92,7 @@ class SparkApplication:
                 python_path = [str(package), environment.get("PYTHONPATH", "")]
                 environment = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, python_path))}
             self._hook = make_hook(str(package), path)
+            self._hook.folded.mark = mark_of(path)
             self._resources = stack.pop_all()
         # What is logged there belongs to the same task.
         work = (self._submit, str(application), environment)
@@ -283,7 +284,10 @@ class CollapsedLog:
     :param log: gets the package's lines, and the marks of groups
     :param make_bar: makes, for each job, what shows progress in place of lines; returns None where nobody looks at a
         terminal
+    :ivar mark: of the lines of this package, see `mark_of`
     """
+
+    mark = ""
 
     def __init__(self, log: Logger, make_bar: Callable[[], Display | None] = lambda: None) -> None:
         self._log = log
@@ -340,10 +344,10 @@ class CollapsedLog:
         """Log the package's lines, and yield the others, each inside or outside of a group as it should be logged."""
         is_indented = False
         for line in (printable(line, keep="\n\t") for line in lines):
-            if line.strip() == END_OF_JOB:
+            if line.strip() == end_of_job(self.mark):
                 self._job_ended.set()
                 continue
-            if (own := MarkedLine.of(line.strip())) is not None:
+            if (own := MarkedLine.of(line.strip(), self.mark)) is not None:
                 self._has_begun = True
                 self._show(own)
                 continue

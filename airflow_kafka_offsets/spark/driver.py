@@ -35,7 +35,7 @@ from airflow_kafka_offsets.formats.read_schemas import with_texts
 from airflow_kafka_offsets.spark.daemon import prefer_installed_pyspark
 from airflow_kafka_offsets.spark.failures import report_failure, reported_failures
 from airflow_kafka_offsets.spark.job import Answer, Jobs, SentJob, StageJob, split_job
-from airflow_kafka_offsets.spark.progress import Display, MarkedLines, Progress, SliceNotes
+from airflow_kafka_offsets.spark.progress import Display, MarkedLines, Progress, SliceNotes, mark_of
 from airflow_kafka_offsets.spark.tasks import RESULT_DDL, job_of_attempt, read_arrow, stage_slices, write_arrow
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead, StagedFile
@@ -82,7 +82,7 @@ def main(path: str) -> int:
             jobs.answer(Answer.STOPPED)
             return 1
         jobs.answer(Answer.BEGUN)
-        display = MarkedLines()
+        display = MarkedLines(mark_of(path))
         answer = _stage(application, job, display)
         display.end()
         jobs.answer(answer)

@@ -11,6 +11,7 @@ submitted it finds them among Spark's own (`hooks.spark_application`).
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import sys
@@ -36,10 +37,19 @@ from airflow_kafka_offsets.staging.manifest import SliceRead, StagedFile
 if TYPE_CHECKING:
     from rich.console import Console
 
-_MARKED = re.compile(r"\[kafka-offsets(?: (\d+)/(\d+))?\] (.*)")
+_MARKED = re.compile(r"\[kafka-offsets (\w+)(?: (\d{1,19})/(\d{1,19}))?\] (.*)")
 
-END_OF_JOB = "[kafka-offsets end]"
-"""The line after all lines of a job."""
+
+def mark_of(path: str) -> str:
+    """Return what marks the lines of an application, by the path of its socket, which is random: a value in an error of
+    Spark must not be taken for one of them.
+    """
+    return hashlib.sha256(path.encode()).hexdigest()[:8]
+
+
+def end_of_job(mark: str) -> str:
+    """Return the line after all lines of a job."""
+    return f"[kafka-offsets {mark} end]"
 
 
 class Display:
@@ -67,17 +77,20 @@ class Display:
 
 
 class MarkedLines(Display):
-    """Prints lines with a mark, for the task that submitted the application."""
+    """Prints lines with a mark, for the task that submitted the application; see `mark_of`."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
 
     def end(self) -> None:
         """Print the mark for the end of a job's lines."""
-        self._print(END_OF_JOB)
+        self._print(end_of_job(self._mark))
 
     def line(self, text: str) -> None:
-        self._print("\n".join(f"[kafka-offsets] {line}" for line in text.splitlines()))
+        self._print("\n".join(f"[kafka-offsets {self._mark}] {line}" for line in text.splitlines()))
 
     def progress(self, lines: Sequence[str], records: int, planned: int) -> None:
-        self._print(f"[kafka-offsets {records}/{planned}] {lines[0]}")
+        self._print(f"[kafka-offsets {self._mark} {records}/{planned}] {lines[0]}")
         for line in lines[1:]:
             self.line(line)
 
@@ -92,11 +105,11 @@ class MarkedLine(NamedTuple):
     progress: tuple[int, int] | None
 
     @classmethod
-    def of(cls, line: str) -> MarkedLine | None:
+    def of(cls, line: str, mark: str) -> MarkedLine | None:
         """Return the line without its mark; None where it has none."""
-        if (match := _MARKED.match(line)) is None:
+        if (match := _MARKED.match(line)) is None or match[1] != mark:
             return None
-        return cls(match[3], (int(match[1]), int(match[2])) if match[1] else None)
+        return cls(match[4], (int(match[2]), int(match[3])) if match[2] else None)
 
 
 class Bar(Display):

@@ -17,7 +17,7 @@ PRINTED = """\
 :: loading settings ::
 an early line of some launcher
 26/11/23 01:00:00 WARN Utils: Set SPARK_LOCAL_IP
-[kafka-offsets] Batch 3: 10 offsets in 2 slices for Spark
+[kafka-offsets a1] Batch 3: 10 offsets in 2 slices for Spark
 printed by a transform
   and its second line
 26/11/23 01:00:01 ERROR Executor: Exception in task 0.0
@@ -28,8 +28,9 @@ airflow_kafka_offsets.exceptions.RecordError: Record at topic 'orders'
 SQLSTATE: 38000
 \tat org.apache.spark.Task.run(Task.scala:1)
 Caused by: java.io.IOException
-[kafka-offsets 4/10] Batch 3: read 4 records of 10 planned (40%)
-[kafka-offsets]   slice 1: orders[0] 4..10, 0 records of 6 planned
+[kafka-offsets] Batch 3: 9 records were loaded
+[kafka-offsets a1 4/10] Batch 3: read 4 records of 10 planned (40%)
+[kafka-offsets a1]   slice 1: orders[0] 4..10, 0 records of 6 planned
 26/11/23 01:00:02 WARN Utils: the end
 """
 
@@ -53,6 +54,7 @@ SQLSTATE: 38000
 at org.apache.spark.Task.run(Task.scala:1)
 Caused by: java.io.IOException
 ::endgroup::
+[kafka-offsets] Batch 3: 9 records were loaded
 Batch 3: read 4 records of 10 planned (40%)
   slice 1: orders[0] 4..10, 0 records of 6 planned
 ::group::Spark
@@ -77,6 +79,7 @@ def test_sparks_lines_are_folded_and_others_stand_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     hook = SparkHook(conn_id="spark_default")
+    hook.folded.mark = "a1"
     # Airflow's own does not reach the root logger.
     monkeypatch.setattr(hook, "_log", logging.getLogger(__name__))
     with caplog.at_level(logging.INFO):
@@ -117,7 +120,8 @@ class Drawn(Display):
 def test_lines_of_spark_have_no_control_characters(caplog: pytest.LogCaptureFixture) -> None:
     """Code of a DAG prints what is in records."""
     folded = CollapsedLog(logging.getLogger(__name__))
-    lines = [f"ValueError: {line}\n" for line in HOSTILE.split("\n")] + [f"[kafka-offsets] {HOSTILE}"]
+    folded.mark = "a1"
+    lines = [f"ValueError: {line}\n" for line in HOSTILE.split("\n")] + [f"[kafka-offsets a1] {HOSTILE}"]
 
     with caplog.at_level(logging.INFO):
         printed = list(folded.others(lines))
@@ -129,9 +133,10 @@ def test_lines_of_spark_have_no_control_characters(caplog: pytest.LogCaptureFixt
 def test_a_bar_takes_the_place_of_progress_in_lines(caplog: pytest.LogCaptureFixture) -> None:
     bar = Drawn()
     folded = CollapsedLog(logging.getLogger(__name__), lambda: bar)
+    folded.mark = "a1"
     with caplog.at_level(logging.INFO):
         folded.begin_job()
-        assert list(folded.others(line for line in PRINTED.splitlines() if line.startswith("[kafka"))) == []
+        assert list(folded.others(line for line in PRINTED.splitlines() if line.startswith("[kafka-offsets a1"))) == []
         folded.close()
         folded.end_job()
 

@@ -18,6 +18,7 @@ from airflow_kafka_offsets.spark.progress import (
     Progress,
     SliceNotes,
     display_here,
+    mark_of,
 )
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from tests.spark.test_package import JOB
@@ -26,17 +27,24 @@ TEXT = ["Batch 3: read 4 records", "  slice 1: orders[0]"]
 
 
 def test_the_task_that_submitted_an_application_reads_its_lines_again(capsys: pytest.CaptureFixture[str]) -> None:
-    display = MarkedLines()
+    display = MarkedLines("a1")
     display.line("two\nlines")
     display.progress(TEXT, 4, 10)
 
-    assert list(map(MarkedLine.of, capsys.readouterr().out.splitlines())) == [
+    assert [MarkedLine.of(line, "a1") for line in capsys.readouterr().out.splitlines()] == [
         MarkedLine("two", None),
         MarkedLine("lines", None),
         MarkedLine(TEXT[0], (4, 10)),
         MarkedLine(TEXT[1], None),
     ]
-    assert MarkedLine.of("26/11/23 01:00:00 WARN Utils: [kafka-offsets] x") is None
+    assert MarkedLine.of("26/11/23 01:00:00 WARN Utils: [kafka-offsets a1] x", "a1") is None
+
+
+@pytest.mark.parametrize("mark", ["", " a2", " 5/7", f" a1 {'9' * 5_000}/7"])
+def test_a_value_in_an_error_of_spark_is_no_line_of_this_package(mark: str) -> None:
+    assert MarkedLine.of(f"[kafka-offsets{mark}] Batch 7: 1,000 records were loaded", mark_of("/tmp/x/jobs")) is None
+    assert MarkedLine.of(f"[kafka-offsets{mark}] Batch 7: 1,000 records were loaded", "a1") is None
+    assert mark_of("/tmp/x/jobs") != mark_of("/tmp/y/jobs")
 
 
 def test_a_terminal_gets_a_bar_and_a_log_gets_lines(
