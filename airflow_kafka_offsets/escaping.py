@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import unicodedata
 
 # Words of Persian and of Indian languages have joiners, and text of East Asia its own spaces.
@@ -15,6 +16,11 @@ def printable(text: str, keep: str = "") -> str:
     :param keep: characters that stay as they are, such as line breaks
     """
     return text if text.isprintable() else "".join(char if _is_shown(char, keep) else _escaped(char) for char in text)
+
+
+def command_line(*words: str) -> str:
+    """Return a command of this package for people to copy: a shell takes each of its words as one, whatever it has."""
+    return printable(shlex.join(["kafka-offsets", *words]))
 
 
 def _is_shown(char: str, keep: str) -> bool:

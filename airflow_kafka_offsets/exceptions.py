@@ -89,10 +89,11 @@ class KafkaOffsetsError(Exception):
     retriable: ClassVar[bool] = False
     about: tuple[str, ...] = ()
     named = ""
+    _kept: ClassVar[str] = ""
 
     def __str__(self) -> str:
-        # Messages quote names of the state tables, records, and what users' code raises: they are logged as they are.
-        return printable(f"{self.named}{self._message()}", keep="\n\t")
+        # Messages quote names of the state tables and records: they are logged as they are.
+        return printable(f"{self.named}{self._message()}", keep=self._kept)
 
     def _message(self) -> str:
         return super().__str__()
@@ -231,12 +232,16 @@ class TransformError(KafkaOffsetsError):
     in the user's code.
     """
 
+    _kept = "\n\t"
+
 
 class FunctionError(KafkaOffsetsError):
     """A function of `FunctionSink` cannot be imported, raised, ended its transaction, or returned an unusable value.
 
     The message has the frames of the traceback that are in the user's code.
     """
+
+    _kept = "\n\t"
 
 
 class TargetError(KafkaOffsetsError):

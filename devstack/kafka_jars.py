@@ -60,7 +60,7 @@ def kafka_java(*options: str, version: str | None = None) -> list[str]:
 
     :param options: more options of the JVM
     :param version: one of `devstack.versions`; None is that of every day
-    :raises RuntimeError: the download failed, and the message ends with Ivy's output; or a jar is not the recorded one
+    :raises RuntimeError: the download failed, or a jar is not the recorded one
     """
     jars = kafka_jars(version).fetched()
     logging = [

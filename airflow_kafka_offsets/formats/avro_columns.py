@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Context, Decimal
 from functools import partial
@@ -152,8 +153,13 @@ def read_type(kind: Type, declared: pa.DataType, reader: Type | None = None) -> 
         return pa.null()
     wanted = reader.branches if reader is not None else kind.branches
     if max(len(kind.branches), len(wanted)) > 1:
+        has_members = _has_members(declared)
         members = [
-            read_type(branch, _member_type(declared, place), wanted[place] if place is not None else None)
+            read_type(
+                branch,
+                _member_type(declared, place) if has_members else declared,
+                wanted[place] if place is not None else None,
+            )
             for branch, place in zip(kind.branches, _places(kind, reader), strict=True)
         ]
         return pa.struct([(f"member{i}", member) for i, member in enumerate(members)]) if members[1:] else members[0]
@@ -249,7 +255,8 @@ def _of_branches(array: pa.Array, kind: Type, declared: pa.DataType, reader: Typ
     column can have.
     """
     written = kind.branches
-    members = [pc.struct_field(array, f"member{i}") for i in range(len(written))] if len(written) > 1 else [array]
+    # At once: to get one of them takes longer, the more there are.
+    members = array.flatten() if len(written) > 1 else [array]
     wanted, places = reader.branches if reader is not None else written, _places(kind, reader)
     if _has_members(declared):
         return _members(array, list(zip(members, written, places, strict=True)), declared, wanted)
@@ -272,8 +279,6 @@ def _has_members(declared: pa.DataType) -> bool:
 
 def _member_type(declared: pa.DataType, place: int | None) -> pa.DataType:
     """Return what a branch of a union becomes in a column; the type of nulls where it is left out."""
-    if not _has_members(declared):
-        return declared
     index = -1 if place is None else declared.get_field_index(f"member{place}")
     return declared.field(index).type if index >= 0 else pa.null()
 
@@ -282,7 +287,26 @@ def _places(kind: Type, reader: Type | None) -> list[int | None]:
     """Return the place of each branch among those of the reader's type."""
     if reader is None:
         return list(range(len(kind.branches)))
-    return [_branch_of(branch, reader.branches) for branch in kind.branches]
+    # The first place of each name, with and without its namespace, and of each type.
+    names: dict[tuple[str, str], int] = {}
+    short: dict[tuple[str, str], int] = {}
+    kinds: dict[str, int] = {}
+    for place, part in enumerate(reader.branches):
+        names.setdefault((part.kind, part.name), place)
+        short.setdefault((part.kind, _short(part)), place)
+        kinds.setdefault(part.kind, place)
+
+    def place_of(branch: Type) -> int | None:
+        """Return the place of a branch by Avro's rules: by its type and name, else by promotion."""
+        promoted = [kinds[kind] for kind in _PROMOTIONS.get(branch.kind, ()) if kind in kinds]
+        by_name = names.get((branch.kind, branch.name), short.get((branch.kind, _short(branch))))
+        return by_name if by_name is not None else min(promoted, default=None)
+
+    return list(map(place_of, kind.branches))
+
+
+def _short(part: Type) -> str:
+    return part.name.rpartition(".")[2]
 
 
 def _members(
@@ -298,26 +322,15 @@ def _members(
     """
     if any(place is None and values.null_count < len(values) for values, _, place in written):
         raise UnreadableError("the reader's union does not have its branch")
+    of_place = defaultdict(list)
+    for values, kind, place in written:
+        of_place[place].append((values, kind))
     children = []
     for field in declared:
         number = int(field.name.removeprefix("member"))
-        own = [
-            converted(values, kind, field.type, wanted[number]) for values, kind, place in written if place == number
-        ]
+        own = [converted(values, kind, field.type, wanted[number]) for values, kind in of_place[number]]
         children.append(pc.coalesce(*own) if own else pa.nulls(len(array), field.type))
     return pa.StructArray.from_arrays(children, fields=list(declared), mask=array.is_null())
-
-
-def _branch_of(branch: Type, wanted: Sequence[Type]) -> int | None:
-    """Return the place of a branch in another union, by Avro's rules: by its type and name, else by promotion."""
-    names = [(part.kind, part.name) for part in wanted]
-    if (branch.kind, branch.name) in names:
-        return names.index((branch.kind, branch.name))
-    short = [(kind, name.rpartition(".")[2]) for kind, name in names]
-    if (branch.kind, branch.name.rpartition(".")[2]) in short:
-        return short.index((branch.kind, branch.name.rpartition(".")[2]))
-    promoted = _PROMOTIONS.get(branch.kind, ())
-    return next((place for place, part in enumerate(wanted) if part.kind in promoted), None)
 
 
 def constant(declared: pa.DataType, part: Field | None, count: int) -> pa.Array:

@@ -22,6 +22,9 @@ _SCALARS = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()
 
 _FORMATS = {"date": pa.date32(), "date-time": pa.timestamp("us", "UTC")}
 
+# So many values of an enum, or types that are listed, count as one type: to look at a value takes little.
+_LISTED_AS_ONE = 100
+
 # Of these a value has to fulfil several or any; which columns come of it is for a person to say.
 _COMBINED = ("allOf", "if", "not", "patternProperties", "dependentSchemas", "prefixItems")
 
@@ -108,6 +111,9 @@ def _type(place: _Place, documents: Mapping[str, Any]) -> pa.DataType:
     schema = place.schema
     if not isinstance(schema, dict):
         raise _undecided(place, "may be anything")
+    # Each is looked at wherever it is used.
+    listed = [schema[word] for word in ("type", "enum", "oneOf", "anyOf") if isinstance(schema.get(word), list)]
+    place.budget.take(place.depth, sum(map(len, listed)) // _LISTED_AS_ONE)
     if combined := [word for word in _COMBINED if word in schema]:
         raise _undecided(place, f"has {combined[0]!r}")
     for word in ("oneOf", "anyOf"):

@@ -194,7 +194,7 @@ class ClassArchive:
                 check=False,
             )
             if done.returncode != 0 or not partial.exists():
-                said = "\n".join([*done.stdout.splitlines(), *done.stderr.splitlines()][-5:])
+                said = "; ".join([*done.stdout.splitlines(), *done.stderr.splitlines()][-5:])
                 raise ConfigurationError(f"Java wrote no archive of classes (exit code {done.returncode}): {said}")
             partial.chmod(0o644)
             partial.replace(self.path)

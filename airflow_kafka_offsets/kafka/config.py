@@ -31,7 +31,7 @@ client_log.propagate = False
 # is reviewed: a user who may edit connections must not be able to load a library, to run a command, or to send a file
 # of the worker to a URL.
 _HARMLESS = """
-bootstrap.servers metadata.broker.list client.id client.rack client.dns.lookup broker.address.family broker.address.ttl
+bootstrap.servers client.id client.rack client.dns.lookup broker.address.family broker.address.ttl
 broker.version.fallback api.version.request api.version.request.timeout.ms api.version.fallback.ms
 allow.auto.create.topics enable.metrics.push
 
@@ -78,6 +78,7 @@ _CODE = "it makes the client load or run code, and is not allowed"
 _FILES = "it makes the client read a file and send its content, and is not allowed"
 
 _REFUSED = {
+    "metadata.broker.list": "it is another name of bootstrap.servers, and the client takes either: set that one alone",
     "plugin.library.paths": _CODE,
     "ssl.engine.location": _CODE,
     "ssl.engine.id": _CODE,
@@ -155,7 +156,7 @@ def weaknesses(config: Mapping[str, Any]) -> list[str]:
             "ssl.endpoint.identification.algorithm=none"
         )
     protocol = str(config.get("security.protocol", "plaintext")).lower()
-    servers = str(config.get("bootstrap.servers", config.get("metadata.broker.list", ""))).split(",")
+    servers = str(config.get("bootstrap.servers", "")).split(",")
     away = [server.strip() for server in servers if not is_this_machine(address(server)[0])]
     if away and protocol in ("plaintext", "sasl_plaintext"):
         crosses = "the user's name and password cross" if protocol == "sasl_plaintext" else "records cross"

@@ -28,6 +28,10 @@ from airflow_kafka_offsets.kafka.errors import ReadWatch
 # memory and takes it back.
 _POLL = 500
 
+# The client makes all messages of a call, with their headers, before their size is known: a first call asks for few,
+# and the next ones for at most twice as many as the one before.
+_FIRST_POLL = 16
+
 # Records of a batch, enough to make the cost of decoding a batch small.
 _BATCH = 10_000
 
@@ -136,7 +140,7 @@ def read(
         position = slice_.start
         watch = ReadWatch(slice_, consumer, config, errors, statistics, idle_timeout)
         polled = _Polled(slice_, with_headers, clip_timestamps)
-        most = _POLL
+        most = min(_FIRST_POLL, _POLL)
         while position < slice_.end:
             wanted = min(most, slice_.end - position)
             with _garbage_collection_paused():
@@ -154,7 +158,7 @@ def read(
                     records = [record for record in records if record.offset() < slice_.end]
                 if records:
                     size = polled.add(records)
-                    most = min(max(len(records) * _MOST_BYTES // max(size, 1), 1), _POLL)
+                    most = min(max(len(records) * _MOST_BYTES // max(size, 1), 1), 2 * wanted, _POLL)
                 del records
             # Records do not wait for others that the client waits for.
             while polled.is_batch(at_least=1 if waited or reached >= slice_.end else _BATCH):
@@ -244,7 +248,7 @@ class _Polled:
         self._bytes = 0
 
     def add(self, records: list[Message]) -> int:
-        """Add records, and return how many bytes their keys, values and headers have."""
+        """Add records, and return how many bytes the client holds for their keys, values and headers."""
         keys, values = [record.key() for record in records], [record.value() for record in records]
         self._keys += keys
         self._values += values
@@ -259,6 +263,9 @@ class _Polled:
             self._headers += headers
             size += _header_bytes(headers)
         self._bytes += size
+        if self._headers is None:
+            # The client has those, too; to ask each record for them would take longer than all else.
+            size += len(records) * _header_bytes([_headers(records[-1])])
         return size
 
     def is_batch(self, at_least: int) -> bool:

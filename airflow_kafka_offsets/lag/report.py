@@ -251,7 +251,7 @@ def evaluate(
         stored, log, error = committed.get(tp), logs.get(tp), errors.get(tp)
         position = stored.position.offset if stored is not None else None
         if error is None and stored is not None and (mismatch := topic_mismatch(tp, stored.position, log)):
-            error = f"{mismatch}: the topic was recreated"
+            error = f"{mismatch}: the topic was recreated; rewind the group to an offset or a time in the new one"
         if error is not None or log is None:
             partitions.append(PartitionLag(*tp, position=position, error=error))
         else:
@@ -299,8 +299,8 @@ def _measured(
         (begin, stored.record_timestamp, stored.updated_at) if stored is not None else (None, None, None)
     )
     if begin > log.end:
-        what = "position" if stored is not None else "start"
-        error = f"{tp}: {what} {begin} is beyond the end offset {log.end}: the log was truncated"
+        what, then = ("position", "; rewind the group") if stored is not None else ("start", "")
+        error = f"{tp}: {what} {begin} is beyond the end offset {log.end}: the log was truncated{then}"
         return PartitionLag(*tp, position, log.beginning, log.end, flags=(*flags, "beyond the end"), error=error)
     lag, lost = max(0, log.end - max(begin, log.beginning)), max(0, log.beginning - begin)
     return PartitionLag(

@@ -20,6 +20,7 @@ from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import OffsetRange, Span, TopicPartition, subtract
 from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.transactions import stream
+from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import DoubleLoadError
 from airflow_kafka_offsets.ledger.batch_rows import deletion_of
 from airflow_kafka_offsets.ledger.group_table import group_tables, names_of
@@ -89,32 +90,40 @@ def refuse_loaded(
         return
     lock_plans(conn, tables)
     loads, names = _last_loads(conn, tables, group_id), TargetNames(conn)
+    deleted = deletion_of(conn, tables, group_id)
     topics = {tp.topic for tp in starts}
     written = []
-    deleted = deletion_of(conn, tables, group_id)
-    others = {} if beside_others else groups_into(conn, tables, target, topics, besides=group_id)
-    if deleted and not beside_others:
-        others[group_id] = target
-    if others:
+    if not beside_others:
+        groups = groups_into(conn, tables, target, topics, besides=group_id) | ({group_id: target} if deleted else {})
         batches, last = tables.offset_batches.c, min(loads.get(tp, 0) for tp in starts)
-        written.append(_written(tables, topics).where(batches.consumer_group.in_(others), batches.batch_id > last))
+        if groups:
+            written.append(_written(tables, topics).where(batches.consumer_group.in_(groups), batches.batch_id > last))
     # From its first load of a topic on, nothing is replayed into the table but by key, or in the place of other rows.
     if first_topics := topics - {tp.topic for tp in loads}:
         written += _replayed(conn, tables, target, first_topics, group_id if beside_others else None)
     for row in chain.from_iterable(stream(conn, query) for query in written):
-        tp = TopicPartition(row.topic, row.partition)
-        planned = starts.get(tp)
-        if planned is None or row.batch_id <= loads.get(tp, 0) or is_other_topic(row.topic_id, planned.topic_id):
-            continue
+        planned = starts.get(TopicPartition(row.topic, row.partition))
         is_output = row.kind == "load" or row.replaced_start_offset is not None
-        if row.consumer_group == group_id and is_output and row.batch_id > deleted:
-            continue
-        shared, span = names.shared(row.target_table, target), (max(row.start_offset, planned.start), row.end_offset)
-        if shared is None or span[0] >= span[1]:
-            continue
-        for start, end in subtract([span], _removed_since(conn, tables, names, row)):
-            if start < end:
-                raise _double_load(conn, tables, row, f"{tp} {start}..{end}", group_id, shared, planned)
+        is_own = row.consumer_group == group_id and is_output and row.batch_id > deleted
+        if planned is not None and not is_own and row.batch_id > loads.get(planned.topic_partition, 0):
+            _refuse_double(conn, tables, names, row, planned, group_id, target)
+
+
+def _refuse_double(
+    conn: Connection, tables: Tables, names: TargetNames, row: Any, planned: OffsetRange, group_id: str, target: str
+) -> None:
+    """Raise if a range that was written, or is about to be, has offsets which a group is about to load into its target.
+
+    :param row: of the range and its batch
+    :param planned: the range of the same partition that the group has planned
+    """
+    shared, span = names.shared(row.target_table, target), (max(row.start_offset, planned.start), row.end_offset)
+    if shared is None or span[0] >= span[1] or is_other_topic(row.topic_id, planned.topic_id):
+        return
+    for start, end in subtract([span], _removed_since(conn, tables, names, row)):
+        if start < end:
+            what = f"{planned.topic_partition} {start}..{end}"
+            raise _double_load(conn, tables, row, what, group_id, shared, planned)
 
 
 def refuse_loaded_by_others(
@@ -257,15 +266,15 @@ def _double_load(
         return DoubleLoadError(
             f"Batch {row.batch_id}, a replay of group {row.consumer_group!r}, {_has(row, 'append')} {offsets} to table "
             f"{target!r}. {begins} Load into another table, or into a sink with an upsert_key; or{before} let the "
-            f"group begin after them: kafka-offsets rewind {group_id} --topic {tp.topic}:{tp.partition} "
+            f"group begin after them: {command_line('rewind', group_id, '--topic', f'{tp.topic}:{tp.partition}')} "
             f"--to-offset {row.end_offset} --conn-id CONN_ID --execute --reason WHY."
         )
     deletion, batches = deletion_of(conn, tables, row.consumer_group), tables.offset_batches.c
     if row.batch_id < deletion:
         newest = sa.select(sa.func.max(batches.batch_id)).where(batches.consumer_group == row.consumer_group)
         undo = (
-            "To go on where it stopped, take the deletion back: kafka-offsets rewind "
-            f"{row.consumer_group} --undo --conn-id CONN_ID --execute --reason WHY. "
+            "To go on where it stopped, take the deletion back: "
+            f"{command_line('rewind', row.consumer_group)} --undo --conn-id CONN_ID --execute --reason WHY. "
             if conn.scalar(newest) == deletion
             else ""
         )
@@ -277,9 +286,9 @@ def _double_load(
     return DoubleLoadError(
         f"Group {row.consumer_group!r} {_has(row, 'load')} {offsets} into table {target!r} with batch {row.batch_id}. "
         f"{begins} If it is the same load under another name, end that load, and take over its positions: "
-        f"kafka-offsets rewind {group_id} --topic {tp.topic} --to-group {row.consumer_group} --new-group --conn-id "
-        "CONN_ID --execute --reason WHY. If the transform of each group takes other records, set in both loads: "
-        'Coordination(other_groups="allow").'
+        f"{command_line('rewind', group_id, '--topic', tp.topic, '--to-group', row.consumer_group)} --new-group "
+        "--conn-id CONN_ID --execute --reason WHY. If the transform of each group takes other records, set in both "
+        'loads: Coordination(other_groups="allow").'
     )
 
 

@@ -14,6 +14,7 @@ from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import database_now, transact
+from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import ConfigurationError, GroupBusyError, OpenBatchError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun, insert_batch, latest_batch
 from airflow_kafka_offsets.ledger.dead_letters import DROPPED, EMPTY
@@ -59,7 +60,7 @@ def group_contents(conn: Connection, tables: Tables, group_id: str) -> GroupCont
     if found := conn.execute(unfinished.order_by(batches.batch_id)).all():
         raise OpenBatchError(
             f"Group {group_id!r} has {first_few(f'batch {row.batch_id} ({row.state})' for row in found)}. {unchanged} "
-            f"Let its task finish it, or abandon it: kafka-offsets abandon {group_id} --batch "
+            f"Let its task finish it, or abandon it: {command_line('abandon', group_id)} --batch "
             f"{found[0].batch_id} --conn-id CONN_ID --reason WHY."
         )
     if group.between:
@@ -174,8 +175,8 @@ def check_new_name(conn: Connection, tables: Tables, group: GroupContents, new_i
     if group.target is not None and not all(map(is_table, targets_in(group.target))):
         raise ConfigurationError(
             f"Group {group.group!r} loads into {group.target!r}, whose commits have the name of the group. Nothing was "
-            f"changed; start a new group at its positions: kafka-offsets rewind {new_id} --to-group "
-            f"{group.group} --topic TOPIC --new-group --conn-id CONN_ID --execute --reason WHY."
+            f"changed; start a new group at its positions: {command_line('rewind', new_id, '--to-group', group.group)} "
+            "--topic TOPIC --new-group --conn-id CONN_ID --execute --reason WHY."
         )
 
 

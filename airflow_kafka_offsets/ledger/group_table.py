@@ -17,6 +17,7 @@ from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.tables import reflected
 from airflow_kafka_offsets.database.transactions import transact
+from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import ForeignBatchError
 from airflow_kafka_offsets.ledger.batch_rows import deletion_of, latest_batch
 from airflow_kafka_offsets.ledger.claims import Claim
@@ -190,11 +191,11 @@ def _renamed_keys(
 
 
 def _another_table(group_id: str, known: GroupTable, topics: Sequence[str], target: str) -> ForeignBatchError:
-    scope = " ".join(f"--topic {topic}" for topic in topics)
+    scope = [word for topic in topics for word in ("--topic", topic)]
     return ForeignBatchError(
         f"Group {group_id!r} loads into table {known.name!r}, last with batch {known.batch_id}; this load is into "
         f"{target!r}, and would miss the records that are in the other table. Nothing was loaded. Give every load its "
         f"own group_id. To continue in {target!r} from the positions of this group, choose a new group_id, and copy "
-        f"the positions to it: kafka-offsets rewind NEW_GROUP {scope} --to-group {group_id} --new-group "
+        f"the positions to it: {command_line('rewind', 'NEW_GROUP', *scope, '--to-group', group_id)} --new-group "
         "--conn-id CONN_ID --execute --reason WHY."
     )

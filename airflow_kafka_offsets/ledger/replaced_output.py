@@ -14,6 +14,7 @@ from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.instants import TimeSpan
 from airflow_kafka_offsets.core.offsets import Span, TopicPartition, subtract
 from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError, OpenBatchError
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.group_table import former_name, names_of
@@ -293,7 +294,7 @@ def _refuse_published(conn: Connection, tables: Tables, group_id: str, replaced_
             f"Batch {other}, an open replay of group {group_id!r}, may have published rows of the offsets to replace: "
             "the target would have them twice. Nothing was changed; finish that replay (clear its task, or outside of "
             "Airflow run the same replay again), or, if it does not replace rows, abandon it ("
-            f"kafka-offsets abandon {group_id} --batch {other} --conn-id CONN_ID --reason WHY)."
+            f"{command_line('abandon', group_id)} --batch {other} --conn-id CONN_ID --reason WHY)."
         )
 
 

@@ -21,6 +21,7 @@ from airflow_kafka_offsets.core.planning import OnDataLoss, can_still_be_read
 from airflow_kafka_offsets.core.slices import split
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.database.transactions import now
+from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import DataLossError, ForeignBatchError, PositionsMovedError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.start_offsets import TimeSearch, extend_to_positions, first_offsets, targets_until
@@ -301,7 +302,7 @@ def _resume(context: LoadContext, claim: Claim, options: LoadOptions, batch: Bat
             f"Group {batch.group_id!r} has the open batch {batch.batch_id}, of topics {', '.join(sorted(topics))} "
             f"into table {batch.target_table!r}; this load is of {', '.join(pipeline.topics)} into "
             f"{pipeline.sink.name!r}. Finish the load that planned it, and give every load its own group_id. If that "
-            f"load no longer exists, abandon the batch: kafka-offsets abandon {batch.group_id} --batch "
+            f"load no longer exists, abandon the batch: {command_line('abandon', batch.group_id)} --batch "
             f"{batch.batch_id} --conn-id CONN_ID --reason WHY."
         )
     if batch.fingerprint != context.recipe.fingerprint:

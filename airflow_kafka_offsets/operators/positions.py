@@ -124,6 +124,7 @@ class KafkaRewindOperator(GroupOperator):
         """
         # Here and not above: DAG files are parsed every few seconds.
         from airflow_kafka_offsets.core.offsets import parse_scope
+        from airflow_kafka_offsets.core.text import count
         from airflow_kafka_offsets.database.errors import translated_errors
         from airflow_kafka_offsets.hooks.connections import sink_connections
         from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind, executed_by
@@ -158,6 +159,12 @@ class KafkaRewindOperator(GroupOperator):
                     replace=self.replace,
                     connections=sink_connections(self.replace) if self.replace is not None else None,
                 )
+        reread = count(preview.offsets_reread, "offset")
+        if result is None:
+            self.log.info("Nothing was changed: this is a preview. %s would be read again", reread)
+        elif done is None:
+            rows, dead_letters = count(result.rows_removed, "row"), count(result.dead_letters_removed, "dead letter")
+            self.log.info("The next load reads %s again; %s and %s were removed", reread, rows, dead_letters)
         moved = asdict(result if result is not None else RewindResult(None))
         self._done = preview.as_dict() | {"executed": result is not None} | moved
         return self._done

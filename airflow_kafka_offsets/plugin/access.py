@@ -2,9 +2,10 @@
 there is no app.
 
 * Every route needs read access to the view of plugins.
-* A group is shown to who may read a DAG that loads it, as the DAG's tasks say; a group that no DAG loads, to who may
-  read the connection of its database.
-* What dead letters hold is data of tasks: it needs read access to the XComs of such a DAG.
+* A group is shown to who may read a DAG whose tasks name it; a group that no DAG names, to who may read the connection
+  of its database.
+* What dead letters hold is data of tasks: it needs read access to the XComs of a DAG that loads the group, as its tasks
+  say. To change the state of the group needs edit access to one.
 * Where a connection belongs to a team, all of this needs access to the team.
 """
 
@@ -90,12 +91,12 @@ class Caller:
     def sees_group(self, source: Source, dag_ids: Set[str]) -> bool:
         """Return whether the user may see a group.
 
-        :param dag_ids: the DAGs that load it
+        :param dag_ids: the DAGs that name it
         """
         return self._sees(source, not self.readable_dags.isdisjoint(dag_ids))
 
     def sees_records(self, source: Source, dag_ids: Set[str]) -> bool:
-        """Return whether the user may see what dead letters of a group hold; see `sees_group`."""
+        """Return whether the user may see what dead letters of a group hold, which these DAGs load."""
         readable = self.readable_dags & dag_ids
         return self._sees(source, any(self.may_dag("GET", dag_id, DagAccessEntity.XCOM) for dag_id in readable))
 

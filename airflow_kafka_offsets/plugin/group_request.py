@@ -127,7 +127,7 @@ class GroupRequest:
 
     def sees(self, group: GroupSummary) -> bool:
         """Return whether the user may see a group of the same state tables."""
-        return self.caller.sees_group(self.source, self._dag_ids(group))
+        return self.caller.sees_group(self.source, self._loading.naming(self.source, group))
 
     def _dag_ids(self, group: GroupSummary) -> Set[str]:
         return self._loading.of(self.source, group)

@@ -44,7 +44,7 @@ STATES = ("error", "stopped", "stalled", "unknown", "lagging", "ok", "empty")
 * stopped: records are unread, and no run has committed for longer than the schedule of the group's DAGs
 * stalled: a batch is open, and no run works on it
 * unknown: the lag is not known, or not yet
-* lagging: the oldest unread record waits for more than two runs, or will soon be deleted
+* lagging: the oldest unread record waits for more than two intervals of the schedule, or will soon be deleted
 * ok: all others
 * empty: there are no positions yet
 """
@@ -214,7 +214,11 @@ def _attention(
         if not is_held and now is not None:
             yield from _late(group, report, schedules, now)
     if group.open is not None and not is_held:
-        yield Level.WARNING, "stalled", f"batch {group.open.batch_id} is open, and no run holds the group"
+        yield (
+            Level.WARNING,
+            "stalled",
+            f"batch {group.open.batch_id} is open, and no run holds the group: the next run loads it",
+        )
     elif group.open is not None and group.open.attempt > 1:
         yield Level.NOTICE, "ok", f"attempt {group.open.attempt} of batch {group.open.batch_id}"
     if group.between and not is_held:
@@ -242,8 +246,9 @@ def _late(
     period = min(periods, default=NO_SCHEDULE)
     committed = group.last_commit.committed_at if group.last_commit is not None else None
     idle = now - committed if committed is not None else delay
-    of = "the schedule" if periods else "a day, without a schedule"
+    of = f"the schedule's {short_duration(period)}" if periods else "a day, without a schedule"
     if min(idle, delay) > period + _GRACE:
         yield Level.WARNING, "stopped", f"no run for {short_duration(idle)}, longer than {of}, and records are unread"
     elif periods and delay > 2 * period + _GRACE:
-        yield Level.NOTICE, "lagging", f"records wait for {short_duration(delay)}, longer than two runs take"
+        longest = f"two intervals of the schedule ({short_duration(2 * period)})"
+        yield Level.NOTICE, "lagging", f"records wait for {short_duration(delay)}, longer than {longest}"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.ledger.group_table import GroupTable, group_table
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.plugin.sources import DEFAULT_KAFKA, Registered, Source
@@ -25,7 +26,6 @@ from airflow_kafka_offsets.sinks.target_names import TargetNames, existing_table
 if TYPE_CHECKING:
     from airflow_kafka_offsets.plugin.rewinds import RewindEstimate, RewindForm
 
-_PROGRAM = ("kafka-offsets",)
 WITHOUT_VALUE = ("to-earliest", "to-latest", "to-current", "undo")
 
 
@@ -97,7 +97,7 @@ def verify_command(source: Source, group_id: str, target: GroupTarget) -> str | 
     named = _of_task(target)
     if named is None and target.existing is not None:
         named = _options(table=target.existing.table, table_schema=target.existing.schema)
-    return None if named is None else shlex.join([*_PROGRAM, "verify", group_id, *_database(source), *named])
+    return None if named is None else command_line("verify", group_id, *_database(source), *named)
 
 
 def dead_letter_commands(source: Source, group_id: str, target: GroupTarget, batch: int | None) -> dict[str, str]:
@@ -112,7 +112,7 @@ def dead_letter_commands(source: Source, group_id: str, target: GroupTarget, bat
     commands["Drop their contents; it counts them, and --execute deletes"] = of
     verbs = {title: title.partition(" ")[0].lower() for title in commands}
     return {
-        title: shlex.join([*_PROGRAM, "dead-letters", verbs[title], *words, "--reason", "why"])
+        title: command_line("dead-letters", verbs[title], *words, "--reason", "why")
         for title, words in commands.items()
     }
 
@@ -137,7 +137,7 @@ def replace_command(source: Source, group_id: str, estimate: RewindEstimate, for
         isolation_level=form.isolation_level if form.isolation_level != "read_committed" else None,
         abandon=str(open_batch) if form.abandon and open_batch is not None else None,
     )
-    command = shlex.join([*_PROGRAM, *words, "--replace", *named])
+    command = command_line(*words, "--replace", *named)
     if scenario == "from-file":
         return f"printf '%s\\n' {shlex.join(form.value.splitlines())} | {command}"
     return command

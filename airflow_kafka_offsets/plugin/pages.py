@@ -254,7 +254,7 @@ def overview(readings: Readings, caller: Caller, view: View, dag_id: str | None 
     groups: list[Listed] = []
     cards: list[SourceCard] = []
     for look in looks:
-        loaded_by = [(row, loading.of(look.source, row.group)) for row in look.rows()]
+        loaded_by = [(row, loading.naming(look.source, row.group)) for row in look.rows()]
         mine = [
             Listed(row, sorted(dag_ids & caller.readable_dags))
             for row, dag_ids in loaded_by

@@ -53,7 +53,7 @@ _PARTITIONS = 500
 _OFFERED = (
     ("to-datetime", "To an instant: the first record at or after it", None),
     ("to-batch", "To the state before a batch", "42"),
-    ("undo", "Undo the last rewind", None),
+    ("undo", "Undo the last rewind, or the last undo", None),
     ("by-duration", "Back by a duration: the first record of that time", "P1DT12H"),
     ("shift-by", "By a number of offsets; a negative number goes back", "-1000"),
     ("to-earliest", "To the beginning of the topics", None),

@@ -18,6 +18,7 @@ DEFAULT_KAFKA = "kafka_default"
 
 _OPTIONS = ("schema", "prefix", "kafka_conn_id")
 _OPERATORS = "airflow_kafka_offsets."
+_LOADING = ("KafkaBatchOperator", "KafkaBatchTask", "KafkaReplayOperator")
 
 
 class Source(NamedTuple):
@@ -54,7 +55,8 @@ class RegisteredTask(NamedTuple):
     """What a task of a DAG names: of its state tables and its group, None where it has none, or a template has them.
 
     :param tables: those that the group is loaded into; empty where a target is no table of the database
-    :param verifies: whether the task verifies the group
+    :param loads: whether the task loads records of the group
+    :param verifies: whether it verifies the group
     """
 
     task_id: str
@@ -62,6 +64,7 @@ class RegisteredTask(NamedTuple):
     source: Source | None = None
     kafka_conn_id: str | None = None
     tables: tuple[DatabaseTable, ...] = ()
+    loads: bool = True
     verifies: bool = False
 
 
@@ -87,28 +90,35 @@ class LoadingDags:
     """The DAGs that load groups, as their tasks say: by name, or by a template.
 
     The state tables have the DAG of a batch, too, and whoever may write them could give a group to another DAG. It
-    counts for a group that no task names, and only if the DAG has a task with a template.
+    counts for a group that no task which loads names, and only if the DAG has such a task with a template.
     """
 
     def __init__(self, registered: Registered, schedules: Mapping[str, Schedule] | None = None) -> None:
         self._schedules = schedules or {}
         self._kafka: dict[Source, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
         self._named: dict[tuple[Source, str], set[str]] = defaultdict(set)
+        self._loads: dict[tuple[Source, str], set[str]] = defaultdict(set)
         self._templated: dict[Source | None, set[str]] = defaultdict(set)
         for dag_id, tasks in registered.items():
             for task in tasks:
                 if task.source is not None and task.group_id is not None:
                     self._named[task.source, task.group_id].add(dag_id)
+                    if task.loads:
+                        self._loads[task.source, task.group_id].add(dag_id)
                     if task.kafka_conn_id is not None:
                         self._kafka[task.source][task.group_id].add(task.kafka_conn_id)
-                else:
+                elif task.loads:
                     self._templated[task.source].add(dag_id)
 
     def of(self, source: Source, group: GroupSummary) -> Set[str]:
         """Return the DAGs that load a group."""
-        if named := self._named.get((source, group.group_id)):
-            return named
+        if loads := self._loads.get((source, group.group_id)):
+            return loads
         return group.dag_ids & (self._templated.get(source, set()) | self._templated.get(None, set()))
+
+    def naming(self, source: Source, group: GroupSummary) -> Set[str]:
+        """Return the DAGs that load a group, or do something else with it, such as verify it."""
+        return self.of(source, group) | self._named.get((source, group.group_id), set())
 
     def kafka_conn_ids(self, source: Source) -> Mapping[str, Set[str]]:
         """Return the connections of Kafka that tasks name for groups, by group."""
@@ -147,8 +157,13 @@ def of_serialized_dag(data: Mapping[str, Any]) -> list[RegisteredTask]:
 
 
 def _registered(values: Mapping[str, Any]) -> RegisteredTask:
-    verifies = values["task_type"] == "KafkaVerifyOperator"
-    task = RegisteredTask(values["task_id"], _rendered(values.get("group_id")), verifies=verifies)
+    kind = values["task_type"]
+    task = RegisteredTask(
+        values["task_id"],
+        _rendered(values.get("group_id")),
+        loads=kind in _LOADING,
+        verifies=kind == "KafkaVerifyOperator",
+    )
     state = _rendered(values.get("kafka_offsets_state"))
     if state is None:
         return task

@@ -17,7 +17,7 @@ from typing import Any
 from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import OffsetRange, OfPartition, PartitionLog, Position, Span, TopicPartition
 from airflow_kafka_offsets.core.plain import checked
-from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError, TopicRecreatedError
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
@@ -103,6 +103,15 @@ class PartitionRewind(OfPartition):
     @property
     def offsets_skipped(self) -> int:
         return sum(end - start for start, end in self.skipped)
+
+    def __str__(self) -> str:
+        """Return the move in words, for the log."""
+        old, new = ("none" if offset is None else offset for offset in (self.old_offset, self.new_offset))
+        note = f" ({self.note})" if self.note else ""
+        return (
+            f"{self.topic_partition}: position {old} → {new}, {count(self.offsets_reread, 'offset')} to be read again, "
+            f"{self.offsets_skipped:,} skipped{note}"
+        )
 
     def as_range(self) -> OffsetRange:
         """Return the move as the history records it: a range from the old offset to the new one."""

@@ -16,6 +16,7 @@ import json
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import replace
@@ -186,7 +187,10 @@ class Application:
         from pyspark import SparkConf, SparkContext
 
         if self._context is None:
-            self._context = SparkContext.getOrCreate(SparkConf().setAll(list(self._properties.items())))
+            with warnings.catch_warnings():
+                # PySpark warns of its own use of pandas, which needs a DataFrame.
+                warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+                self._context = SparkContext.getOrCreate(SparkConf().setAll(list(self._properties.items())))
         number = len(sent.job.tasks)
         files = self._context.parallelize(range(number), number).mapPartitions(
             lambda numbers: stage_slices(job_of_attempt(sent), numbers)

@@ -137,7 +137,10 @@ def test_no_command_imports_airflow_or_pyspark(tmp_path: Path) -> None:
         ("groups", "--database", "postgresql://loader:hunter2@db/warehouse"),
         ("groups", "--database=postgresql://loader:hunter2@db/warehouse"),
         ("groups", "--database=postgresql://loader:s3/hunter2@db/warehouse"),
+        ("groups", "--database", "postgresql://loader@tenant:hunter2@db/warehouse"),
+        ("groups", "--database", "postgresql://loader:s3 hunter2@db/warehouse"),
         ("groups", "--database", "postgresql://db/warehouse?password=hunter2"),
+        ("groups", "--database", "postgresql://db/warehouse?pass%77ord=hunter2"),
         ("lag", "g", "--kafka-config", "sasl.password=hunter2"),
         ("lag", "g", "--kafka-config", '{"sasl.password": "hunter2"}'),
         ("lag", "g", "--sasl.password", "hunter2"),
@@ -153,8 +156,9 @@ def test_an_argument_with_a_password_is_refused_and_not_repeated(arguments: tupl
     assert "hunter2" not in done.stderr + done.stdout
 
 
-def test_a_reason_may_be_about_passwords(program: Program) -> None:
-    done = program("abandon", "g", "--batch", "1", "--reason", "password: rotated", "--yes", "--database", "sqlite://")
+@pytest.mark.parametrize("reason", ["password: rotated", "see https://wiki:443/space/@team", "https://wiki:443?by=a@b"])
+def test_a_reason_may_be_about_passwords_and_name_a_page(reason: str, program: Program) -> None:
+    done = program("abandon", "g", "--batch", "1", "--reason", reason, "--yes", "--database", "sqlite://")
     assert done.status == 1
     assert "arguments must not contain" not in done.stderr
 

@@ -47,9 +47,12 @@ def test_rewind_example_previews_then_moves_positions(kafka: KafkaBroker, databa
         previewed = home.run("dags", "test", "rewind_orders", "2026-01-01", "--conf", json.dumps(back))
         assert previewed.returncode == 0, (previewed.stdout + previewed.stderr)[-8000:]
         assert state(engine) == loaded
+        assert ", 100 offsets to be read again, 0 skipped" in previewed.stdout
+        assert "Nothing was changed: this is a preview. 400 offsets would be read again" in previewed.stdout
         conf = json.dumps(back | {"preview_only": False})
         executed = home.run("dags", "test", "rewind_orders", "2026-01-02", "--conf", conf)
         assert executed.returncode == 0, (executed.stdout + executed.stderr)[-8000:]
+        assert "The next load reads 400 offsets again; 400 rows and 0 dead letters were removed" in executed.stdout
         shown, done = pushed(home)
 
     assert (shown["executed"], shown["batch_id"], shown["offsets_reread"]) == (False, None, 400)

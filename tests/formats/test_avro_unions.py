@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from typing import Any
 
 import fastavro
@@ -156,3 +157,28 @@ def test_unions_are_resolved_as_fastavro_resolves_them(case: tuple[list[Any], li
     if len(branches) < 2:
         return
     assert read(written, wanted, value) == expected(written, wanted, encode(event(written), {"e": value}))
+
+
+def calls_to_read(branches: int) -> int:
+    """Return how many functions are called to read a union of so many types."""
+    written, wanted = (
+        [{"type": "fixed", "name": f"{space}.n{i}", "size": 1} for i in range(branches)] for space in "ab"
+    )
+    calls, before = 0, sys.getprofile()
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        assert read(written, wanted, ("a.n0", b"x"))["member0"] == b"x"
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+def test_the_work_for_a_union_does_not_grow_with_the_square_of_its_branches() -> None:
+    # The first one also imports modules.
+    _, some, many = map(calls_to_read, (2, 100, 200))
+    assert many < 3 * some

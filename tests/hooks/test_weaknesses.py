@@ -148,9 +148,17 @@ class TestStorage:
                     {"adls.dfs-storage-scheme": "HTTP"},
                 )
             ),
-            (
-                {"conn_type": "generic", "extra": {"allow_invalid_certificates": True}},
-                "Connection 'lake': TLS certificates of the object store are not verified",
+            *(
+                (
+                    {"conn_type": "generic", "extra": extra},
+                    "Connection 'lake': TLS certificates of the object store are not verified",
+                )
+                for extra in (
+                    {"allow_invalid_certificates": True},
+                    {"allow_invalid_certificates": "True"},
+                    {"aws_allow_invalid_certificates": 1},
+                    {"AWS_ALLOW_INVALID_CERTIFICATES": "yes"},
+                )
             ),
         ],
     )

@@ -57,6 +57,7 @@ def test_properties_that_users_need_are_accepted(config: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("key", "why"),
     [
+        ("metadata.broker.list", "set that one alone"),
         ("plugin.library.paths", "load or run code, and is not allowed"),
         ("ssl.engine.location", "load or run code, and is not allowed"),
         ("ssl.engine.id", "load or run code, and is not allowed"),

@@ -193,8 +193,18 @@ class TestWhatIsRead:
         consumer = FakeConsumer(script)
 
         assert offsets(read_all(consumer)) == [*range(10, 20)]
-        # Half a record is one, then ten, of which seven are left, and then all that are left.
-        assert consumer.asked == [10, 1, 7, 4]
+        # Half a record is one, then twice as many, and then all that are left.
+        assert consumer.asked == [10, 1, 2, 4]
+
+    @pytest.mark.parametrize("with_headers", [False, True])
+    def test_few_are_polled_at_first_and_after_many_headers(self, with_headers: bool) -> None:
+        many: list[tuple[str, bytes | None]] = [("", None)] * 100_000
+        script: list[Step] = [messages(0, 16), messages(16, 48), [FakeMessage(48, b"{}", fields=many)]]
+        consumer = FakeConsumer([*script, messages(49, 1_000)])
+
+        read_all(consumer, Slice(0, "orders", 0, 0, 1_000), with_headers=with_headers)
+
+        assert consumer.asked[:4] == [16, 32, 64, 1]
 
     def test_the_last_instant_of_the_year_9999_is_one(self) -> None:
         (batch,) = read_all(FakeConsumer([messages(10, 20, timestamp_ms=LAST_MS)]))

@@ -81,7 +81,7 @@ class TestOffsets:
         report = evaluate({T0: at(11), T1: at(5)}, {T0: PartitionLog(2, 10), T1: PartitionLog(0, 9)}, now=NOW)
         beyond, fine = report.partitions
         assert (beyond.lag, beyond.beginning, beyond.end, beyond.flags) == (None, 2, 10, ("beyond the end",))
-        assert beyond.error == "t[0]: position 11 is beyond the end offset 10: the log was truncated"
+        assert beyond.error == "t[0]: position 11 is beyond the end offset 10: the log was truncated; rewind the group"
         assert (fine.lag, fine.error) == (4, None)
         assert (report.complete, report.lag, report.flags) == (False, 4, ("beyond the end",))
 

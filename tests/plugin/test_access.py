@@ -142,6 +142,23 @@ def test_a_group_is_loaded_by_the_dags_whose_tasks_name_it(
     assert LoadingDags(tasks).of(Source("elsewhere"), group) == set()
 
 
+def test_a_dag_that_only_verifies_a_group_shows_it_and_does_not_change_it() -> None:
+    source = Source("warehouse")
+    tasks = {
+        "shop": [RegisteredTask("load", "loader", source)],
+        "audit": [RegisteredTask("prove", "loader", source, loads=False, verifies=True)],
+        # As a sensor has it.
+        "wait": [RegisteredTask("lag", loads=False)],
+    }
+    loader: Any = SimpleNamespace(group_id="loader", dag_ids=frozenset({"wait"}))
+    other: Any = SimpleNamespace(group_id="other", dag_ids=frozenset({"wait"}))
+
+    loading = LoadingDags(tasks)
+
+    assert (loading.of(source, loader), loading.naming(source, loader)) == ({"shop"}, {"shop", "audit"})
+    assert (loading.of(source, other), loading.naming(source, other)) == (set(), set())
+
+
 def test_records_need_the_right_to_read_xcoms(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web.auth_manager, "get_authorized_dag_ids", lambda **_: {"shop"})
     allowed = web.auth_manager.is_authorized_dag

@@ -99,8 +99,9 @@ def test_a_target_that_no_arguments_name_is_for_the_operator(web: Web, lake: Non
 
 
 def test_a_task_that_verifies_the_group_is_linked(web: Web, lake: None) -> None:
-    task = RegisteredTask("prove", "loader", Source("warehouse"), "kafka_default", verifies=True)
-    web.readings.registered = lambda: {"shop": [task], "secret": [task]}
+    task = RegisteredTask("prove", "loader", Source("warehouse"), "kafka_default", loads=False, verifies=True)
+    load = RegisteredTask("load", "loader", Source("warehouse"), "kafka_default")
+    web.readings.registered = lambda: {"shop": [load, task], "secret": [task]}
     web.readings.__post_init__()
 
     page = web.get("/verification", "editor", **GROUP).text

@@ -50,7 +50,7 @@ def test_a_batch_that_nobody_finishes_needs_attention(web: Web, loader: Loader, 
     page = web.get("/").text
 
     assert '<tr class="warning"' in page
-    assert "batch 2 is open, and no run holds the group" in page
+    assert "batch 2 is open, and no run holds the group: the next run loads it" in page
 
 
 def test_a_group_has_partitions_batches_and_links_to_logs(web: Web, orders: str) -> None:
@@ -363,7 +363,7 @@ def test_no_url_of_a_connection_is_in_an_answer(
     engine = sa.create_engine(postgres_engine.url.set(password=CANARY), hide_parameters=True)
     web = Web(readings({"warehouse": engine}, kafka))
 
-    for role, shown in (("viewer", "No groups yet"), ("operator", "refuses the login")):
+    for role, shown in (("viewer", "No groups yet"), ("operator", "No groups in the databases that answer")):
         page = web.get("/", role).text
         assert shown in page
         assert CANARY not in page
@@ -371,7 +371,10 @@ def test_no_url_of_a_connection_is_in_an_answer(
 
 
 def test_a_database_without_state_tables_is_empty(web: Web) -> None:
-    assert "Nothing was loaded into this database yet" in web.get("/").text
+    page = web.get("/").text
+
+    assert "Nothing was loaded into this database yet" in page
+    assert "A group appears with the first run of its task" in page
 
 
 def test_a_dag_has_its_own_groups(web: Web, orders: str, loader: Loader, kafka: Kafka) -> None:

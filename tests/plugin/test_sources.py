@@ -53,8 +53,8 @@ def test_a_task_names_all_its_tables_and_one_that_verifies_is_known() -> None:
 
     source, tables = Source("warehouse"), (DatabaseTable("keys", upsert_key=("id",)), DatabaseTable("orders"))
     assert found == [
-        RegisteredTask("prove", "orders", source, tables=tables, verifies=True),
-        RegisteredTask("prove_lake", "lake", source, verifies=True),
+        RegisteredTask("prove", "orders", source, tables=tables, loads=False, verifies=True),
+        RegisteredTask("prove_lake", "lake", source, loads=False, verifies=True),
     ]
 
 

@@ -19,6 +19,7 @@ from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.orders import produce_orders
 from devstack.paths import REPOSITORY
+from devstack.playground import runnable
 from devstack.postgres import PostgresServer
 from devstack.process import ServerProcess, free_port, listens, pid_running, wait_until
 from devstack.topics import end_offsets
@@ -255,6 +256,13 @@ def test_processes_of_an_airflow_command_end_with_its_home(tmp_path: Path) -> No
         child = int((tmp_path / "pid").read_text())
         assert pid_running(child)
     assert not pid_running(child)
+
+
+def test_the_playground_has_the_examples_that_its_servers_can_run(tmp_path: Path) -> None:
+    examples = {file.stem for file in runnable(tmp_path).iterdir()}
+
+    assert {"load_orders", "transform_orders_in_dag", "order_transforms"} <= examples
+    assert not examples & {"load_avro_orders", "load_orders_into_mariadb", "load_orders_into_delta"}
 
 
 def test_command_line_tools_of_kafka_run(kafka: KafkaBroker, topic: Callable[..., str]) -> None:

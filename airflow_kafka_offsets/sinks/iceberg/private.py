@@ -37,6 +37,7 @@ from pyiceberg.utils.config import Config
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.lake.newest import positions
 from airflow_kafka_offsets.sinks.lake.snapshot import refuse_julian
+from airflow_kafka_offsets.sinks.lake.storage import warn_of_plain_http
 
 _KNOWN_CODE = ("pyiceberg.io.pyarrow.PyArrowFileIO", "pyiceberg.io.fsspec.FsspecFileIO")
 
@@ -91,6 +92,7 @@ def _with_lent(given: Properties, said: Properties) -> Properties:
         lent |= {name: value for name, value in texts.items() if name.startswith((_ACCOUNT, *_OF_AZURE_ACCOUNT))}
         kept = (_ACCOUNT, *_AZURE_PLACES)
         given = {name: value for name, value in given.items() if not name.startswith("adls.") or name.startswith(kept)}
+    warn_of_plain_http("The server of a REST catalog", lent)
     return given | lent
 
 

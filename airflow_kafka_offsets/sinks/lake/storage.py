@@ -64,6 +64,8 @@ _AZURE_HOST = "blob.core.windows.net"
 
 _AZURE_SCHEME = re.compile("(blob|dfs)[._-]storage[._-]scheme$")
 
+_FALSE = ("false", "0", "off", "no", "n")
+
 _REGION = re.compile("[A-Za-z0-9-]{0,64}")
 
 _GOOGLE = {"key_path": "google_service_account", "keyfile_dict": "google_service_account_key"}
@@ -111,7 +113,7 @@ def read_storage(conn_id: str, connections: Connections) -> dict[str, str]:
     for name, value in options.items():
         if name.endswith("region") and not _REGION.fullmatch(value):
             raise ConfigurationError(f"Connection {conn_id!r}: {name} is no name of a region; got {value!r}")
-        if name == "allow_invalid_certificates" and value == "true":
+        if _plain_name(name).endswith("allow_invalid_certificates") and value.strip().lower() not in _FALSE:
             warn_once(log, f"Connection {conn_id!r}: TLS certificates of the object store are not verified")
     warn_of_plain_http(f"Connection {conn_id!r}", options)
     return options
@@ -183,8 +185,12 @@ def _options(conn_id: str, connections: Connections) -> dict[str, str]:
 
 
 def _may_be_set(option: str) -> bool:
-    name = re.sub("[.-]", "_", option.lower())
+    name = _plain_name(option)
     return not _MAY_BE_SET.isdisjoint((name, _PREFIX.sub("", name, count=1)))
+
+
+def _plain_name(option: str) -> str:
+    return re.sub("[.-]", "_", option.lower())
 
 
 def _renamed(conn_id: str, extra: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, str]:

@@ -99,31 +99,40 @@ class LakeTable(Table):
         snapshot = self.snapshot(conn)
         if snapshot is None:
             return
-        of_group = batches.c.consumer_group == output.group_id
-        query = sa.select(sa.func.max(batches.c.committed_at), sa.func.max(batches.c.batch_id))
-        last_rewind, rewind_id = conn.execute(query.where(of_group, batches.c.kind.in_(REWIND_KINDS))).one()
-        # After a rollback a rewind is the way out.
-        if rewind_id != output.batch_id:
-            abandoned = sa.select(batches.c.batch_id).where(of_group, batches.c.state == "abandoned")
-            snapshot.check_history(output.group_id, last_rewind, set(conn.scalars(abandoned)))
+        self._refuse_lost(conn, batches, output, snapshot)
         installation, dot, own = output.series.partition(".")
         loads = f"{installation}{dot}{output.group_id}"
         number, found = snapshot.last_number(loads), snapshot.last_publication(output.group_id)
-        if found is None and not snapshot.forgets and rewind_id != output.batch_id:
-            self._refuse_another(conn, batches, output, rewind_id or -1)
-        is_ours = found is not None and found.series.startswith(loads)
-        if found is not None and not is_ours and number < 0 and own == output.group_id:
-            raise OlderLedgerError(
-                f"Table {self.sink.name!r} holds rows of batch {found.number} of group {output.group_id!r} from other "
-                f"state tables; the next batch would be {output.batch_id}. The state tables were created again. "
-                f"Nothing was written: records would be loaded again. {self.way_out(conn, batches, output)}"
-            )
         if dot and number >= 0:
             self.refuse_unknown(conn, batches, output, LastBatch(number, output.group_id, ("load",)))
+        if found is None:
+            return
+        if not found.series.startswith(loads):
+            if number < 0 and own == output.group_id:
+                raise OlderLedgerError(
+                    f"Table {self.sink.name!r} holds rows of batch {found.number} of group {output.group_id!r} from "
+                    f"other state tables; the next batch would be {output.batch_id}. The state tables were created "
+                    "again. Nothing was written: records would be loaded again. "
+                    f"{self.way_out(conn, batches, output)}"
+                )
         # It may be of any kind where it commits with the positions. Else each batch but a load is a series of its own.
-        if found is not None and is_ours and (found.series != loads or not dot):
+        elif found.series != loads or not dot:
             kinds = (REPLAY_KINDS if dot else OUTPUT_KINDS) + (() if found.rows else REWIND_KINDS)
             self.refuse_unknown(conn, batches, output, LastBatch(found.number, output.group_id, kinds))
+
+    def _refuse_lost(self, conn: Connection, batches: sa.Table, output: Output, snapshot: Snapshot) -> None:
+        """Raise if the table lacks rows of the group, because it was rolled back or is another one. A rewind is the way
+        out.
+        """
+        of_group = batches.c.consumer_group == output.group_id
+        query = sa.select(sa.func.max(batches.c.committed_at), sa.func.max(batches.c.batch_id))
+        last_rewind, rewind_id = conn.execute(query.where(of_group, batches.c.kind.in_(REWIND_KINDS))).one()
+        if rewind_id == output.batch_id:
+            return
+        abandoned = sa.select(batches.c.batch_id).where(of_group, batches.c.state == "abandoned")
+        snapshot.check_history(output.group_id, last_rewind, set(conn.scalars(abandoned)))
+        if not snapshot.forgets and snapshot.last_publication(output.group_id) is None:
+            self._refuse_another(conn, batches, output, rewind_id or -1)
 
     def _refuse_another(self, conn: Connection, batches: sa.Table, output: Output, last_rewind: int) -> None:
         """Raise if the group has loaded rows into a table of this name since its last rewind: this one has none."""

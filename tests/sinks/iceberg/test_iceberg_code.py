@@ -19,6 +19,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import IcebergTable
 from airflow_kafka_offsets.core.attempts import attempt_name
+from airflow_kafka_offsets.core.warn import warn_once
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.iceberg.format import ConnectedIcebergTable
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
@@ -203,9 +204,12 @@ def catalog_of(
         yield uri
 
 
-def test_a_rest_catalog_starts_no_program(tmp_path: Path, engine: Engine) -> None:
+def test_a_rest_catalog_starts_no_program_and_its_address_without_tls_is_logged(
+    tmp_path: Path, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_once.cache_clear()
     properties, made = program(tmp_path)
-    of_server = {**properties, "s3.region": "lent", "gcs.service.host": "stranger"}
+    of_server = {**properties, "s3.region": "lent", "gcs.service.host": "stranger", "s3.endpoint": "http://minio"}
     with catalog_of(tmp_path, engine, {}, of_server) as uri:
         table = IcebergTable("shop.orders", {"type": "rest", "uri": uri}).connect(engine)
         found = table.snapshot()
@@ -215,6 +219,9 @@ def test_a_rest_catalog_starts_no_program(tmp_path: Path, engine: Engine) -> Non
     assert not made.exists()
     assert not {"py-io-impl", "gcs.service.host"} & options.keys()
     assert options["s3.region"] == "lent"
+    assert caplog.messages == [
+        "The server of a REST catalog: rows and credentials cross the network to minio in plain text: use https"
+    ]
 
 
 def test_properties_of_a_table_in_a_rest_catalog_choose_no_storage(tmp_path: Path, engine: Engine) -> None:
