@@ -1,7 +1,7 @@
 """Load Avro records with a schema registry into a table, exactly once.
 
-The connection `registry` is of type `http`, and its host is the URL of the registry. Keys are Avro, too: the table has
-the column `customer_key`, and then one for each field of the declared value.
+The connection `registry` is of type `generic` or `http`, and its host is the URL of the registry. Keys are Avro, too:
+the table has the column `customer_key`, and then one for each field of the declared value.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Load JSON records, each with the id of its JSON Schema, into a table, exactly once.
 
-The connection `registry` is of type `http`, and its host is the URL of the registry. No columns are declared: the table
-has one for each property of the latest schema of the subject `json_schema_orders-value`.
+The connection `registry` is of type `generic` or `http`, and its host is the URL of the registry. No columns are
+declared: the table has one for each property of the latest schema of the subject `json_schema_orders-value`.
 """
 
 from __future__ import annotations

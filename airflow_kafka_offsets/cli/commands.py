@@ -214,7 +214,7 @@ def init(args: Namespace) -> None:
         "rewind orders_loader --conn-id warehouse --to-datetime 2026-11-17T00:00:00Z --topic orders:0,1",
         "rewind orders_loader --conn-id warehouse --undo --execute --reason 'wrong day'",
         "rewind orders_loader --conn-id warehouse --to-batch 42 --execute --replace --dag-id load_orders "
-        "--task-id load_orders",
+        "--task-id load_orders --reason 'wrong amounts'",
     ),
     *shared.MOVE,
     switch("--to-earliest", "to the beginning offsets"),
@@ -303,8 +303,9 @@ def mirror(args: Namespace) -> None:
 @KAFKA_OFFSETS.command(
     (
         "replay orders_loader --conn-id warehouse --topic orders --batch 42 --table orders --replace "
-        "--columns 'id BIGINT, amount DOUBLE'",
-        "replay orders_loader --conn-id warehouse --batch 42 --replace --dag-id load_orders --task-id load_orders",
+        "--columns 'id BIGINT, amount DOUBLE' --reason 'wrong amounts'",
+        "replay orders_loader --conn-id warehouse --batch 42 --replace --dag-id load_orders --task-id load_orders "
+        "--reason 'wrong amounts'",
     ),
     *shared.GROUP,
     option("--kafka-conn-id", f"the Airflow connection of Kafka (default: {shared.OF_TASK} kafka_default)"),

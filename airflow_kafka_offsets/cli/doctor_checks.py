@@ -29,12 +29,12 @@ from airflow_kafka_offsets.database.weakness import database_weakness
 from airflow_kafka_offsets.hooks.connections import make_launcher
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.config import weaknesses
-from airflow_kafka_offsets.ledger.group_table import tables_of_groups
+from airflow_kafka_offsets.ledger.group_table import targets_of_groups
 from airflow_kafka_offsets.ledger.install import rights_of_loads, rights_of_moves
 from airflow_kafka_offsets.ledger.overview import between_commits
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 from airflow_kafka_offsets.sinks.sql.connected_table import why_no_copy
-from airflow_kafka_offsets.sinks.target_names import existing_table
+from airflow_kafka_offsets.sinks.target_names import existing_table, is_table
 
 _REQUIRED = ("airflow-kafka-offsets", "apache-airflow-core", "confluent-kafka", "pyarrow", "sqlalchemy")
 
@@ -159,16 +159,21 @@ class CheckContext:
     )
     def target(self) -> str:
         with database(self._args) as ledger:
-            targets = []
+            targets, others = [], []
             if self._args.table is not None:
                 targets = [named_table(self._args, self._args.table)]
             elif self._is_installed:
                 with ledger.connect() as conn:
-                    names = tables_of_groups(conn, ledger.tables)
-                    targets = [existing_table(conn, name) or DatabaseTable(name) for name in names]
+                    for name in targets_of_groups(conn, ledger.tables):
+                        if is_table(name):
+                            targets.append(existing_table(conn, name) or DatabaseTable(name))
+                        else:
+                            others.append(name)
+            unchecked = f"not checked, since only tables of this database are: {first_few(others)}" if others else ""
             if not targets:
-                raise CheckSkipped("no load is known; name a table with --table")
-            return "; ".join(look_at_target(ledger.engine, target) for target in targets)
+                raise CheckSkipped(unchecked or "no load is known; name a table with --table")
+            found = [look_at_target(ledger.engine, target) for target in targets]
+            return "; ".join([*found, unchecked] if unchecked else found)
 
     @_check(
         "between commits",

@@ -26,7 +26,7 @@ _DURATION = re.compile(
 )
 
 
-def instant(name: str, value: str | datetime, expected: str = "a timestamp") -> datetime:
+def instant(name: str, value: str | datetime, expected: str = "a timestamp (ISO 8601)") -> datetime:
     """Parse a parameter that is an instant; no zone means UTC.
 
     :raises ConfigurationError: the value is not a date-time, or is before 1970, where Kafka's timestamps begin
@@ -37,7 +37,7 @@ def instant(name: str, value: str | datetime, expected: str = "a timestamp") -> 
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         # Python's reason, where there is one: the form is right, and "day is out of range for month".
         why = f": {error}" if " must be in " in str(error) or "out of range" in str(error) else ""
-        raise ConfigurationError(f"{name} must be {expected} (ISO 8601); got {name}={value!r}{why}") from None
+        raise ConfigurationError(f"{name} must be {expected}; got {name}={value!r}{why}") from None
     if parsed < _EPOCH:
         raise ConfigurationError(
             f"{name} must not lie before 1970, where Kafka's timestamps begin; got {name}={value!r}"
@@ -133,7 +133,7 @@ def check_start(start: Start) -> None:
                 f"set start='earliest'; got start={start!r}"
             )
     elif isinstance(start, datetime) or start not in _WORDS:
-        instant("start", start, f"one of {', '.join(_WORDS)}, a timestamp, a timedelta or CommittedBy(…)")
+        instant("start", start, f"one of {', '.join(_WORDS)}, a timestamp (ISO 8601), a timedelta or CommittedBy(…)")
 
 
 def check_until(until: str | datetime | None) -> None:
@@ -142,4 +142,4 @@ def check_until(until: str | datetime | None) -> None:
     :raises ConfigurationError: with the value received
     """
     if until is not None:
-        instant("until", until, "a timestamp")
+        instant("until", until)

@@ -203,7 +203,8 @@ def _raise_if_lost(gaps: Sequence[Gap], on_data_loss: OnDataLoss) -> None:
         )
         raise DataLossError(
             f"Records were deleted from the log before they were loaded (by retention, or by a user): {lost}. Nothing "
-            "was loaded. To continue without them, set on_data_loss='skip': the gap is recorded in offset_gaps."
+            "was loaded. To continue without them, run 'kafka-offsets rewind GROUP --shift-by 0', or set "
+            "on_data_loss='skip' (of a command: --on-data-loss skip): the gap is recorded in offset_gaps."
         )
 
 

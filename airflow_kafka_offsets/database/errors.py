@@ -77,7 +77,7 @@ def is_outage(error: DBAPIError) -> bool:
 
 @contextmanager
 def translated_errors(
-    what: str, then: str = "Run the task again: it carries on from what the ledger holds."
+    what: str, then: str = "Run the task again: it continues from the stored positions."
 ) -> Iterator[None]:
     """Translate database errors within the block into errors of this package.
 
@@ -101,7 +101,7 @@ def _raise_translated(error: DBAPIError, what: str, then: str) -> NoReturn:
     if is_refused_login(error):
         raise ConfigurationError(
             f"{what}: the database refuses the login: {database_message(error)}. Correct the user, the password, "
-            "the name of the database, or the TLS settings of the connection; nothing was written"
+            "the name of the database (the field Schema), or the TLS settings of the connection; nothing was written"
         ) from error
     if sqlstate(error) in _ABOUT_ENCODINGS:
         raise LedgerError(

@@ -47,7 +47,7 @@ from airflow_kafka_offsets.loading.context import BatchContext, LoadResult
 from airflow_kafka_offsets.loading.load import prefer_fenced_error
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.stage import stage
-from airflow_kafka_offsets.loading.staging_area import clean_up, remove_attempt
+from airflow_kafka_offsets.loading.staging_area import check_staging, clean_up, remove_attempt
 from airflow_kafka_offsets.sinks.target_names import TargetNames
 from airflow_kafka_offsets.spark.job import Launcher
 from airflow_kafka_offsets.spark.launchers import InProcessLauncher
@@ -207,6 +207,7 @@ def _launcher(pipeline: Pipeline, launcher: Launcher | None) -> Launcher:
             f"Transform {pipeline.transform_name!r} needs a launcher, such as SessionLauncher(spark)"
         )
     launcher.check(pipeline.staging.dir)
+    check_staging(pipeline.staging.dir)
     return launcher
 
 
@@ -226,8 +227,14 @@ def _replay(context: DeadLetterContext, source_id: int, who: str, reason: str | 
     if claim is None:
         return None
     batch, began = claim.batch, time.monotonic()
-    records = count(claim.records, "record")
-    log.info("Planned batch %d, a %s of group %r: %s", batch.batch_id, claim.title, batch.group_id, records)
+    log.info(
+        "Planned batch %d, a %s of group %r: %s of batch %d",
+        batch.batch_id,
+        claim.title,
+        batch.group_id,
+        count(claim.records, "dead letter"),
+        source_id,
+    )
     with prefer_fenced_error(claim):
         staged = stage(context, claim, batch)
         done, rest = LoadResult(), claim.leave_out(errors_of(bad_records(context, batch, staged)))

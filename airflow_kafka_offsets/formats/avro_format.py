@@ -61,6 +61,8 @@ class Avro(RegistryFormat):
             raise ConfigurationError(
                 "Avro with a registry reads Confluent's wire format; single_object is for a schema without a registry"
             )
+
+    def check_schema(self) -> None:
         self._reader()
 
     @property

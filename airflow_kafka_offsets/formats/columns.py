@@ -74,6 +74,9 @@ KNOWN_TYPES = (
 )
 
 
+_FORM = f"Columns are written as 'name TYPE, name TYPE'; known types are {KNOWN_TYPES}"
+
+
 def parse_ddl(ddl: str, *, binary: bool = False) -> pa.Schema:
     """Return the columns of a list in Spark DDL.
 
@@ -90,16 +93,14 @@ def parse_ddl(ddl: str, *, binary: bool = False) -> pa.Schema:
         statement = sqlglot.parse_one(f"CREATE TABLE declared ({ddl}\n)", read="spark")
     except sqlglot.errors.ParseError as error:
         near = error.errors[0].get("highlight") if error.errors else None
-        raise ConfigurationError(
-            f"{unreadable}, near {near!r}. Columns are written as 'name TYPE, name TYPE'; known types are {KNOWN_TYPES}"
-        ) from None
+        raise ConfigurationError(f"{unreadable}, near {near!r}. {_FORM}") from None
     except (sqlglot.errors.SqlglotError, TypeError) as error:
         # sqlglot raises a TypeError for some clauses that a column cannot have: it calls itself with unknown arguments.
         raise ConfigurationError(f"{unreadable}: {error}") from None
     declared = statement.this
     is_more = statement.args.get("expression") is not None or statement.args.get("properties") is not None
     if not isinstance(declared, exp.Schema) or not declared.expressions or is_more:
-        raise ConfigurationError(f"{unreadable}: it is not a single column list")
+        raise ConfigurationError(f"{unreadable}: it is not a single column list. {_FORM}")
     _refuse_foreign_types(ddl)
     fields = [_field(column, None, unreadable) for column in declared.expressions]
     _refuse_duplicates([field.name for field in fields], "Column")
@@ -154,9 +155,9 @@ def _field(column: exp.Expression, parent: str | None, unreadable: str) -> pa.Fi
     from sqlglot import exp
 
     if not isinstance(column, exp.ColumnDef) or column.kind is None:
-        raise ConfigurationError(f"{unreadable}: {column.sql('spark')!r} has no name, or no type")
+        raise ConfigurationError(f"{unreadable}: {column.sql('spark')!r} has no name, or no type. {_FORM}")
     if not isinstance(column.this, exp.Identifier) or not column.name:
-        raise ConfigurationError(f"{unreadable}: {column.this.sql('spark')!r} is not the name of a column")
+        raise ConfigurationError(f"{unreadable}: {column.this.sql('spark')!r} is not the name of a column. {_FORM}")
     path = f"{parent}.{column.name}" if parent else column.name
     nullable = True
     for constraint in column.constraints:

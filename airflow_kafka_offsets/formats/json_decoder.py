@@ -95,7 +95,9 @@ class JsonDecoder:
         """Return the reason for a bad value with its place, or with the type that its column is declared with."""
         if (field := _DECLARED.search(reason)) is not None and field[1] in self._columns.names:
             kind = spark_type(self._columns.field(field[1]).type)
-            return reason.replace(field[0], f"field {field[1]!r} is declared as {kind}", 1)
+            reason = reason.replace(field[0], f"field {field[1]!r} is declared as {kind}", 1)
+            is_instant = kind.startswith("TIMESTAMP") and reason.endswith("number")
+            return reason + ("; declare it as BIGINT, and convert it in Sql(…)" if is_instant else "")
         if not value.is_valid:
             return reason
         try:

@@ -22,6 +22,8 @@ _NESTED = re.compile(
 
 _COLUMN = rf"\s*{_NAME}\s+{_TYPE}(?:\s+NOT\s+NULL)?\s*"
 
+_NAMES = re.compile(rf"(?:^|,)\s*({_NAME})")
+
 _COLUMNS = re.compile(rf"{_COLUMN}(?:,{_COLUMN})*", re.IGNORECASE)
 
 
@@ -40,10 +42,11 @@ def check_literal(ddl: str, *, binary: bool = False) -> None:
 
 
 def _is_plain(ddl: str) -> bool:
-    """Return whether a text is a list of columns of known types. Of another text, only a parser can tell."""
+    """Return whether a text is a list of different columns of known types. Of another text, only a parser can tell."""
     shorter, length = ddl, None
     while length != len(shorter):
         length = len(shorter)
         # A nested type has the form of any other.
         shorter = _NESTED.sub("INT", shorter)
-    return _COLUMNS.fullmatch(shorter) is not None
+    names = _NAMES.findall(shorter.lower())
+    return _COLUMNS.fullmatch(shorter) is not None and len(set(names)) == len(names)

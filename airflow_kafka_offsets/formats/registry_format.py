@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
 from weakref import finalize
 
+from airflow_kafka_offsets.core.libraries import require_library
 from airflow_kafka_offsets.core.templates import Templated, with_values
 from airflow_kafka_offsets.core.text import first_few, shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError
@@ -89,6 +89,7 @@ class RegistryFormat(Templated, ABC):
     latest: str | None = field(default=None, repr=False, init=False)
 
     def __post_init__(self) -> None:
+        self.check_parameters()
         if self.ddl is not None:
             check_literal(self.ddl, binary=self.schema_type != "JSON")
 
@@ -110,6 +111,12 @@ class RegistryFormat(Templated, ABC):
         """Check that the records have schemas.
 
         :raises ConfigurationError: the parameters do not say which
+        """
+
+    def check_schema(self) -> None:
+        """Check a schema among the parameters.
+
+        :raises ConfigurationError: it cannot be used
         """
 
     @abstractmethod
@@ -192,7 +199,7 @@ class RegistryFormat(Templated, ABC):
         return columns
 
     def _check(self) -> None:
-        self.check_parameters()
+        self.check_schema()
         has_ddl = self.ddl is not None
         if self.columns_from not in get_args(ColumnsFrom) or (self.columns_from == "target" and has_ddl):
             raise ConfigurationError(
@@ -223,14 +230,9 @@ class RegistryFormat(Templated, ABC):
         return found
 
     def _require_libraries(self) -> None:
+        what, extra = f"The format {type(self).__name__}", self.kind.replace("_", "-")
         for module, library in (*self.libraries.items(), *self.worker_libraries.items()):
-            if not _is_installed(module):
-                extra = self.kind.replace("_", "-")
-                raise ConfigurationError(
-                    f"The format {type(self).__name__} needs {library}: install the extra "
-                    f"'airflow-kafka-offsets[{extra}]' on the worker, and {', '.join(self.libraries.values())} where "
-                    "Spark's executors run"
-                )
+            require_library(what, module, extra, library=library, executors=", ".join(self.libraries.values()))
 
     def _with_subjects(self, subjects: Sequence[str], conn_id: str, connections: Connections) -> Self:
         from airflow_kafka_offsets.formats.schema_registry import NotFoundError, SchemaRegistry
@@ -376,14 +378,6 @@ class RegistryFormat(Templated, ABC):
             on_new_field=self.on_new_field,
             schemas_read=schemas.read,
         )
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        # That of the package that the module is in.
-        return False
 
 
 def _names_of_target(target: str, columns: Sequence[str] | None, known: Mapping[str, object]) -> list[str]:

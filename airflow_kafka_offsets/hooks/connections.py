@@ -80,9 +80,13 @@ def database_engine(conn_id: str) -> sa.Engine:
         except (AirflowException, AttributeError):
             hook = None  # no installed provider has the type
         if not hasattr(hook, "get_sqlalchemy_engine"):
+            kind = connection.conn_type
             raise ConfigurationError(
-                f"Connection {conn_id!r} is of type {connection.conn_type!r}, which is not a SQL database, or "
-                "its provider is not installed: the target and the positions must be in a SQL database"
+                f"Connection {conn_id!r} is of type {kind!r}, whose provider is not installed: pip install "
+                f"'airflow-kafka-offsets[{kind}]'"
+                if kind in ("postgres", "sqlite")
+                else f"Connection {conn_id!r} is of type {kind!r}, which is not a SQL database, or its provider is not "
+                "installed: the target and the positions must be in a SQL database"
             )
         if connection.conn_type == "postgres":
             # The hook's own engine has its URL alone, without sslmode and the like.

@@ -4,6 +4,7 @@ tracebacks of what caused them, which Airflow would log before the message.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -23,6 +24,8 @@ _MISSING = (
     "there is no such connection. Correct the name, or add the connection ('airflow connections add', or Admin > "
     "Connections); a secrets backend that does not answer looks the same"
 )
+
+_ID = re.compile(r"Connection '[^']*'(: )?")
 
 
 def with_named_connections(method: Method) -> Method:
@@ -48,6 +51,9 @@ def with_names(task: Any, error: Exception) -> Exception:
     about = getattr(error, "about", ())
     named = _named_by(task, about, str(error))
     if isinstance(error, KafkaOffsetsError):
+        if named and not error.named and (found := _ID.match(message := str(error))) is not None:
+            # The name of the parameter says it.
+            error.args = (f"{'' if found[1] else 'The connection'}{message[found.end() :]}",)
         error.named = error.named or named
     elif named:
         return AirflowNotFoundException(f"{named}{_MISSING}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -27,6 +28,8 @@ from airflow_kafka_offsets.spark.properties import REDACTION, read_defaults, spl
 log = logging.getLogger(__name__)
 
 _DAEMON = "spark.python.daemon.module"
+
+_MASTER = re.compile(r"local(\[.+\])?|yarn|[\w+-]+://.+")
 
 _DEPLOY_MODE = "spark.submit.deployMode"
 
@@ -86,6 +89,11 @@ class SparkSubmitLauncher:
                     f"Deploy mode {mode!r} cannot be used: this package needs client mode, in which progress and "
                     f"errors reach the task's log. Remove {place}."
                 )
+        if _MASTER.fullmatch(master) is None:
+            raise ConfigurationError(
+                f"Connection {connection.conn_id!r} leads to {master!r}, which is no master of Spark: its host is "
+                "local[*], spark://…, yarn or k8s://…"
+            )
         if not staging_dir and not _is_local(master):
             raise ConfigurationError(
                 f"Connection {connection.conn_id!r} leads to the cluster {master}: set Staging.dir to a location that "

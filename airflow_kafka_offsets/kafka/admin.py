@@ -29,7 +29,7 @@ from airflow_kafka_offsets.exceptions import (
     about,
 )
 from airflow_kafka_offsets.kafka.config import check_config, client_log, mismatch, warn_of_weaknesses
-from airflow_kafka_offsets.kafka.errors import DENIED, UNKNOWN, denied, reasons, refused_connection
+from airflow_kafka_offsets.kafka.errors import DENIED, UNKNOWN, denied, reasons, refused_connection, unusable
 
 Key = TypeVar("Key")
 
@@ -106,7 +106,7 @@ class RetryingAdmin:
         try:
             self._client = AdminClient(self._config, logger=client_log)
         except KafkaException as error:
-            raise ConfigurationError(f"The Kafka configuration cannot be used: {error.args[0].str()}") from error
+            raise unusable(checked, error) from error
 
     @about(KAFKA)
     def ask(

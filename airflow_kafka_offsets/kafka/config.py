@@ -12,6 +12,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from airflow_kafka_offsets.core.addresses import address, is_this_machine, plain_http_host
@@ -122,7 +123,7 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
     if unknown := sorted(config.keys() - _ALLOWED):
         why = [f"{key} ({_why_refused(key)})" for key in unknown]
         raise ConfigurationError(
-            f"The Kafka configuration sets {', '.join(why)}; remove it from the connection's extra"
+            f"The Kafka configuration sets {', '.join(why)}; correct or remove it in the connection's extra"
         )
     if not config.get("bootstrap.servers"):
         raise ConfigurationError("The Kafka configuration has no 'bootstrap.servers'; add it to the connection's extra")
@@ -182,7 +183,9 @@ def _why_refused(key: str) -> str:
     for refused, why in _REFUSED.items():
         if key == refused or (refused.endswith(".") and key.startswith(refused)):
             return why
-    return "it is none of the properties of librdkafka that a connection may set"
+    like = get_close_matches(key, _ALLOWED, 1)
+    known = "it is none of the properties of librdkafka that a connection may set"
+    return f"{known}; did you mean {like[0]}?" if like else known
 
 
 _SECONDS = 1.0

@@ -11,6 +11,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -57,10 +58,38 @@ _TIMES = re.compile(r" \((?:after \d+ms in state \w+)?(?:, )?(?:\d+ identical er
 
 _MOST_REASONS = 3
 
+_NO_SUCH = "Unsupported SASL mechanism"
+
+_VALUES = {
+    "security.protocol": "plaintext, ssl, sasl_plaintext, sasl_ssl",
+    "sasl.mechanism": "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI",
+}
+"""The values of properties."""
+
 
 def reasons(errors: Iterable[KafkaError]) -> str:
     """Return why requests failed: the first different causes, each once; empty where there is none."""
-    return first_few(dict.fromkeys(_TIMES.sub("", error.str()) for error in errors), between="; ", most=_MOST_REASONS)
+    given = list(errors)
+    # A broker that is down has a cause of its own.
+    causes = [error for error in given if error.code() != KafkaError._ALL_BROKERS_DOWN]
+    return first_few(
+        dict.fromkeys(_TIMES.sub("", error.str()) for error in causes or given), between="; ", most=_MOST_REASONS
+    )
+
+
+def unusable(config: Mapping[str, Any], error: KafkaException, where: str = "") -> ConfigurationError:
+    """Return the error for a configuration of which the client cannot be created.
+
+    :param where: this is, for the message
+    """
+    text, advice = error.args[0].str(), ""
+    named = [name for name in _VALUES if f'"{name}"' in text or (name == "sasl.mechanism" and _NO_SUCH in text)]
+    if (file := re.search(r"(\S+\.location) failed", text)) is not None:
+        path = str(config.get(file[1]))
+        advice = f". {file[1]} is {path!r}{'' if Path(path).exists() else ', and there is no such file'}"
+    elif named:
+        advice = f". {named[0]} is one of {_VALUES[named[0]]}"
+    return ConfigurationError(f"The Kafka configuration cannot be used{where}: {text}{advice}")
 
 
 def refused_connection(config: Mapping[str, Any], error: KafkaError) -> ConfigurationError | None:

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError
+from airflow_kafka_offsets.exceptions import RecordError
 from airflow_kafka_offsets.kafka.config import client_log
-from airflow_kafka_offsets.kafka.errors import ReadWatch
+from airflow_kafka_offsets.kafka.errors import ReadWatch, unusable
 
 # Messages per call into the client. So few are still in the CPU's cache when their fields are taken, and the next ones
 # reuse their memory: ten thousand at once take twice as long to create and free, much of it in the kernel, which gives
@@ -179,9 +179,7 @@ def _consumer(config: Mapping[str, Any]) -> Consumer:
         return Consumer(dict(config), logger=client_log)
     except KafkaException as error:
         # As for a file of certificates that the worker has, and this machine has not.
-        raise ConfigurationError(
-            f"The Kafka configuration cannot be used on {platform.node()}: {error.args[0].str()}"
-        ) from error
+        raise unusable(config, error, f" on {platform.node()}") from error
 
 
 def within(records: pa.RecordBatch, since_ms: int, until_ms: int | None) -> pa.RecordBatch:

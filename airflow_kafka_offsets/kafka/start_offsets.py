@@ -162,8 +162,19 @@ def first_offsets(
         return start  # type: ignore[return-value]
     present = now()
     since = present - start if isinstance(start, timedelta) else instant("start", start)
+    if since > present + _CLOCK_TOLERANCE:
+        log.warning(
+            "start is %s, which is in the future: the load begins at the end of the log, and loads what is written "
+            "from now on",
+            format_instant(since),
+        )
     first = find(dict.fromkeys(new, milliseconds(since)))
-    _warn_of_future(first, since, milliseconds(present + _CLOCK_TOLERANCE))
+    _warn_of_future(
+        first,
+        since,
+        present,
+        "Records at or after that instant may be before it: a search by time does not find them",
+    )
     if without := sorted(set(new) - set(first)):
         log.info(
             "No record at or after %s in %s: beginning at the end offset", format_instant(since), first_few(without)
@@ -174,16 +185,18 @@ def first_offsets(
     }
 
 
-def _warn_of_future(first: Mapping[TopicPartition, TimedOffset], since: datetime, latest_ms: int) -> None:
+def _warn_of_future(
+    first: Mapping[TopicPartition, TimedOffset], since: datetime, present: datetime, meaning: str
+) -> None:
     for tp, record in sorted(first.items()):
-        if record.timestamp_ms > latest_ms:
+        if record.timestamp_ms > milliseconds(present + _CLOCK_TOLERANCE):
             log.warning(
-                "%s: the first record at or after %s is at offset %d, and its timestamp %s is in the future. Records "
-                "at or after that instant may be before it: a search by time does not find them",
+                "%s: the first record at or after %s is at offset %d, and its timestamp %s is in the future. %s",
                 tp,
                 format_instant(since),
                 record.offset,
                 format_instant(from_milliseconds(record.timestamp_ms)),
+                meaning,
             )
 
 
@@ -204,6 +217,7 @@ def extend_to_positions(
 def targets_until(
     search: TimeSearch,
     until: datetime,
+    now: Callable[[], datetime],
     logs: Mapping[TopicPartition, PartitionLog],
     positions: Mapping[TopicPartition, Position],
 ) -> dict[TopicPartition, int]:
@@ -212,9 +226,18 @@ def targets_until(
 
     Records do not arrive in the order of their timestamps: an older record that arrives after that offset is left to a
     later run.
+
+    :param now: returns the database's time
     """
     unread = {tp: position.offset for tp, position in positions.items()}
     first = search.first_records(dict.fromkeys(logs, milliseconds(until)), unread)
+    if first:
+        _warn_of_future(
+            first,
+            until,
+            now(),
+            "Each load with until stops before it, and leaves what is after it, until one without until loads it",
+        )
     return {tp: min(first[tp].offset, log.end) if tp in first else log.end for tp, log in logs.items()}
 
 

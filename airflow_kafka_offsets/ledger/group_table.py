@@ -61,12 +61,11 @@ def group_tables(conn: Connection, tables: Tables, group_ids: Sequence[str]) -> 
     return {group: GroupTable(*known) for group, *known in conn.execute(query)}
 
 
-def tables_of_groups(conn: Connection, tables: Tables) -> list[str]:
-    """Return the names of the tables that groups load into, or have loaded into, as the history has them."""
+def targets_of_groups(conn: Connection, tables: Tables) -> list[str]:
+    """Return the names of the targets that groups load into, or have loaded into, as the history has them."""
     name = tables.offset_batches.c.target_table
     loads = tables.offset_batches.c.kind.in_(("load", "initialize"))
-    names = conn.scalars(sa.select(name).where(loads, name.is_not(None)).distinct().order_by(name))
-    return [name for name in names if is_table(name)]
+    return list(conn.scalars(sa.select(name).where(loads, name.is_not(None)).distinct().order_by(name)))
 
 
 def names_of(

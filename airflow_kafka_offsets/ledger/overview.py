@@ -66,9 +66,12 @@ def batch(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> Row
     return rows[0] if rows else None
 
 
-def batch_parts(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> list[Row]:
+def batch_parts(
+    conn: Connection, tables: Tables, group_id: str, batch_id: int, *, with_texts: bool = True
+) -> list[Row]:
     """Return the parts of a batch: `part` is range, gap, replaced or schema, with the columns of all four.
 
+    :param with_texts: whether to read what the schemas are, which may be megabytes
     :raises ConfigurationError: the group, or a batch of it with that id, does not exist
     """
     cluster_of(conn, tables, group_id)
@@ -96,7 +99,12 @@ def batch_parts(conn: Connection, tables: Tables, group_id: str, batch_id: int) 
         rows += [{"part": part} | names | row for row in _rows(conn, query)]
     read, texts = tables.batch_schemas.c, tables.schema_texts.c
     schemas = (
-        sa.select(read.part.label("of"), read.schema_id, texts.type, texts.texts.label("schema"))
+        sa.select(
+            read.part.label("of"),
+            read.schema_id,
+            texts.type,
+            (texts.texts if with_texts else sa.null()).label("schema"),
+        )
         .join(tables.schema_texts, texts.digest == read.digest)
         .where(read.batch_id == batch_id)
         .order_by(read.part, read.schema_id)

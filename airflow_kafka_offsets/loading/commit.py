@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.exceptions import StagedFileError
 from airflow_kafka_offsets.ledger.batch_notes import note_added_columns, note_outputs, store_schemas
-from airflow_kafka_offsets.ledger.batch_rows import Batch
+from airflow_kafka_offsets.ledger.batch_rows import Batch, latest_batch
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.commit_transaction import Written, commit_batch
 from airflow_kafka_offsets.ledger.dead_letters import drop_expired
@@ -113,9 +113,28 @@ def commit(context: BatchContext, claim: Claim, batch: Batch, staged: StagedBatc
         f"{written.rows / max(seconds, 0.001):,.0f}",
         first_few(batch.ranges),
     )
+    _warn_of_nulls(context, batch, staged)
     remove_attempt(batch.batch_id, staged.directory.uri, pipeline.staging.dir)
     _report(context, claim, batch, written, timedelta(seconds=time.monotonic() - began))
     return LoadResult((batch.batch_id,), written.records, written.rows, dead_letters)
+
+
+def _warn_of_nulls(context: BatchContext, batch: Batch, staged: StagedBatch) -> None:
+    """Warn of columns without a value in the first batch that is loaded so: their names may be misspelt."""
+    if not staged.manifest.nulls:
+        return
+    tables, fingerprint = context.ledger.tables, context.recipe.fingerprint
+    batches = tables.offset_batches.c
+    same = batches.fingerprint == fingerprint, batches.state == "committed", batches.batch_id != batch.batch_id
+    with context.ledger.connect() as conn:
+        if conn.scalar(latest_batch(tables, batch.group_id, *same)) is not None:
+            return
+    log.warning(
+        "In all rows of batch %d, the first one with these columns, %s null: compare the names, also in upper and "
+        "lower case, with the fields of the records. A column that is declared NOT NULL refuses records without it",
+        batch.batch_id,
+        f"{first_few(map(repr, staged.manifest.nulls))} {'is' if len(staged.manifest.nulls) == 1 else 'are'}",
+    )
 
 
 def _refuse_too_many(pipeline: Pipeline, batch: Batch, staged: StagedBatch) -> None:
@@ -145,7 +164,7 @@ def _write(
         refuses_once = publication.is_external and not pipeline.sink.writes_files and not staged.is_lost
         if refuses_once:
             rows.refuse_kept()
-        count = _write_rows(conn, pipeline, target, rows)
+        number = _write_rows(conn, pipeline, target, rows)
         if refuses_once:
             rows.keep_refused()
         claim.write_dead_letters(conn, batch, context.refused_dead_letters(batch, rows))
@@ -156,7 +175,7 @@ def _write(
         if kept is not None and kept.retention is not None:
             drop_expired(conn, tables, batch.group_id, kept.retention)
         reads = claim.written_reads(with_refused(staged.reads, rows.refused.reasons))
-        return Written(count, reads, _described(pipeline, target), None if kept is None else kept.topic)
+        return Written(number, reads, _described(pipeline, target), None if kept is None else kept.topic)
 
 
 def bad_records(context: BatchContext, batch: Batch, staged: StagedBatch) -> Iterator[pa.RecordBatch]:
@@ -211,11 +230,11 @@ def _write_rows(conn: Connection, pipeline: Pipeline, target: Target, rows: Stag
         return target.write(rows)
     while True:
         attempt, known = conn.begin_nested(), len(rows.refused.reasons)
-        count = target.write(rows)
+        number = target.write(rows)
         # Rows of records that were refused before are left out.
         if len(rows.refused.reasons) == known or not rows.wrote_refused():
             attempt.commit()
-            return count
+            return number
         # Of a record that is a dead letter no other row may stay either.
         attempt.rollback()
 

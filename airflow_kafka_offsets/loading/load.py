@@ -37,7 +37,7 @@ from airflow_kafka_offsets.loading.plan import (
     plan,
 )
 from airflow_kafka_offsets.loading.prefetch import Prefetcher
-from airflow_kafka_offsets.loading.staging_area import clean_up
+from airflow_kafka_offsets.loading.staging_area import check_staging, clean_up
 from airflow_kafka_offsets.spark.job import Launcher
 
 log = logging.getLogger(__name__)
@@ -83,6 +83,7 @@ def load(
         columns = pipeline.check()
         options.check()
         launcher.check(pipeline.staging.dir)
+        check_staging(pipeline.staging.dir)
         context = LoadContext.prepare(
             pipeline,
             columns,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, get_args
 
 from airflow_kafka_offsets.core.options import (
@@ -28,6 +29,8 @@ def _are_topics(value: Any) -> bool:
     )
 
 
+_PATH = re.compile(r"[^\s.]+(\.[^\s.]+)+")
+
 # A class has the members of its instances.
 SINK = Rule("a sink, such as SqlTable(…)", lambda value: isinstance(value, Sink) and not isinstance(value, type))
 
@@ -40,7 +43,11 @@ PIPELINE_RULES = {
     "transform": or_none(
         Rule(
             "the import path of a function, 'package.module.function', an ArrowTransform(…), Sql(…)",
-            lambda value: isinstance(value, str | Transform) and not isinstance(value, type),
+            lambda value: (
+                _PATH.fullmatch(value) is not None
+                if isinstance(value, str)
+                else isinstance(value, Transform) and not isinstance(value, type)
+            ),
         )
     ),
     "limits": group_of(Limits),

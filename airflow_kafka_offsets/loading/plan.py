@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from airflow_kafka_offsets.core import planning
@@ -132,7 +133,7 @@ def plan(context: LoadContext, claim: Claim, options: LoadOptions) -> Planned | 
     decided = decide_for_claim(context, claim, options)
     log_gaps(decided.gaps)
     if not decided.ranges and not decided.initial:
-        log.info("Nothing to load for group %r in %s", pipeline.group_id, ", ".join(pipeline.topics))
+        log.info("No more records to load for group %r in %s", pipeline.group_id, ", ".join(pipeline.topics))
         return None
     try:
         batch = record_plan(claim, decided, context.recipe, generation, **_beside(context, options))
@@ -141,7 +142,8 @@ def plan(context: LoadContext, claim: Claim, options: LoadOptions) -> Planned | 
         return plan(context, claim, options)
     if batch is None:
         first = first_few(f"{range_.topic_partition} {range_.end}" for range_ in decided.initial)
-        log.info("Nothing to load yet for group %r; it begins at %s", pipeline.group_id, first)
+        until = "" if options.until is None else f", and until is {options.until}"
+        log.info("Nothing to load yet for group %r; it begins at %s%s", pipeline.group_id, first, until)
         return None
     log_planned(batch, "load")
     _log_limits(batch, options.limits, pipeline.sink)
@@ -262,12 +264,10 @@ def decide_now(
         positions |= positions_after(after[0].ranges)
     logs = cluster.logs(topics)
     limits = options.limits.of_batch(len(logs), appends_files=appends_files)
-    search = TimeSearch(cluster, group_id)
+    search, present = TimeSearch(cluster, group_id), partial(now, ledger.engine)
     if targets is None and options.until is not None:
-        targets = targets_until(search, instant("until", options.until), logs, positions)
-    start = first_offsets(
-        cluster, options.start, lambda: now(ledger.engine), logs, positions, find=search.first_records
-    )
+        targets = targets_until(search, instant("until", options.until), present, logs, positions)
+    start = first_offsets(cluster, options.start, present, logs, positions, find=search.first_records)
     return planning.decide(
         positions,
         extend_to_positions(cluster, logs, positions, start),

@@ -13,12 +13,14 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import sqlalchemy as sa
 from pyarrow import fs
 
 from airflow_kafka_offsets.core.history import UNFINISHED_STATES
+from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.escaping import printable
-from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -37,9 +39,16 @@ def staging_root(staging_dir: str | None) -> StagingDirectory:
 
     :param staging_dir: None is a directory below the system's temporary one that belongs to this user alone
     :raises ConfigurationError: that directory belongs to another user, or others may write to it
+    :raises StagingError: the store of `staging_dir` cannot be opened
     """
     if staging_dir:
-        return StagingDirectory(staging_dir)
+        try:
+            return StagingDirectory(staging_dir)
+        except (OSError, pa.ArrowException) as error:
+            raise StagingError(
+                f"Staging.dir={staging_dir!r} cannot be opened: {shortened(str(error))}. Correct it, or give the "
+                "worker and Spark's executors access to the store"
+            ) from error
     # By number: the user of a container need not have a name.
     directory = Path(tempfile.gettempdir()) / f"airflow-kafka-offsets-{os.getuid()}"
     directory.mkdir(mode=0o700, exist_ok=True)
@@ -49,6 +58,31 @@ def staging_root(staging_dir: str | None) -> StagingDirectory:
             f"The staging directory {directory} belongs to another user, or others may write to it; set Staging.dir"
         )
     return StagingDirectory(str(directory))
+
+
+def check_staging(staging_dir: str | None) -> None:
+    """Check, before anything is created, that batches can be staged: that the store can be opened, and directories can
+    be created in a local one, which is created if it is missing.
+
+    :raises ConfigurationError: they cannot
+    :raises StagingError: see `staging_root`
+    """
+    root = staging_root(staging_dir)
+    if not root.is_local:
+        return
+    directory = Path(root.path)
+    is_new = not directory.exists()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        raise ConfigurationError(
+            f"Staging.dir: {root.path!r} cannot be written: {error.strerror}. Name a directory in which the user of "
+            "the worker may create directories"
+        ) from error
+    if is_new:
+        log.info("Created the staging directory %s", root.uri)
 
 
 def create_directory(attempt: str, staging_dir: str | None) -> StagingDirectory:

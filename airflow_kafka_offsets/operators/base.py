@@ -104,7 +104,9 @@ class GroupOperator(BaseOperator):
         check_parsed(self._given(), self.rules, self.template_fields)
         sink = getattr(self, "sink", None)
         if isinstance(sink, Sink) and sink.conn_id is None:
-            raise ConfigurationError(f"The sink {sink.name!r} has no conn_id: name the connection of its database")
+            raise ConfigurationError(
+                f"The sink {sink.name!r} has no conn_id: name the connection of the database that has the positions"
+            )
 
     def _given(self) -> dict[str, Any]:
         given = {name: getattr(self, name) for name in self.rules if hasattr(self, name)}

@@ -61,9 +61,9 @@ class KafkaBatchOperator(PipelineOperator):
     :param transform: import path of a function from DataFrame to DataFrame,
         `ArrowTransform("package.module.function")`, `Sql("SELECT … FROM records")`, or None; for `@task.kafka_batch` it
         is the decorated function (templated)
-    :param start: where a topic without a position begins: `earliest`, `latest`, `none` to fail, a timestamp (ISO 8601),
-        a timedelta back from now, or `CommittedBy("group")`: the offsets that a consumer group in Kafka has committed
-        (templated)
+    :param start: where a topic without a position begins: `earliest`, `latest`, `none` to fail, an instant (ISO
+        8601; no zone is UTC), a timedelta back from now, or `CommittedBy("group")`: the offsets that a consumer group
+        in Kafka has committed (templated)
     :param until: load up to the first record at or after this instant, for example `{{ data_interval_end }}`; a run
         that an asset triggered has no data interval. Older records that arrive later are loaded by the next run
         (templated)

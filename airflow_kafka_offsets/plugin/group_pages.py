@@ -126,7 +126,7 @@ def batch_page(request: GroupRequestDep, batch: Annotated[int, Query(ge=1, le=MA
         latest = last_rewind(conn, tables, request.group_id)
         can_undo = latest is not None and latest.batch_id == batch
         can_undo = can_undo and undo_refusal(conn, tables, request.group_id) is None
-        return found, overview.batch_parts(conn, tables, request.group_id, batch), can_undo
+        return found, overview.batch_parts(conn, tables, request.group_id, batch, with_texts=False), can_undo
 
     row, parts, can_undo = request.find(read)
     if row is None:

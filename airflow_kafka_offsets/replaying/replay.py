@@ -43,7 +43,7 @@ from airflow_kafka_offsets.loading.plan import (
     log_gaps,
     log_planned,
 )
-from airflow_kafka_offsets.loading.staging_area import clean_up
+from airflow_kafka_offsets.loading.staging_area import check_staging, clean_up
 from airflow_kafka_offsets.replaying.bounds import (
     Bounds,
     BoundsGiven,
@@ -129,6 +129,7 @@ def replay(
     with translated_errors(not_finished), closing(launcher):
         # It may open a session, which is closed whatever comes after it.
         launcher.check(pipeline.staging.dir)
+        check_staging(pipeline.staging.dir)
         context = _prepare(
             pipeline,
             columns,

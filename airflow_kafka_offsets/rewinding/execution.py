@@ -13,18 +13,20 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from airflow_kafka_offsets.core.history import REWIND_KINDS
 from airflow_kafka_offsets.core.offsets import Gap, Position, Scope
 from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.core.text import count, first_few
-from airflow_kafka_offsets.database.errors import translated_errors
+from airflow_kafka_offsets.database.errors import is_outage, refusal, translated_errors
 from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
     CommitUnknownError,
     OpenBatchError,
     RewindConflictError,
+    TargetError,
 )
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun, current_user, insert_batch, of_task_instance, open_batch_of
 from airflow_kafka_offsets.ledger.batches import abandon_locked
@@ -122,7 +124,7 @@ def execute_rewind(
             f"The positions of group {group_id!r} were not moved, and nothing was changed",
             "Do it again when the database is available.",
         ):
-            batch_id = transact(engine, rewind.execute, outcome=rewind.look_up)
+            batch_id = _transact(rewind)
     except CommitUnknownError as unknown:
         raise CommitUnknownError(
             f"It is unknown whether the positions of group {group_id!r} were moved. {unknown}. Look at the history of "
@@ -176,6 +178,25 @@ def check_removal(
         target.refuse_unknown_rows(conn, tables.offset_batches, Output(number, group_id, (), ""))
         rows, dead_letters = count_output(conn, tables, group_id, sink.name, reread, topic_ids, count_rows)
     return Removal(rows if sink.tables else None, dead_letters)
+
+
+def _transact(rewind: _Rewind) -> int:
+    """Execute a rewind, and return the id of its batch.
+
+    :raises TargetError: the database refuses to remove rows of the target
+    """
+    try:
+        return transact(rewind.ledger.engine, rewind.execute, outcome=rewind.look_up)
+    except DBAPIError as error:
+        # As for the commit of a batch.
+        if rewind.target is None or is_outage(error) or isinstance(error, ProgrammingError):
+            raise
+        reason = refusal(error)
+    # Outside of the handler: the details of the error quote rows.
+    raise TargetError(
+        f"The positions of group {rewind.preview.group_id!r} were not moved, and nothing was changed: the database "
+        f"does not remove rows of table {rewind.target.sink.name!r}: {reason}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_kafka_offsets.core.templates import Templated
+from airflow_kafka_offsets.core.templates import Templated, holds_template
+from airflow_kafka_offsets.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
@@ -35,6 +36,15 @@ class DatabaseTable(NamedTuple):
     def name(self) -> str:
         """The name in messages and in the history."""
         return f"{self.schema}.{self.table}" if self.schema else self.table
+
+
+def check_upsert_key(key: Sequence[str]) -> None:
+    """Refuse an `upsert_key` that is no list of different names, or a template of one.
+
+    :raises ConfigurationError: with the value received
+    """
+    if not holds_template(key) and (isinstance(key, str) or len(set(key)) != len(key)):
+        raise ConfigurationError(f"upsert_key must be a tuple of different column names; got upsert_key={key!r}")
 
 
 class Sink(Templated, ABC):

@@ -140,8 +140,8 @@ _MAX_SLICES = 8
 # A batch that takes hours fills no log: after the first minutes, the pause between reports grows with its time.
 _REPORTS, _LONGEST_PAUSE = 20, 60.0
 
-# Notes hold the schemas of their records.
-_NOTES_AT_ONCE, _MOST_CHARACTERS = 16, 64 << 20
+# Notes hold the schemas of their records. Those of a batch are one JSON text, with up to twelve characters for one.
+_NOTES_AT_ONCE, _MOST_CHARACTERS = 16, 16 << 20
 
 # A note of a slice that is being read, or of one that was read to its end.
 _NOTE = re.compile(r"(?:progress-([0-9]+)|slice-([0-9]+)-[0-9a-f]+)\.json")
@@ -158,6 +158,7 @@ class SliceReport:
         self._interval = interval
         self._next_note = time.monotonic() + interval
         self._read = SliceRead(slice_.index, slice_.topic, slice_.partition, slice_.start, slice_.end, 0)
+        self._nulls: list[str] | None = None
         # From here on the slice is started: a slice that is started and not finished is one that a transform stopped
         # reading.
         write_progress(staging, self._read)
@@ -183,13 +184,21 @@ class SliceReport:
             self._next_note = time.monotonic() + self._interval
             write_progress(self._staging, self._read)
 
+    def note_nulls(self, rows: pa.RecordBatch) -> None:
+        """Note which columns still have no value."""
+        names = rows.schema.names if self._nulls is None else self._nulls
+        self._nulls = [name for name in names if rows.column(name).null_count == rows.num_rows]
+
     def finish(self, dead_letters_file: StagedFile | None, schemas: tuple[ReadSchema, ...] = ()) -> None:
         """Write the note of a slice that was read to its end.
 
         :param dead_letters_file: complete, if there is one
         :param schemas: of a registry that its records were read with
         """
-        write_slice(self._staging, replace(self._read, dead_letters_file=dead_letters_file, schemas=schemas))
+        nulls = tuple(self._nulls or ())
+        write_slice(
+            self._staging, replace(self._read, dead_letters_file=dead_letters_file, schemas=schemas, nulls=nulls)
+        )
 
 
 def _milliseconds(known: int | None, microseconds: int | None) -> list[int]:
@@ -249,7 +258,7 @@ class SliceNotes:
         known = self._schemas.setdefault((schema.part, schema.schema_id), schema)
         if known is not schema and known == schema:
             return known
-        self._characters += len(str(schema.text))
+        self._characters += len(json.dumps(schema.text))
         if self._characters > _MOST_CHARACTERS:
             raise StagingError(
                 f"The schemas that the records of the batch name have more than {_MOST_CHARACTERS:,} characters "
@@ -284,6 +293,7 @@ class Progress:
         self._job = job
         self._notes = notes
         self._started = time.monotonic()
+        self._is_complete = False
 
     @contextmanager
     def printed(self) -> Iterator[None]:
@@ -301,7 +311,8 @@ class Progress:
         finally:
             stop.set()
             thread.join()
-        self.report()
+        if not self._is_complete:
+            self.report()
 
     def _pause(self) -> float:
         """Return the seconds until the next report: the longer the batch takes, the rarer are lines in the log."""
@@ -337,3 +348,4 @@ class Progress:
                 f"  and {count(len(slowest) - _MAX_SLICES, 'more slice that is', 'more slices that are')} further"
             )
         self._display.progress(lines, records, job.offsets)
+        self._is_complete = len(found.finished) == len(job.slices)

@@ -117,6 +117,7 @@ def read_slice(
                     raise record_error(part, bad[0], slice_)
                 dead_letters.add(part, bad)
                 if rows.num_rows:
+                    report.note_nulls(rows)
                     yield rows
             report.add(records, dead_letters.count)
     report.finish(dead_letters.file, decode.schemas_read())

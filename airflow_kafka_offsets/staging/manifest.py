@@ -54,6 +54,7 @@ class SliceRead:
     :param dead_letters: number of records that could not be decoded
     :param dead_letters_file: the file with these records, None if there are none
     :param schemas: of a registry that its records were read with; the manifest has them once for all slices
+    :param nulls: the columns that have no value, if there are rows
     """
 
     index: int
@@ -68,12 +69,13 @@ class SliceRead:
     dead_letters: int = 0
     dead_letters_file: StagedFile | None = None
     schemas: tuple[ReadSchema, ...] = ()
+    nulls: tuple[str, ...] = ()
 
     @classmethod
     def from_plain(cls, fields: Mapping[str, Any]) -> SliceRead:
         """Return what `asdict` made plain; see `checked` for errors."""
         file = fields["dead_letters_file"]
-        made = checked(cls, {**fields, "dead_letters_file": None, "schemas": ()})
+        made = checked(cls, {**fields, "dead_letters_file": None, "schemas": (), "nulls": tuple(fields["nulls"])})
         file, schemas = None if file is None else checked(StagedFile, file), _schemas(fields["schemas"])
         return replace(made, dead_letters_file=file, schemas=schemas)
 
@@ -105,6 +107,12 @@ class Manifest:
     def refused_files(self) -> tuple[StagedFile, ...]:
         """The files with rows that the tasks could not write into final files."""
         return tuple(file for file in self.files if self.columns is not None and not file.is_final)
+
+    @property
+    def nulls(self) -> list[str]:
+        """The columns that have no value in any row."""
+        found = [read.nulls for read in self.reads if (read.records or 0) > read.dead_letters]
+        return sorted(set(found[0]).intersection(*found)) if found else []
 
     @property
     def rows(self) -> int:

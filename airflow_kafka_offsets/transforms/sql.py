@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_kafka_offsets.core.bisection import Run, is_panic, split_at_failures
+from airflow_kafka_offsets.core.libraries import require_library
 from airflow_kafka_offsets.core.templates import Templated, holds_template, with_values
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError
@@ -73,11 +73,7 @@ class Sql(Templated):
         return self.query
 
     def prepared(self, columns: pa.Schema) -> Sql:
-        if find_spec("datafusion") is None:
-            raise ConfigurationError(
-                "Sql needs datafusion: install the extra 'airflow-kafka-offsets[sql]' on the worker, and datafusion "
-                "where Spark's executors run"
-            )
+        require_library("Sql", "datafusion", "sql", executors="datafusion")
         from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
         from airflow_kafka_offsets.transforms.columns import known_columns
         from airflow_kafka_offsets.transforms.sql_text import check, resolved, with_columns

@@ -161,7 +161,8 @@ class Coverage:
             (self.partitions, "partition", ""),
             (self.batches, "batch", "batches"),
             (self.records, "record", ""),
-            (self.rows, "row", ""),
+            # Of rows that were not checked, later ones may have replaced some.
+            (self.rows, "row", "") if self.output_checked else (self.rows, "row written", "rows written"),
             (self.dead_letters, "dead letter", ""),
             (self.gaps, "skipped offset", ""),
         )

@@ -36,7 +36,9 @@ def test_every_command_has_an_example_that_the_parser_takes() -> None:
         for example in examples:
             words, command = shlex.split(example.split(">")[0]), name.split()
             assert words[: len(command)] == command
-            parser.parse_args(words[len(command) :])
+            args = vars(parser.parse_args(words[len(command) :]))
+            changes = args.get("execute") or (name == "replay" and args["replace"])
+            assert not changes or args["reason"], f"{example}: a change needs --reason"
 
 
 def test_every_command_that_prints_rows_has_every_format() -> None:

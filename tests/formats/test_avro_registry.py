@@ -6,7 +6,7 @@ import importlib.util
 import json
 import logging
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from airflow_kafka_offsets.core import libraries
 from airflow_kafka_offsets.exceptions import ConfigurationError, RegistryUnavailableError, StagingError
 from airflow_kafka_offsets.formats import avro_decoder, registry_format, schema_registry
 from airflow_kafka_offsets.formats.avro_format import Avro
@@ -205,7 +206,7 @@ def test_a_failure_that_is_not_of_the_values_makes_no_record_bad(
 @pytest.mark.parametrize("library", ["datafusion", "fastavro", "httpx"])
 def test_a_library_that_is_missing_is_named_with_its_extra(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr(registry_format, "find_spec", lambda name: None if name == library else find(name))
+    monkeypatch.setattr(libraries, "find_spec", lambda name: None if name == library else find(name))
     with pytest.raises(
         ConfigurationError, match=rf"needs {library}: install the extra 'airflow-kafka-offsets\[avro\]'"
     ):
@@ -215,15 +216,15 @@ def test_a_library_that_is_missing_is_named_with_its_extra(library: str, monkeyp
 @pytest.mark.parametrize(
     ("record_format", "match"),
     [
-        (Avro(), "Avro needs registry_conn_id, or a schema; got neither"),
-        (Avro("id INT"), "needs registry_conn_id, or a schema"),
-        (replace(AVRO, single_object=True), "single_object is for a schema without a registry"),
-        (AVRO, "Avro without columns needs a schema"),
+        (lambda: Avro(), "Avro needs registry_conn_id, or a schema; got neither"),
+        (lambda: Avro("id INT"), "needs registry_conn_id, or a schema"),
+        (lambda: replace(AVRO, single_object=True), "single_object is for a schema without a registry"),
+        (lambda: AVRO, "Avro without columns needs a schema"),
     ],
 )
-def test_parameters_that_cannot_work_are_refused(record_format: Avro, match: str) -> None:
+def test_parameters_that_cannot_work_are_refused(record_format: Callable[[], Avro], match: str) -> None:
     with pytest.raises(ConfigurationError, match=match):
-        record_format.columns()
+        record_format().columns()
 
 
 def test_a_registry_without_a_configuration_is_named() -> None:

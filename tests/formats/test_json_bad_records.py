@@ -201,6 +201,7 @@ class TestFirstBadRecord:
             ("a INT", b"5", "it is not exactly one JSON object"),
             ("a INT", b'{"a": {}}', "field 'a' is declared as INT, but holds object"),
             ("a STRUCT<b: INT>", b'{"a": {"b": "x"}}', "field 'a/b' is declared as number, but holds string"),
+            ("a TIMESTAMP", b'{"a": 1}', r"but holds number; declare it as BIGINT, and convert it in Sql\(…\)"),
             ("a INT", b'{"a": 2147483648}', "column 'a': its value is not of type INT"),
             (
                 "b STRING, a DECIMAL(3,2), c INT",

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_kafka_offsets.core import libraries
 from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats import registry_format
 from airflow_kafka_offsets.formats.columns import spark_ddl
 from airflow_kafka_offsets.formats.json_schema import columns_of
 from airflow_kafka_offsets.formats.json_schema_format import JsonSchema
@@ -196,7 +196,7 @@ def test_a_schema_without_columns_is_named_by_its_id(server: FakeRegistry) -> No
 
 def test_a_library_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr(registry_format, "find_spec", lambda name: None if name == "httpx" else find(name))
+    monkeypatch.setattr(libraries, "find_spec", lambda name: None if name == "httpx" else find(name))
     with pytest.raises(
         ConfigurationError, match=r"needs httpx: install the extra 'airflow-kafka-offsets\[json-schema\]'"
     ):

@@ -8,13 +8,14 @@ import base64
 import importlib.util
 import logging
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from airflow_kafka_offsets.core import libraries
 from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.formats import protobuf_schema, registry_format
@@ -295,7 +296,7 @@ def test_the_text_of_a_schema_is_compiled_on_the_worker() -> None:
 @pytest.mark.parametrize("library", ["ptars", "google.protobuf", "httpx", "grpc_tools"])
 def test_a_library_that_is_missing_is_named_with_its_extra(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr(registry_format, "find_spec", lambda name: None if name == library else find(name))
+    monkeypatch.setattr(libraries, "find_spec", lambda name: None if name == library else find(name))
     name = {"google.protobuf": "protobuf", "grpc_tools": "grpcio-tools"}.get(library, library)
     with pytest.raises(
         ConfigurationError,
@@ -308,16 +309,16 @@ def test_a_library_that_is_missing_is_named_with_its_extra(library: str, monkeyp
 @pytest.mark.parametrize(
     ("record_format", "match"),
     [
-        (Protobuf(), "needs registry_conn_id, or proto, or descriptor_file; got none of them"),
-        (replace(PROTOBUF, proto=V1), "got registry_conn_id and proto"),
-        (PROTOBUF, "Protobuf without columns needs a schema"),
-        (given(V1, message="Nothing"), "it has no message 'Nothing'"),
-        (given(NESTED, message="Middle"), "the message 'Outer.Middle' has no fields"),
+        (lambda: Protobuf(), "needs registry_conn_id, or proto, or descriptor_file; got none of them"),
+        (lambda: replace(PROTOBUF, proto=V1), "got registry_conn_id and proto"),
+        (lambda: PROTOBUF, "Protobuf without columns needs a schema"),
+        (lambda: given(V1, message="Nothing"), "it has no message 'Nothing'"),
+        (lambda: given(NESTED, message="Middle"), "the message 'Outer.Middle' has no fields"),
     ],
 )
-def test_parameters_that_cannot_work_are_refused(record_format: Protobuf, match: str) -> None:
+def test_parameters_that_cannot_work_are_refused(record_format: Callable[[], Protobuf], match: str) -> None:
     with pytest.raises(ConfigurationError, match=match):
-        record_format.columns()
+        record_format().columns()
 
 
 def test_the_latest_schemas_of_several_topics_have_to_be_alike(server: FakeRegistry) -> None:

@@ -287,6 +287,7 @@ def test_why_spark_failed_is_in_the_error(
 @pytest.mark.parametrize(
     ("connection", "staging_dir", "message"),
     [
+        ({"host": "lokal[2]"}, None, r"leads to 'lokal\[2\]', which is no master of Spark: its host is local"),
         ({"host": "spark://127.0.0.1:1"}, None, "leads to the cluster spark://127.0.0.1:1: set Staging.dir"),
         (
             {"host": "yarn", "extra": {"deploy-mode": "cluster"}},

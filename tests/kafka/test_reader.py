@@ -354,7 +354,9 @@ class TestATopicThatIsGone:
 
     def test_a_configuration_that_this_machine_cannot_use_is_told(self, tmp_path: Path) -> None:
         config = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "ssl", "ssl.ca.location": f"{tmp_path}/none"}
-        with pytest.raises(ConfigurationError, match=r"cannot be used on .*ssl\.ca\.location"):
+        with pytest.raises(
+            ConfigurationError, match=r"cannot be used on .*location is '.*/none', and there is no such"
+        ):
             list(read(Slice(0, "orders", 0, 0, 10), consumer_config(config, "g", "read_committed")))
 
 

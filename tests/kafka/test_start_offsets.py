@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,10 @@ from airflow_kafka_offsets.core.instants import (
     instant,
     milliseconds,
 )
+from airflow_kafka_offsets.core.offsets import PartitionLog, TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.kafka.cluster import TimedOffset
+from airflow_kafka_offsets.kafka.start_offsets import targets_until
 
 
 @pytest.mark.parametrize(
@@ -41,7 +45,7 @@ def test_documented_starts_pass(start: Any) -> None:
     [
         (
             "beginning",
-            "one of earliest, latest, none, a timestamp, a timedelta or CommittedBy(…) (ISO 8601); got "
+            "one of earliest, latest, none, a timestamp (ISO 8601), a timedelta or CommittedBy(…); got "
             "start='beginning'",
         ),
         ("2026-02-30", "got start='2026-02-30'"),
@@ -91,3 +95,21 @@ def test_milliseconds_are_the_first_that_are_not_before_the_instant(value: datet
 @pytest.mark.parametrize("value", [1_772_366_400_000_000, 2**63 - 1], ids=["microseconds", "the largest"])
 def test_a_timestamp_behind_all_dates_is_the_last_date(value: int) -> None:
     assert from_milliseconds(value) == datetime.max.replace(tzinfo=UTC)
+
+
+def test_a_record_of_the_future_that_stops_loads_with_until_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    usual, ahead = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    found = {
+        usual: TimedOffset(5, milliseconds(now - timedelta(minutes=1))),
+        ahead: TimedOffset(3, milliseconds(datetime(2100, 1, 1, tzinfo=UTC))),
+    }
+    search: Any = SimpleNamespace(first_records=lambda *_: found)
+    logs = {tp: PartitionLog(0, 10) for tp in found}
+
+    targets = targets_until(search, now - timedelta(hours=1), lambda: now, logs, {})
+
+    assert targets == {usual: 5, ahead: 3}
+    (warning,) = caplog.messages
+    assert "orders[1]: the first record at or after 2026-02-28 23:00:00 UTC is at offset 3" in warning
+    assert "2100-01-01 00:00:00 UTC is in the future. Each load with until stops before it" in warning

@@ -30,12 +30,23 @@ TEMPLATE: Any = "{{ params.n }}"
         ({"value_format": Json("_kafka_offset BIGINT")}, ConfigurationError, "'_kafka_offset' cannot be declared"),
         ({"transform": "nowhere.at.all"}, TransformError, "module 'nowhere.at' cannot be imported"),
         ({"transform": "json.nowhere"}, TransformError, "module 'json' has no function 'nowhere'"),
-        ({"transform": "clean"}, TransformError, "write 'package.module.function'"),
+        ({"transform": "clean"}, ConfigurationError, "the import path of a function, 'package.module.function'"),
         ({"start": "begining"}, ConfigurationError, "got start='begining'"),
         ({"on_data_loss": "ignore"}, ConfigurationError, "got on_data_loss='ignore'"),
         ({"limits": 5}, ConfigurationError, r"limits must be Limits\(…\); got limits=5"),
         ({"limits": Limits(max_records=TEMPLATE)}, ConfigurationError, "Limits.max_records must be an int"),
         ({"group_id": ""}, ConfigurationError, "got group_id=''"),
+        (
+            {"staging": Staging(dir="/proc/x")},
+            ConfigurationError,
+            "Staging.dir: '/proc/x' cannot be written: No such file or directory. Name a directory",
+        ),
+        ({"staging": Staging(dir="/etc/passwd")}, ConfigurationError, "'/etc/passwd' cannot be written: "),
+        (
+            {"staging": Staging(dir="nosuch://b/x")},
+            StagingError,
+            "Staging.dir='nosuch://b/x' cannot be opened: .* Correct it, or give",
+        ),
     ],
 )
 def test_a_wrong_parameter_is_refused_with_what_was_received(

@@ -31,3 +31,14 @@ def test_a_commit_says_how_many_rows_a_second_it_took(
 
     (line,) = [message for message in caplog.messages if message.startswith("Committed batch")]
     assert re.search(r"2 records, 2 rows into .* in [\d.]+ s \([\d,]*[1-9][\d,]* rows/s\): ", line), line
+
+
+def test_the_first_commit_warns_of_a_misspelt_column(
+    kafka: Kafka, engine: Engine, topic: TopicFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = topic()
+    for is_first in (True, False):
+        caplog.clear()
+        produce(kafka, name, [b'{"id": 1, "customer": "x"}', None])
+        Loader(kafka, engine, InlineLauncher())(name, value_format=Json("id BIGINT, custmer STRING, amount DOUBLE"))
+        assert ("'amount', 'custmer' are null" in caplog.text) is is_first

@@ -132,6 +132,9 @@ def test_a_batch_shows_what_it_read(loader: Loader, orders: str) -> None:
     (read,) = [{name: row[name] for name in ("of", "schema_id", "type", "schema")} for row in found if row["of"]]
     assert read == {"of": "value", "schema_id": 1, "type": "avro", "schema": texts(V1)}
     assert [row["part"] for row in found] == ["range", "schema"]
+    with loader.engine.connect() as conn:
+        without = batch_parts(conn, Tables(), "loader", 1, with_texts=False)
+    assert without == [row | {"schema": None} for row in found]
 
 
 def test_a_batch_that_an_earlier_attempt_staged_is_stored_with_what_that_read(

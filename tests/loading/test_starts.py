@@ -239,7 +239,10 @@ class TestFirstRun:
         start = CommittedBy(f"old-{name}")
         commit_to_kafka(kafka, start.group_id, name, {0: 6})
 
-        for told in (f"Nothing to load yet for group 'loader'; it begins at {name}[0] 6", "Nothing to load for group"):
+        for told in (
+            f"Nothing to load yet for group 'loader'; it begins at {name}[0] 6",
+            "No more records to load for group",
+        ):
             caplog.clear()
             with caplog.at_level(logging.INFO):
                 assert inline_loader(name, start=start).batches == ()

@@ -47,6 +47,20 @@ IN_THE_FILE: dict[str, tuple[Given, list[str]]] = {
     "nested type": (lambda: {"value_format": Json("a ARRAY<STRNG>")}, ["near 'STRNG'", "known types are"]),
     "foreign type": (lambda: {"value_format": Json("a MAP<STRING,INT>")}, ["unknown type 'MAP<STRING, INT>'"]),
     "BIGNT in Avro": (lambda: {"value_format": Avro("id BIGNT", registry_conn_id="r")}, ["near 'BIGNT'"]),
+    "column twice": (lambda: {"value_format": Json("id BIGINT, ID STRING")}, ["Column 'ID' is declared twice"]),
+    "no schema": (lambda: {"value_format": Avro()}, ["Avro needs registry_conn_id, or a schema"]),
+    "text as a key": (
+        lambda: {"sink": SqlTable("t", conn_id="w", upsert_key="id")},  # type: ignore[arg-type]
+        ["upsert_key must be a tuple of different column names", "got upsert_key='id'"],
+    ),
+    "key twice": (
+        lambda: {"sink": IcebergTable("s.t", conn_id="w", upsert_key=("id", "id"))},
+        ["got upsert_key=('id', 'id')"],
+    ),
+    "SQL as a path": (
+        lambda: {"transform": "SELECT id FROM records"},
+        ["transform must be the import path of a function", "Sql(…)", "got transform='SELECT id FROM records'"],
+    ),
     "duplicate": (lambda: {"value_format": Json("`id` INT, ID INT")}, ["Column 'ID' is declared twice"]),
     "start": (lambda: {"start": "beginning"}, ["start must be one of earliest, latest", "got start='beginning'"]),
     "until": (lambda: {"until": "tomorrow"}, ["until must be a timestamp (ISO 8601)", "until='tomorrow'"]),
@@ -57,7 +71,7 @@ IN_THE_FILE: dict[str, tuple[Given, list[str]]] = {
     ),
     "table of Sql": (lambda: {"transform": Sql("SELECT a FROM orders")}, ["its FROM must be records"]),
     "parameter": (lambda: {"sink": IcebergTable("s.t", warehous="x")}, ["IcebergTable", "argument 'warehous'"]),  # type: ignore[call-arg]
-    "no conn_id": (lambda: {"sink": SqlTable("loaded")}, ["no conn_id: name the connection of its database"]),
+    "no conn_id": (lambda: {"sink": SqlTable("loaded")}, ["no conn_id: name the connection of the database that has"]),
 }
 
 
@@ -89,13 +103,19 @@ AT_RUN_TIME: dict[str, tuple[Given, list[str]]] = {
         lambda: {"sink": SqlTable("t", conn_id="files")},
         ["sink.conn_id='files': ", "of type 'generic', which is not a SQL database"],
     ),
-    "kafka": (lambda: {"kafka_conn_id": "files"}, ["kafka_conn_id='files': ", "of type 'generic', not 'kafka'"]),
+    "kafka": (
+        lambda: {"kafka_conn_id": "files"},
+        ["kafka_conn_id='files': ", "The connection is of type 'generic', not 'kafka'"],
+    ),
     "spark": (lambda: {"spark": Spark("files")}, ["spark.conn_id='files': ", "of type spark, spark_connect"]),
     "registry": (
         lambda: {"value_format": Avro(registry_conn_id="spark_default")},
         ["value_format.registry_conn_id='spark_default'", "has type 'http' or 'generic'"],
     ),
-    "property": (lambda: {"kafka_conn_id": "misspelt"}, ["kafka_conn_id='misspelt': ", "sets sasl.pasword", "remove"]),
+    "property": (
+        lambda: {"kafka_conn_id": "misspelt"},
+        ["kafka_conn_id='misspelt': The Kafka", "sets sasl.pasword", "did you mean sasl.password?", "correct"],
+    ),
     "port": (
         lambda: {"sink": SqlTable("t", conn_id="no_port")},
         ["sink.conn_id='no_port': Group 'loader' was not loaded", "Check the host and the port of the connection"],

@@ -64,7 +64,9 @@ def test_schemas_of_many_slices_are_kept_once_and_have_a_limit(
     staging: StagingDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_MOST_CHARACTERS", 2_500)
-    schemas = tuple(ReadSchema("value", number, "json_schema", str(number) * 1_000) for number in range(3))
+    # The last one has twelve characters each in JSON.
+    contents = ("0" * 1_000, "1" * 1_000, "\N{GRINNING FACE}" * 100)
+    schemas = tuple(ReadSchema("value", number, "json_schema", text) for number, text in enumerate(contents))
     for index in range(MANY):
         write_slice(staging, replace(read(index), schemas=schemas[:2]))
     notes = SliceNotes(staging)

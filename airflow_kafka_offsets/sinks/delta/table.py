@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from airflow_kafka_offsets.core.libraries import require_library
 from airflow_kafka_offsets.core.shared_docs import complete_docs
 from airflow_kafka_offsets.sinks.lake.sink import DirectorySink, LakeSink
 from airflow_kafka_offsets.sinks.sink import Connections
@@ -44,6 +45,7 @@ class DeltaTable(DirectorySink, LakeSink):
     properties: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def connect(self, engine: Engine, connections: Connections | None = None) -> ConnectedDeltaTable:
+        require_library("DeltaTable", "deltalake", "delta")
         from airflow_kafka_offsets.sinks.delta.format import ConnectedDeltaTable
 
         return ConnectedDeltaTable(self.connected(connections))

@@ -12,7 +12,14 @@ from urllib.parse import urlparse
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from pyiceberg.catalog import Catalog, CatalogType, MetastoreCatalog, infer_catalog_type, load_catalog
+from pyiceberg.catalog import (
+    WAREHOUSE_LOCATION,
+    Catalog,
+    CatalogType,
+    MetastoreCatalog,
+    infer_catalog_type,
+    load_catalog,
+)
 from pyiceberg.catalog.rest import RestCatalog, TableResponse
 from pyiceberg.catalog.rest.auth import AUTH_MANAGER
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
@@ -21,13 +28,14 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import (
     ArrowAccessor,
     ArrowProjectionVisitor,
+    PyArrowFileIO,
     _get_column_projection_values,
     _read_all_delete_files,
     pyarrow_to_schema,
 )
 from pyiceberg.manifest import FileFormat
 from pyiceberg.schema import Schema, prune_columns, visit_with_partner
-from pyiceberg.table import FileScanTask, StagedTable, Table, Transaction
+from pyiceberg.table import FileScanTask, StagedTable, Table, TableProperties, Transaction
 from pyiceberg.table.update import TableRequirement
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT, Properties
@@ -38,6 +46,9 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.lake.newest import positions
 from airflow_kafka_offsets.sinks.lake.snapshot import refuse_julian
 from airflow_kafka_offsets.sinks.lake.storage import warn_of_plain_http
+from airflow_kafka_offsets.writers.object_files import is_local
+
+_PLACES = (TableProperties.WRITE_DATA_PATH, TableProperties.WRITE_METADATA_PATH)
 
 _KNOWN_CODE = ("pyiceberg.io.pyarrow.PyArrowFileIO", "pyiceberg.io.fsspec.FsspecFileIO")
 
@@ -50,15 +61,24 @@ def names_code(name: str, value: object) -> bool:
     return name.lower().endswith("impl") and value not in _KNOWN_CODE
 
 
-def refuse_code(name: str, properties: Properties) -> None:
-    """Refuse a table with code that pyiceberg would import to choose the names of files.
+def check_places(name: str, table: Table, *, may_be_local: bool) -> None:
+    """Check by what a table chooses the names of files.
 
-    :raises TargetError: a property names it
+    :param may_be_local: whether its files may be those of this machine
+    :raises TargetError: a property names code, which pyiceberg would import, or a place on this machine
     """
+    properties = table.properties
     if named := [each for each, value in properties.items() if names_code(each, value) and "write." in each]:
         raise TargetError(
             f"{name} has the property {named[0]!r}, which names code that this package does not run: remove it from "
             "the table"
+        )
+    places = [table.location(), *(properties[each] for each in _PLACES if each in properties)]
+    local = [place for place in places if PyArrowFileIO.parse_location(place)[0] == "file"]
+    if local and not may_be_local:
+        raise TargetError(
+            f"{name} has the place {local[0]!r}, which is on this machine, while its warehouse is not: correct its "
+            "location and the properties write.data.path and write.metadata.path. Nothing was written"
         )
 
 
@@ -188,7 +208,8 @@ def keep_to_given(catalog: Catalog) -> None:
         def stage_known(table: Table | None, *arguments: Any) -> StagedTable:
             # The catalog has loaded the table again: another writer may have changed its properties meanwhile.
             if table is not None:
-                refuse_code(f"Iceberg table {'.'.join(table.name())!r}", table.properties)
+                may_be_local = is_local(catalog.properties.get(WAREHOUSE_LOCATION, ""))
+                check_places(f"Iceberg table {'.'.join(table.name())!r}", table, may_be_local=may_be_local)
             return stage(table, *arguments)
 
         catalog._update_and_stage_table = stage_known  # type: ignore[assignment,method-assign]

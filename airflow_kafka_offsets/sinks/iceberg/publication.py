@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyiceberg.table import Table
 
@@ -18,6 +18,9 @@ from airflow_kafka_offsets.sinks.lake.snapshot import PublicationResult
 from airflow_kafka_offsets.sinks.table import Output
 
 PREFIX = "kafka-offsets."
+
+# A property of a few KB could become gigabytes. Batches of ten thousand loads over fifty partitions take less.
+_MOST_REMOVED = 32 << 20
 
 # A summary is in the metadata of the table as long as its snapshot is.
 _RANGES = 50
@@ -41,27 +44,38 @@ class Publication(NamedTuple):
         """Return it as the value of a property."""
         plain = {"group": self.group, "batch": self.batch, "rows": self.result.rows, "added": self.result.columns}
         # Thousands of batches may be replaced at once, and the metadata of the table is read by everybody.
-        removed = base64.b64encode(zlib.compress(json.dumps(self.result.removed).encode())).decode()
-        return json.dumps({**plain, "removed": removed, "snapshot": self.snapshot, "sequence": self.sequence})
+        removed = json.dumps(self.result.removed).encode()
+        if len(removed) > _MOST_REMOVED:
+            raise TargetError(
+                "A commit replaces rows of too many earlier batches for a property of the table. Nothing was written: "
+                "abandon the batch, and replay fewer offsets at once"
+            )
+        packed = base64.b64encode(zlib.compress(removed)).decode()
+        return json.dumps({**plain, "removed": packed, "snapshot": self.snapshot, "sequence": self.sequence})
 
 
-def published(table: Table, series: str) -> Publication | None:
-    """Return the last publication of a series."""
+def published(table: Table, series: str, *, with_removed: bool = False) -> Publication | None:
+    """Return the last publication of a series.
+
+    :param with_removed: with the numbers of removed rows, which may be many
+    """
     text = table.properties.get(PREFIX + series)
-    return None if text is None else _read(table, PREFIX + series, text)
+    return None if text is None else _read(table, PREFIX + series, text, with_removed=with_removed)
 
 
 def last_published(table: Table, group_id: str) -> tuple[str, Publication] | None:
-    """Return the last publication of a group that is in a snapshot, with the name of its property."""
+    """Return the last publication of a group that is in a snapshot, with the name of its property, and without the
+    numbers of removed rows.
+    """
     found = [(name, _read(table, name, text)) for name, text in table.properties.items() if name.startswith(PREFIX)]
     ours = [(name, each) for name, each in found if each.group == group_id and each.snapshot is not None]
     return max(ours, key=lambda found: found[1].sequence, default=None)
 
 
-def _read(table: Table, name: str, text: str) -> Publication:
+def _read(table: Table, name: str, text: str, *, with_removed: bool = False) -> Publication:
     try:
         plain = json.loads(text)
-        removed = json.loads(zlib.decompress(base64.b64decode(plain["removed"])))
+        removed = _unpacked(plain["removed"]) if with_removed else []
         result = PublicationResult(plain["rows"], tuple(map(tuple, removed)), tuple(plain["added"]))
         return Publication(plain["group"], plain["batch"], result, plain["snapshot"], plain["sequence"])
     except (ValueError, KeyError, TypeError, zlib.error) as error:
@@ -69,6 +83,16 @@ def _read(table: Table, name: str, text: str) -> Publication:
             f"Property {name!r} of Iceberg table {'.'.join(table.name())!r} cannot be read: {type(error).__name__}. "
             "It names the last loaded batch, and must not be changed"
         ) from error
+
+
+def _unpacked(packed: str) -> list[list[Any]]:
+    unpacking = zlib.decompressobj()
+    text = unpacking.decompress(base64.b64decode(packed), _MOST_REMOVED)
+    # Each has a batch, a topic, a partition and a number.
+    if not unpacking.eof or text.count(b"[") > 1 + len(text) // len('[1, "t", 0, 1]'):
+        raise ValueError
+    found: list[list[Any]] = json.loads(text)
+    return found
 
 
 def summary(output: Output) -> dict[str, str]:

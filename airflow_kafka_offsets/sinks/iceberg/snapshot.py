@@ -32,7 +32,7 @@ from pyiceberg.types import NestedField
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.iceberg.left_files import remove_leftovers
-from airflow_kafka_offsets.sinks.iceberg.private import commit_once, find_by_predicate, read_file, refuse_code
+from airflow_kafka_offsets.sinks.iceberg.private import check_places, commit_once, find_by_predicate, read_file
 from airflow_kafka_offsets.sinks.iceberg.publication import (
     PREFIX,
     Publication,
@@ -133,7 +133,7 @@ class IcebergSnapshot(Snapshot):
     def __init__(
         self, name: str, table: Table, reload: Callable[[], Table | None], *, is_external: bool, may_be_local: bool
     ) -> None:
-        refuse_code(name, table.properties)
+        check_places(name, table, may_be_local=may_be_local)
         self.name, self.table, self._reload = name, table, reload
         self._is_external, self._may_be_local = is_external, may_be_local
         self.columns, self.storage = arrow_columns(table.schema()), IcebergStorage(table.io)
@@ -173,7 +173,7 @@ class IcebergSnapshot(Snapshot):
         return LastPublication(name.removeprefix(PREFIX), last.batch, last.result.rows)
 
     def result(self, series: str, number: int) -> PublicationResult | None:
-        last = published(self.table, series)
+        last = published(self.table, series, with_removed=True)
         return None if last is None or last.batch != number else last.result
 
     def files(self, any_of: Sequence[Bounds] = ({},)) -> list[LakeFile]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
+from airflow_kafka_offsets.core.libraries import require_library
 from airflow_kafka_offsets.sinks.lake.sink import LakeSink
-from airflow_kafka_offsets.sinks.sink import Connections
+from airflow_kafka_offsets.sinks.sink import Connections, check_upsert_key
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
@@ -88,6 +89,9 @@ class IcebergTable(LakeSink):
     columns: str | None = None
     upsert_key: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        check_upsert_key(self.upsert_key)
+
     @property
     def name(self) -> str:
         return f"iceberg://{self.catalog_name}/{self.identifier}"
@@ -109,6 +113,7 @@ class IcebergTable(LakeSink):
         return [f"iceberg://{quote(self.catalog_name, safe='')}/{quote(self.identifier, safe='.').replace('.', '/')}"]
 
     def connect(self, engine: Engine, connections: Connections | None = None) -> ConnectedIcebergTable:
+        require_library("IcebergTable", "pyiceberg", "iceberg")
         from airflow_kafka_offsets.sinks.iceberg.format import ConnectedIcebergTable
 
         return ConnectedIcebergTable.of(self, engine, connections or {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from airflow_kafka_offsets.core.libraries import require_library
 from airflow_kafka_offsets.core.shared_docs import complete_docs
 from airflow_kafka_offsets.sinks.lake.sink import DirectorySink
 from airflow_kafka_offsets.sinks.sink import Connections
@@ -40,6 +41,7 @@ class ParquetFiles(DirectorySink):
     scheme: ClassVar[str] = "parquet+"
 
     def connect(self, engine: Engine, connections: Connections | None = None) -> ParquetTable:
+        require_library("ParquetFiles", "obstore", "parquet")
         from airflow_kafka_offsets.sinks.parquet.table import ParquetTable
 
         return ParquetTable(self.connected(connections))

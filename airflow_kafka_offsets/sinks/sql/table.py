@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from airflow_kafka_offsets.sinks.sink import Connections, DatabaseTable, Sink
+from airflow_kafka_offsets.sinks.sink import Connections, DatabaseTable, Sink, check_upsert_key
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
@@ -57,6 +57,9 @@ class SqlTable(Sink):
     schema: str | None = None
     conn_id: str | None = None
     upsert_key: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_upsert_key(self.upsert_key)
 
     @property
     def name(self) -> str:

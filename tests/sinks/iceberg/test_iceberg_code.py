@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 import traceback
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +24,9 @@ from airflow_kafka_offsets import IcebergTable
 from airflow_kafka_offsets.core.attempts import attempt_name
 from airflow_kafka_offsets.core.warn import warn_once
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
-from airflow_kafka_offsets.sinks.iceberg.format import ConnectedIcebergTable
+from airflow_kafka_offsets.sinks.iceberg.format import ConnectedIcebergTable, PositionsCatalog
+from airflow_kafka_offsets.sinks.iceberg.private import commit_once
+from airflow_kafka_offsets.sinks.iceberg.publication import PREFIX, Publication, last_published, published
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from airflow_kafka_offsets.sinks.lake.snapshot import Change, PublicationResult
 from airflow_kafka_offsets.sinks.table import Output
@@ -132,6 +137,30 @@ def test_code_for_its_paths_that_a_table_names_before_the_commit_is_refused(
         with pytest.raises(TargetError, match=r"Iceberg table 'shop\.orders' has the property 'write\.py-location-"):
             found.commit(change)
     assert not made.exists()
+
+
+@pytest.mark.parametrize("what", ["location", "write.data.path", "write.metadata.path"])
+@pytest.mark.parametrize("when", ["opened", "committed"])
+def test_a_table_in_a_store_has_no_files_on_this_machine(tmp_path: Path, engine: Engine, what: str, when: str) -> None:
+    table = iceberg_sink("positions", tmp_path).connect(engine)
+    table.prepare(COLUMNS)
+    found = table.snapshot()
+    assert isinstance(found, IcebergSnapshot)
+    strange = f"file://{tmp_path}/strange"
+    change: dict[str, Any] = {"location": "s3://lake/orders", "properties": {what: strange}}
+    change_metadata(found, **(change if what != "location" else {what: strange}))
+
+    def use(conn: sa.Connection) -> None:
+        if when == "opened":
+            IcebergTable("shop.orders", warehouse="s3://lake").connect(engine).snapshot(conn)
+        else:
+            native = PositionsCatalog("default", conn, warehouse="s3://lake").load_table("shop.orders")
+            commit_once(native, native.transaction(), ())
+
+    problem = r"has the place 'file://.*/strange', which is on this machine"
+    with engine.connect() as conn, pytest.raises(TargetError, match=problem):
+        use(conn)
+    assert not (tmp_path / "strange").exists()
 
 
 def change_metadata(found: IcebergSnapshot, **changed: Any) -> None:
@@ -344,3 +373,30 @@ def test_a_catalog_that_names_another_file_as_metadata_does_not_get_it_quoted(
         table.snapshot()
     shown = "".join(traceback.format_exception(refused.value))
     assert not any(word in shown for word in ("another system", "input_value"))
+
+
+def test_a_property_of_the_last_publication_takes_bounded_memory_and_another_groups_none() -> None:
+    def packed(text: bytes) -> str:
+        return base64.b64encode(zlib.compress(text)).decode()
+
+    def stored(group: str, removed: str) -> str:
+        return json.dumps({**json.loads(Publication(group, 1, snapshot=7).to_json()), "removed": removed})
+
+    properties = {f"{PREFIX}a": stored("a", packed(b" " * (33 << 20) + b"[]")), f"{PREFIX}b": stored("b", "no Base64")}
+    properties[f"{PREFIX}c"] = stored("c", packed(json.dumps([[]] * 100_000).encode()))
+    properties[f"{PREFIX}d"] = Publication("d", 1, PublicationResult(3, ((1, "t", 0, 1), (2, "t", 0, 2)))).to_json()
+    table: Any = SimpleNamespace(properties=properties, name=lambda: ("shop", "orders"))
+
+    for group in "abc":
+        assert last_published(table, group) == (f"{PREFIX}{group}", Publication(group, 1, snapshot=7))
+        with pytest.raises(TargetError, match=rf"Property 'kafka-offsets\.{group}' of Iceberg table 'shop\.orders'"):
+            published(table, group, with_removed=True)
+    whole = published(table, "d", with_removed=True)
+    assert whole is not None
+    assert whole.result == PublicationResult(3, ((1, "t", 0, 1), (2, "t", 0, 2)))
+
+
+def test_no_property_is_written_that_could_not_be_read() -> None:
+    removed = ((1, "t" * 249, 0, 1),) * 150_000
+    with pytest.raises(TargetError, match="replay fewer offsets at once"):
+        Publication("g", 1, PublicationResult(1, removed)).to_json()
