@@ -157,7 +157,7 @@ def test_still_bad_records_stay_with_the_new_reason(inline_loader: Loader, topic
 
     assert (history(loader)[:4], dead_letters(loader)) == (counts, found)
     abandoned = "SELECT state, reason FROM offset_batches WHERE batch_id = 3"
-    assert rows(loader.engine, abandoned) == [("abandoned", "nothing was written: all records are bad still")]
+    assert rows(loader.engine, abandoned) == [("abandoned", "wider: nothing was written: all records are bad still")]
     reread(loader)
 
 
