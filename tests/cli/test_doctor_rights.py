@@ -96,6 +96,9 @@ class TestRights:
         done = cli("init", "--conn-id", "warehouse", "--grant-moves")
         assert done.status == 2
         assert "the name of a role" in done.stderr
+        unknown = cli("init", "--conn-id", "warehouse", "--grant-to", "no_such_role")
+        assert unknown.status == 1
+        assert "Create the role, or correct --grant-to" in unknown.stderr
 
     def test_a_database_that_is_read_only_is_told(self, cli: CommandLine, postgres_engine: Engine) -> None:
         with postgres_engine.begin() as conn:
