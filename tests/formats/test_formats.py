@@ -39,10 +39,9 @@ def test_a_format_is_plain_data_that_nobody_changes() -> None:
         value_format.ddl = "id BIGINT"  # type: ignore[misc]
 
 
-def test_a_ddl_that_looks_right_is_parsed_when_the_columns_are_asked_for() -> None:
-    value_format = Json("id INT, ID ARRAY<STRUCT<a: INT, b DECIMAL(2,1)>>")
+def test_a_column_that_is_declared_twice_is_refused_before_the_columns_are_asked_for() -> None:
     with pytest.raises(ConfigurationError, match="declared twice"):
-        value_format.columns()
+        Json("id INT, ID ARRAY<STRUCT<a: INT, b DECIMAL(2,1)>>")
 
 
 def test_audit_columns_say_where_a_row_came_from() -> None:

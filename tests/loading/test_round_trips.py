@@ -117,24 +117,24 @@ def stored(engine: Engine, name: str, first: int) -> dict[int, Mapping[str, Any]
 
 
 def unstorable(engine: Engine, columns: Sequence[pa.Field], rows: Mapping[int, Row]) -> set[int]:
-    """Return the offsets of the rows that a database refuses: Postgres has no text with NUL, MariaDB no NaN and no
-    infinity.
+    """Return the offsets of the rows that a database refuses: Postgres has no text with NUL, SQLite no NaN, MariaDB
+    no NaN and no infinity.
     """
+    numbers = [column.name for column in columns if pa.types.is_floating(column.type)]
     if engine.dialect.name == "sqlite":
-        return set()
+        return {offset for offset, row in rows.items() if any(math.isnan(row[name] or 0) for name in numbers)}
     if engine.dialect.name == "mysql":
-        numbers = [column.name for column in columns if pa.types.is_floating(column.type)]
         return {offset for offset, row in rows.items() if not all(math.isfinite(row[name] or 0) for name in numbers)}
     texts = [column.name for column in columns if pa.types.is_string(column.type)]
     return {offset for offset, row in rows.items() if any("\0" in (row[name] or "") for name in texts)}
 
 
 def as_stored(engine: Engine, value: Any, kind: pa.DataType) -> Any:
-    """Return a value as a database keeps it: SQLite has null in place of a NaN, and no negative zero."""
+    """Return a value as a database keeps it: SQLite has no negative zero."""
     if is_nested(kind):
         return nested_text(value)
     if engine.dialect.name == "sqlite" and isinstance(value, float):
-        return None if math.isnan(value) else value + 0.0
+        return value + 0.0
     return value
 
 
