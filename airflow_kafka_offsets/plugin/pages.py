@@ -190,8 +190,13 @@ class Overview:
 
     @cached_property
     def lags(self) -> list[int]:
-        """Return the lags that are known."""
-        return [row.lag for row, _ in self.groups if row.lag is not None]
+        """Return the lags that are known, of the rows that match whatever their state."""
+        return [row.lag for row in self.found if row.lag is not None]
+
+    @property
+    def has_unknown(self) -> bool:
+        """Return whether there are groups whose lag is not known, and not only those without positions."""
+        return any(row.lag is None and row.state != "empty" for row in self.found)
 
     @property
     def lag(self) -> int | None:
@@ -200,8 +205,8 @@ class Overview:
 
     @property
     def attention(self) -> int:
-        """Return how many groups need attention."""
-        return sum(row.needs_attention for row, _ in self.groups)
+        """Return how many of the rows that match need attention."""
+        return sum(row.needs_attention for row in self.found)
 
     @property
     def failed(self) -> int:

@@ -313,6 +313,8 @@ def test_1000_groups_take_a_few_queries_and_little_space_and_are_filtered_sorted
     assert shown(sort="group", page=2) == every[50:100]
     assert shown(sort="group", page=99) == every[-50:]
     assert shown(q="loader-017") == ["team-00.loader-017"]
+    tiles = re.findall("<dd>(.*?)</dd>", web.get("/", q="loader-017").text)
+    assert [re.sub("<.*?>", "", tile) for tile in tiles[:2]] == ["1 of 1,000", "0"]
     assert len(shown(state="stalled")) == 20
     assert shown(state="attention") == shown(state="stalled")
     assert shown(db="elsewhere") == []
