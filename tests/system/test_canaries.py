@@ -20,6 +20,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from devstack.process import wait_until
 from devstack.secured_kafka import SecuredKafka
 from devstack.spark import SparkStandalone
 from devstack.topics import create_topic
@@ -275,7 +276,13 @@ def test_canaries_would_be_found(canaries: Canaries, tmp_path: Path) -> None:
         command = [sys.executable, "-c", "input()", *arguments]
         with subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, **variables}) as process:
             watch = Watch(canaries, {})
-            watch.look()
+
+            def is_found(watch: Watch = watch) -> bool:
+                watch.look()
+                return bool(watch.found)
+
+            # While a program is started, the system shows neither its arguments nor its environment.
+            wait_until(is_found, 10, f"the canary in the {place} of a process")
             process.communicate(b"\n")
         ((name, where),) = watch.found
         assert (name, where.split()[0]) == ("row", place)
