@@ -85,8 +85,8 @@ def without_positions(conn: Connection, tables: Tables, group_id: str, otherwise
     last = conn.execute(query).one_or_none()
     if last is not None and last.kind == DELETE:
         return (
-            f"Group {group_id!r} was deleted, by batch {last.batch_id} of its history: 'kafka-offsets rewind "
-            f"{group_id} --undo' restores its positions"
+            f"Group {group_id!r} was deleted, by batch {last.batch_id} of its history: "
+            f"'{command_line('rewind', group_id, '--undo')}' restores its positions"
         )
     if last is not None and last.kind == RENAMED:
         return f"Group {group_id!r} was {last.scenario}, by batch {last.batch_id} of its history: use that name"

@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.history import DELETE, OPEN_STATES, RENAMED, REWIND_KINDS
 from airflow_kafka_offsets.core.offsets import Span, TopicPartition
 from airflow_kafka_offsets.database.transactions import database_now
+from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun, latest_batch, of_task_instance
 from airflow_kafka_offsets.ledger.groups import cluster_of
@@ -81,7 +82,8 @@ def batch_parts(
     if owner != group_id:
         known = f": it is one of group {owner!r}" if owner is not None else ""
         raise ConfigurationError(
-            f"Group {group_id!r} has no batch {batch_id}{known}. 'kafka-offsets history {group_id}' lists its batches"
+            f"Group {group_id!r} has no batch {batch_id}{known}. '{command_line('history', group_id)}' lists its "
+            "batches"
         )
     parts = {
         "range": (tables.offset_ranges, _RANGE_COLUMNS),
