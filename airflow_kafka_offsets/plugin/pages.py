@@ -160,8 +160,11 @@ class Overview:
 
     @cached_property
     def states(self) -> Mapping[str, int]:
-        """Return how many of the rows that match have a state."""
-        return Counter(row.state for row in self.found)
+        """Return how many of the rows that match have a state: the states in the order of the table, the urgent first."""
+        counts = Counter(row.state for row in self.found)
+        return {
+            state: counts[state] for state in sorted(counts, key=lambda each: (self.level(each), STATES.index(each)))
+        }
 
     def level(self, state: str) -> Level:
         """Return the level of the most urgent of the rows that match and have a state."""

@@ -147,10 +147,14 @@ def test_a_group_without_positions_is_empty_and_not_green() -> None:
     assert group_row(WAREHOUSE, replace(GROUP, partitions=0), None).state == "empty"
 
 
-def test_a_state_has_the_colour_of_its_most_urgent_group_wherever_it_is() -> None:
+def test_a_state_has_the_colour_and_the_place_of_its_most_urgent_group() -> None:
+    stalled = group_row(WAREHOUSE, replace(GROUP, open=LOAD), lag(0, 24))
     rows = [group_row(WAREHOUSE, replace(GROUP, group_id=str(left)), lag(24 - left, left)) for left in (4, 1)]
-    overview = Overview(View(q="", db="", dag="", state="", sort="", number=1), [Listed(row, ()) for row in rows])
+    overview = Overview(
+        View(q="", db="", dag="", state="", sort="", number=1), [Listed(row, ()) for row in (stalled, *rows)]
+    )
 
+    assert list(overview.states) == ["lagging", "stalled"]
     assert ({row.state for row in rows}, overview.level("lagging")) == ({"lagging"}, Level.CRITICAL)
     macros: Any = rendering._ENVIRONMENT.get_template("macros.html").module
     assert macros.state_class("lagging", Level.CRITICAL) == "critical"
