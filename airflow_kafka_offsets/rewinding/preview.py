@@ -145,11 +145,18 @@ class PartitionRewind(OfPartition):
 
 
 def decide(
-    scenario: Scenario, partitions: Sequence[TopicPartition], positions: Positions, logs: Logs, looked_up: LookedUp
+    scenario: Scenario,
+    partitions: Sequence[TopicPartition],
+    positions: Positions,
+    logs: Logs,
+    looked_up: LookedUp,
+    *,
+    moves_cluster: bool = False,
 ) -> tuple[PartitionRewind, ...]:
     """Decide where the positions of partitions move.
 
     :param partitions: those in the scope
+    :param moves_cluster: whether the logs are those of another cluster, whose offsets say nothing of what was loaded
     :param looked_up: the positions that `previewing` has looked up for the scenario; None for a missing position
     :raises NoPositionError: the scenario counts from positions that are not stored; names every partition
     :raises TopicRecreatedError: the scenario uses positions of an earlier topic of the same name
@@ -163,11 +170,21 @@ def decide(
             f"one: {', '.join(recreated)}. Name an offset or a time instead, or leave these partitions out of the "
             "scope."
         )
-    return tuple(_decide_partition(scenario, tp, positions.get(tp), logs.get(tp), looked_up) for tp in partitions)
+    topics = set() if moves_cluster else {tp.topic for tp in positions}
+    return tuple(
+        _decide_partition(scenario, tp, positions.get(tp), logs.get(tp), looked_up, is_loaded=tp.topic in topics)
+        for tp in partitions
+    )
 
 
 def _decide_partition(
-    scenario: Scenario, tp: TopicPartition, old: Position | None, log: PartitionLog | None, looked_up: LookedUp
+    scenario: Scenario,
+    tp: TopicPartition,
+    old: Position | None,
+    log: PartitionLog | None,
+    looked_up: LookedUp,
+    *,
+    is_loaded: bool,
 ) -> PartitionRewind:
     stays = scenario.name == "to-current"
     if log is None:
@@ -195,9 +212,13 @@ def _decide_partition(
         note = "; ".join(filter(None, [note, "the old position belongs to an earlier topic of this name"]))
     elif moved.difference == 0:
         return replace(unchanged, clamped=clamped, note=note)
-    elif old is not None and offset > old.offset:
-        moved = replace(moved, skipped=((old.offset, offset),))
-    return replace(moved, note=note)
+    if old is not None and not moved.other_topic:
+        start = old.offset
+    else:
+        # Of a topic that is loaded, a recreated or an added partition skips what is before the position. The first
+        # position of a topic is a choice.
+        start = log.beginning if is_loaded else offset
+    return replace(moved, note=note, skipped=((start, offset),) if offset > start else ())
 
 
 def _wanted_offset(

@@ -94,7 +94,7 @@ def preview_rewind(
     logs = cluster.logs_of({tp: topic_ids[tp] for tp in partitions if tp in topic_ids})
     if looked_up is None:
         looked_up = request.look_up([tp for tp in partitions if tp in topic_ids], instant)
-    decided = decide(scenario, partitions, state.positions, logs, looked_up)
+    decided = decide(scenario, partitions, state.positions, logs, looked_up, moves_cluster=moves_cluster)
     if state.generation:
         decided = history.with_loaded_ranges(ledger, group_id, decided, logs)
     if state.generation is not None:

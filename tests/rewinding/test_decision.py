@@ -174,7 +174,18 @@ def test_a_topic_that_was_made_anew_has_its_own_offsets() -> None:
     assert decided.new == Position(100, OTHER_ID, 7)
     assert decided.changes
     assert decided.note == "the old position belongs to an earlier topic of this name"
-    assert (decided.difference, decided.reread, decided.skipped) == (None, None, ())
+    assert (decided.difference, decided.reread, decided.skipped) == (None, None, ((0, 100),))
+
+
+def test_what_is_before_the_position_in_a_recreated_topic_or_an_added_partition_is_skipped() -> None:
+    logs = {T0: log(4, 90, OTHER_ID), T1: log(0, 90), U0: log(0, 90)}
+    scenario = Scenario.of("to-datetime", "2026-11-25")
+
+    decided = decide(scenario, [T0, T1, U0], {T0: at(5)}, logs, {tp: Position(60) for tp in logs})
+
+    assert [one.skipped for one in decided] == [((4, 60),), ((0, 60),), ()], "the first position of a topic is a choice"
+    there = decide(scenario, [T0], {T0: at(5)}, logs, {T0: Position(60)}, moves_cluster=True)
+    assert there[0].skipped == (), "the offsets of another cluster say nothing of what was loaded"
 
 
 def test_both_notes_are_told() -> None:

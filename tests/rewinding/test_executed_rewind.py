@@ -132,6 +132,8 @@ class TestExecute:
             T1: Position(2, OTHER_ID),
         }
         assert [row["how"] for row in loaded.ranges(batch_id)] == ["recreated", "recreated"]
+        gaps = loaded.rows("SELECT partition, start_offset, end_offset FROM offset_gaps ORDER BY partition")
+        assert [tuple(gap.values()) for gap in gaps] == [(0, 0, 2), (1, 0, 2)]
         loaded.load({T0: 9})
         loaded.verify()
 
