@@ -43,6 +43,21 @@ client_id credential_kind user replication buffer_size default_block_size kerb_t
 URI_OPTIONS = frozenset(_OPTIONS.split())
 
 
+def is_local(uri: str) -> bool:
+    """Return whether a URI is a path of this machine."""
+    return "://" not in uri or uri.startswith("file://")
+
+
+def local_path(uri: str) -> str:
+    """Return the path of a local URI."""
+    return uri.removeprefix("file://")
+
+
+def is_relative(uri: str) -> bool:
+    """Return whether a URI is a path of this machine that depends on the current directory of a process."""
+    return is_local(uri) and not local_path(uri).startswith("/")
+
+
 def holds_credentials(uri: str) -> bool:
     """Return whether the URI of a directory holds a login or a part of one, or an option that may be one."""
     parts = urlsplit(uri)

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, ClassVar, Literal, cast, get_args
-from urllib.parse import urlsplit
 
-from airflow_kafka_offsets.core.addresses import URI_OPTIONS, holds_credentials
+from airflow_kafka_offsets.core.addresses import URI_OPTIONS, holds_credentials, is_relative
 from airflow_kafka_offsets.core.parameters import (
     COUNT,
     DURATION,
@@ -219,7 +218,7 @@ class Staging(Options):
                 "Staging.dir must not hold credentials, which the history of batches would store, and takes only the "
                 f"options {', '.join(sorted(URI_OPTIONS))}"
             )
-        if not urlsplit(self.dir).scheme and not self.dir.startswith("/"):
+        if is_relative(self.dir):
             raise ConfigurationError(f"Staging.dir must be an absolute path or a URI; got dir={self.dir!r}")
 
 

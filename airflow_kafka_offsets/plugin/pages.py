@@ -160,7 +160,7 @@ class Overview:
 
     @cached_property
     def states(self) -> Mapping[str, int]:
-        """Return how many of the rows that match have a state: the states in the order of the table, the urgent first."""
+        """Return how many of the rows that match have each state, in the order of the table: the urgent first."""
         counts = Counter(row.state for row in self.found)
         return {
             state: counts[state] for state in sorted(counts, key=lambda each: (self.level(each), STATES.index(each)))

@@ -212,12 +212,10 @@ def _decide_partition(
         note = "; ".join(filter(None, [note, "the old position belongs to an earlier topic of this name"]))
     elif moved.difference == 0:
         return replace(unchanged, clamped=clamped, note=note)
-    if old is not None and not moved.other_topic:
-        start = old.offset
-    else:
-        # Of a topic that is loaded, a recreated or an added partition skips what is before the position. The first
-        # position of a topic is a choice.
-        start = log.beginning if is_loaded else offset
+    # Of a topic that is loaded, a recreated or an added partition skips what is before the position. The first position
+    # of a topic is a choice.
+    before = log.beginning if is_loaded else offset
+    start = before if old is None or moved.other_topic else old.offset
     return replace(moved, note=note, skipped=((start, offset),) if offset > start else ())
 
 

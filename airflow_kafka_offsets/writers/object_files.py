@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import pyarrow as pa
 
+from airflow_kafka_offsets.core.addresses import is_local, local_path
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 
 if TYPE_CHECKING:
@@ -178,16 +179,6 @@ class _Source(io.RawIOBase):
 
     def tell(self) -> int:
         return int(self._reader.tell())
-
-
-def is_local(uri: str) -> bool:
-    """Return whether a URI is a path of this machine."""
-    return "://" not in uri or uri.startswith("file://")
-
-
-def local_path(uri: str) -> str:
-    """Return the path of a local URI."""
-    return uri.removeprefix("file://")
 
 
 def is_below(root: Path | str, path: Path | str) -> bool:

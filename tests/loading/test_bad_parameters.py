@@ -104,6 +104,7 @@ def test_missing_or_old_java_is_said_in_one_line(tmp_path: Path, monkeypatch: py
     ("staging_dir", "message"),
     [
         ("staging/here", "must be an absolute path or a URI; got dir='staging/here'"),
+        ("file://staging/here", "must be an absolute path or a URI; got dir='file://staging/here'"),
         ("s3://KEY:SECRET@bucket/staging", "must not hold credentials"),
         ("s3://SECRET@bucket/staging", "must not hold credentials"),
         ("gs://SECRET@bucket/staging", "must not hold credentials"),

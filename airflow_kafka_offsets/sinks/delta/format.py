@@ -31,6 +31,7 @@ from deltalake.schema import Field
 from deltalake.transaction import AddAction, RemoveAction
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.addresses import is_local, local_path
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.delta.columns import (
@@ -72,7 +73,7 @@ from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.rows import schema_text
 from airflow_kafka_offsets.writers.delta_files import DeltaShape, delta_value, read_written
 from airflow_kafka_offsets.writers.lake_writer import FileFormat
-from airflow_kafka_offsets.writers.object_files import ObjectFiles, is_local, local_path
+from airflow_kafka_offsets.writers.object_files import ObjectFiles
 from airflow_kafka_offsets.writers.table_rows import file_columns, is_added
 
 if TYPE_CHECKING:

@@ -29,6 +29,7 @@ from pyiceberg.table import Table
 from requests.exceptions import SSLError
 from sqlalchemy.engine import Connection, Engine
 
+from airflow_kafka_offsets.core.addresses import is_local, is_relative
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.database.errors import database_message, is_outage
 from airflow_kafka_offsets.database.libpq import check_libpq
@@ -62,7 +63,6 @@ from airflow_kafka_offsets.sinks.lake.storage import (
 from airflow_kafka_offsets.sinks.lake.table import LakeTable
 from airflow_kafka_offsets.sinks.sink import Connections
 from airflow_kafka_offsets.sinks.table import Dataset
-from airflow_kafka_offsets.writers.object_files import is_local
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
@@ -289,16 +289,23 @@ class ConnectedIcebergTable(LakeTable):
                 raise ConfigurationError(f"{what} must be several texts, such as ('day(created)',); got {value!r}")
         for term in sink.partition_by:
             parsed_term(term)
-        if sink.commits_externally:
-            self._refuse_same_file()
+        self._check_catalog()
         if sink.columns is None:
             return None
         declared = parse_ddl(sink.columns, binary=True)
         return pa.schema([*declared, *(each for each in ORIGIN_COLUMNS if each.name not in declared.names)])
 
-    def _refuse_same_file(self) -> None:
-        catalog = self._catalog()
-        engines = [catalog.engine, self.engine] if isinstance(catalog, SqlCatalog) else []
+    def _check_catalog(self) -> None:
+        catalog = self._catalog() if self.sink.commits_externally else None
+        if catalog is not None and not isinstance(catalog, SqlCatalog):
+            return  # its warehouse may be a name that a service knows
+        warehouse = self.properties.get("warehouse")
+        if warehouse and is_relative(str(warehouse)):
+            raise ConfigurationError(
+                f"The warehouse of {self.sink.name} must be an absolute path or a URI, so that all find its files; got "
+                f"{warehouse!r}"
+            )
+        engines = [catalog.engine, self.engine] if catalog is not None else []
         files = [Path(each.url.database or "").absolute() for each in engines if each.dialect.name == "sqlite"]
         if len(files) == 2 and files[0] == files[1]:
             raise ConfigurationError(

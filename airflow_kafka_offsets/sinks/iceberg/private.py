@@ -42,11 +42,11 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 from pyiceberg.types import ListType, MapType
 from pyiceberg.utils.config import Config
 
+from airflow_kafka_offsets.core.addresses import is_local
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.lake.newest import positions
 from airflow_kafka_offsets.sinks.lake.snapshot import refuse_julian
 from airflow_kafka_offsets.sinks.lake.storage import warn_of_plain_http
-from airflow_kafka_offsets.writers.object_files import is_local
 
 _PLACES = (TableProperties.WRITE_DATA_PATH, TableProperties.WRITE_METADATA_PATH)
 

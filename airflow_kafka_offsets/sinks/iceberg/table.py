@@ -50,7 +50,7 @@ class IcebergTable(LakeSink):
         `credential` may be its host, login and password
     :param catalog_name: the name under which other programs open the catalog; a SQL catalog stores it. It is part of
         the table's name in the history and of its asset: give each catalog its own
-    :param warehouse: the directory, or URI, below which a created table has its files
+    :param warehouse: the absolute path, or URI, of the directory below which a created table has its files
     :param storage_conn_id: the Airflow connection of the object store, of type `aws`, `wasb`, `adls` or `generic`;
         pyiceberg's own properties, such as `s3.endpoint`, may be in the extra of a generic one
     :param partition_by: the partitions of a created table: columns, or `year(c)`, `month(c)`, `day(c)`, `hour(c)`,

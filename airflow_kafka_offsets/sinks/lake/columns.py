@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_kafka_offsets.core.addresses import URI_OPTIONS, holds_credentials
+from airflow_kafka_offsets.core.addresses import URI_OPTIONS, holds_credentials, is_local, is_relative
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, parse_ddl, type_name
-from airflow_kafka_offsets.writers.object_files import is_local, local_path
 from airflow_kafka_offsets.writers.table_rows import file_columns, is_added, may_hold
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ def check_parameters(sink: DirectorySink) -> pa.Schema | None:
     :return: the declared columns
     :raises ConfigurationError: a parameter is wrong
     """
-    if not sink.uri or (is_local(sink.uri) and not local_path(sink.uri).startswith("/")):
+    if not sink.uri or is_relative(sink.uri):
         raise ConfigurationError(f"{type(sink).__name__} needs an absolute path or a URI; got uri={sink.uri!r}")
     if not is_local(sink.uri) and holds_credentials(sink.uri):
         raise ConfigurationError(

@@ -113,6 +113,16 @@ def test_a_created_table_needs_a_place(engine: Engine) -> None:
         IcebergTable("shop.orders").connect(engine).prepare(NARROW)
 
 
+@pytest.mark.parametrize("warehouse", ["lake/x", "~/lake", "file://lake/x"])
+def test_the_place_does_not_depend_on_the_directory_of_a_process(
+    tmp_path: Path, engine: Engine, warehouse: str
+) -> None:
+    external = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": warehouse}
+    for sink in (IcebergTable("shop.orders", warehouse=warehouse), IcebergTable("shop.orders", catalog=external)):
+        with pytest.raises(ConfigurationError, match=f"must be an absolute path or a URI.*{warehouse}"):
+            sink.connect(engine).prepare(NARROW)
+
+
 def test_secrets_are_neither_shown_nor_in_the_writer(tmp_path: Path, engine: Engine) -> None:
     catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/lake"}
     secret = {"s3.secret-access-key": "hidden-1", "token": "hidden-2"}
