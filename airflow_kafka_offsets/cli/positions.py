@@ -199,6 +199,8 @@ def _consequences(args: Namespace, preview: RewindPreview, ledger: Ledger, targe
             f"Of the offsets that are read again, {removal.text} are removed from {target.sink.name!r}. This cannot be "
             "undone: the next load writes them again"
         )
+        if removal.warning is not None:
+            consequences.append(removal.warning)
     elif preview.offsets_reread:
         with ledger.connect() as conn:
             known = group_table(conn, ledger.tables, preview.group_id)

@@ -133,6 +133,7 @@ class RewindEstimate:
     :param target: of the group
     :param kafka_conn_id: the connection that was used
     :param rows: how many rows are removed; None where none are to be
+    :param warning: what becomes of dead letters that were dropped
     :param tables: from which they are removed
     """
 
@@ -141,6 +142,7 @@ class RewindEstimate:
     kafka_conn_id: str
     rows: int | None = None
     dead_letters: int | None = None
+    warning: str | None = None
     tables: tuple[DatabaseTable, ...] = ()
 
     @property
@@ -373,7 +375,9 @@ def _estimate(ledger: Ledger, request: GroupRequest, form: RewindForm) -> Rewind
             "'kafka-offsets rewind --replace --dag-id … --task-id …'"
         )
     removal = check_removal(preview, of_tables(target.tables), ledger=ledger)
-    return RewindEstimate(preview, target, kafka_conn_id, *removal, target.tables)
+    return RewindEstimate(
+        preview, target, kafka_conn_id, removal.rows, removal.dead_letters, removal.warning, target.tables
+    )
 
 
 @contextmanager

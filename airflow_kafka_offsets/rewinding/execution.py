@@ -143,15 +143,28 @@ class Removal(NamedTuple):
     """What a rewind with `replace` would remove now.
 
     :param rows: None where they cannot be counted before: the target is not a table of the database of the positions
+    :param dropped: how many of the dead letters were dropped: what was erased is read again
     """
 
     rows: int | None
     dead_letters: int
+    dropped: int = 0
 
     @property
     def text(self) -> str:
         rows = "the rows" if self.rows is None else count(self.rows, "row")
         return f"{rows} and {count(self.dead_letters, 'dead letter')}"
+
+    @property
+    def warning(self) -> str | None:
+        """Return what becomes of dead letters that were dropped; None if none was."""
+        if not self.dropped:
+            return None
+        return (
+            f"{count(self.dropped, 'dead letter was', 'dead letters were')} dropped, and what they held comes back: the "
+            "next load reads their records again while Kafka has them, and who dropped them is noted no longer. If a "
+            "person's data were erased so, delete the records from the topic first, or leave out their partitions"
+        )
 
 
 def check_removal(
@@ -176,8 +189,8 @@ def check_removal(
     with ledger.connect() as conn:
         number = (conn.scalar(sa.select(sa.func.max(tables.offset_batches.c.batch_id))) or 0) + 1
         target.refuse_unknown_rows(conn, tables.offset_batches, Output(number, group_id, (), ""))
-        rows, dead_letters = count_output(conn, tables, group_id, sink.name, reread, topic_ids, count_rows)
-    return Removal(rows if sink.tables else None, dead_letters)
+        rows, *letters = count_output(conn, tables, group_id, sink.name, reread, topic_ids, count_rows)
+    return Removal(rows if sink.tables else None, *letters)
 
 
 def _transact(rewind: _Rewind) -> int:

@@ -10,6 +10,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.core.offsets import OffsetRange
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, drop_dead_letters
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.plugin import rewinds
@@ -64,6 +66,23 @@ def test_a_rewind_is_previewed_executed_and_in_the_history(
     loader(orders, **LEFT_OUT)
 
     assert rows(postgres_engine, "SELECT count(*), count(DISTINCT _kafka_offset) FROM target") == [(5, 5)]
+
+
+def test_a_preview_says_that_erased_records_come_back(web: Web, orders: str, postgres_engine: Engine) -> None:
+    dropped = DeadLetterFilter("loader", ranges=[OffsetRange(orders, 0, 3, 5, 5, None, "")])
+    assert "comes back" not in preview(web, "to-offset", "2", replace="1").text
+
+    number = drop_dead_letters(dropped, engine=postgres_engine, reason="request 17")
+    page = preview(web, "to-offset", "2", replace="1")
+
+    assert number
+    assert tiles(page)[-1] == "3"
+    words = f"{number} dead letters were dropped" if number > 1 else "1 dead letter was dropped"
+    assert (
+        f"{words}, and what they held comes back: the next load reads their records again while Kafka has them"
+        in page.text
+    )
+    assert "comes back" not in preview(web, "to-offset", "5", replace="1").text, "it is before the position"
 
 
 def test_a_preview_is_executed_as_it_was_shown_or_not_at_all(
