@@ -161,9 +161,9 @@ class Removal(NamedTuple):
         if not self.dropped:
             return None
         return (
-            f"{count(self.dropped, 'dead letter was', 'dead letters were')} dropped, and what they held comes back: the "
-            "next load reads their records again while Kafka has them, and who dropped them is noted no longer. If a "
-            "person's data were erased so, delete the records from the topic first, or leave out their partitions"
+            f"{count(self.dropped, 'dead letter was', 'dead letters were')} dropped, and what they held comes back: "
+            "the next load reads their records again while Kafka has them, and who dropped them is noted no longer. "
+            "If a person's data were erased so, delete the records from the topic first, or leave out their partitions"
         )
 
 

@@ -128,8 +128,6 @@ class IcebergSnapshot(Snapshot):
     :param may_be_local: whether its files may be those of this machine
     """
 
-    forgets = False
-
     def __init__(
         self, name: str, table: Table, reload: Callable[[], Table | None], *, is_external: bool, may_be_local: bool
     ) -> None:

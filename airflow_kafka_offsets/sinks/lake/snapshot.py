@@ -10,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -184,12 +184,10 @@ class RowSource(ABC):
 class Snapshot(RowSource):
     """A table in one version.
 
-    :cvar forgets: whether it may have forgotten the last publication of a group
     :ivar required: the columns that may not be null
     :ivar storage: where the commit writes files
     """
 
-    forgets: ClassVar[bool] = True
     required: Sequence[str]
     storage: Files
 

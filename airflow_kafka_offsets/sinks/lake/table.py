@@ -91,18 +91,17 @@ class LakeTable(Table):
 
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
         """Raise if the state tables lack the last publication of the group, or the table was rolled back to before it,
-        or is another one than the group has loaded into.
+        is another one than the group has loaded into, or an older copy.
 
         :raises OlderLedgerError: the state tables lack it
-        :raises TargetError: the table was rolled back, or is another one
+        :raises TargetError: the table was rolled back, or is another one or an older copy
         """
         snapshot = self.snapshot(conn)
-        if snapshot is None:
-            return
-        self._refuse_lost(conn, batches, output, snapshot)
         installation, dot, own = output.series.partition(".")
         loads = f"{installation}{dot}{output.group_id}"
-        number, found = snapshot.last_number(loads), snapshot.last_publication(output.group_id)
+        number = -1 if snapshot is None else snapshot.last_number(loads)
+        found = None if snapshot is None else snapshot.last_publication(output.group_id)
+        self._refuse_lost(conn, batches, output, snapshot, number if dot or found is None else found.number)
         if dot and number >= 0:
             self.refuse_unknown(conn, batches, output, LastBatch(number, output.group_id, ("load",)))
         if found is None:
@@ -120,39 +119,45 @@ class LakeTable(Table):
             kinds = (REPLAY_KINDS if dot else OUTPUT_KINDS) + (() if found.rows else REWIND_KINDS)
             self.refuse_unknown(conn, batches, output, LastBatch(found.number, output.group_id, kinds))
 
-    def _refuse_lost(self, conn: Connection, batches: sa.Table, output: Output, snapshot: Snapshot) -> None:
-        """Raise if the table lacks rows of the group, because it was rolled back or is another one. A rewind is the way
-        out.
+    def _refuse_lost(
+        self, conn: Connection, batches: sa.Table, output: Output, snapshot: Snapshot | None, number: int
+    ) -> None:
+        """Raise if the table lacks rows of the group, because it was rolled back, is another one or an older copy. A
+        rewind is the way out; of another table, one without `replace`.
+
+        :param number: of the last publication of the group; in a table that commits externally, of its last load. -1
+            where there is none
         """
         of_group = batches.c.consumer_group == output.group_id
-        query = sa.select(sa.func.max(batches.c.committed_at), sa.func.max(batches.c.batch_id))
-        last_rewind, rewind_id = conn.execute(query.where(of_group, batches.c.kind.in_(REWIND_KINDS))).one()
-        if rewind_id == output.batch_id:
-            return
-        abandoned = sa.select(batches.c.batch_id).where(of_group, batches.c.state == "abandoned")
-        snapshot.check_history(output.group_id, last_rewind, set(conn.scalars(abandoned)))
-        if not snapshot.forgets and snapshot.last_publication(output.group_id) is None:
-            self._refuse_another(conn, batches, output, rewind_id or -1)
-
-    def _refuse_another(self, conn: Connection, batches: sa.Table, output: Output, last_rewind: int) -> None:
-        """Raise if the group has loaded rows into a table of this name since its last rewind: this one has none."""
-        loaded = conn.scalar(
-            sa.select(sa.func.max(batches.c.batch_id)).where(
-                batches.c.consumer_group == output.group_id,
-                batches.c.target_table == self.sink.name,
-                batches.c.state == "committed",
-                batches.c.kind.in_(OUTPUT_KINDS),
-                batches.c.row_count > 0,
-                batches.c.batch_id > last_rewind,
-            )
+        loads = sa.select(batches.c.batch_id).where(
+            of_group,
+            batches.c.state == "committed",
+            batches.c.kind == "load",
+            batches.c.target_table == self.sink.name,
+            batches.c.row_count > 0,
         )
-        if loaded is not None:
+        # With ORDER BY, only the end of a long history is read.
+        loaded: int = conn.scalar(loads.order_by(batches.c.batch_id.desc()).limit(1)) or -1
+        moves = _moves(conn, batches, output.group_id, loaded)
+        kind = sa.select(batches.c.kind)
+        # The preview of a rewind has no batch yet.
+        kind_of_output = conn.scalar(kind.where(batches.c.batch_id == output.batch_id)) or "rewind"
+        if snapshot is not None and kind_of_output not in REWIND_KINDS:
+            abandoned = sa.select(batches.c.batch_id).where(of_group, batches.c.state == "abandoned")
+            last_rewind = moves[0].committed_at if moves else None
+            snapshot.check_history(output.group_id, last_rewind, set(conn.scalars(abandoned)))
+        if number >= loaded or any(move.target_table is None for move in moves):
+            return
+        # Beside the loads, replays commit in any order to a table in the database of the positions.
+        if conn.scalar(kind.where(batches.c.batch_id == number, of_group)) not in REPLAY_KINDS:
+            has = "no rows" if number < 0 else f"batch {number} as the last one"
             raise TargetError(
-                f"Table {self.sink.name!r} has no rows of group {output.group_id!r}, whose batch {loaded} is in one "
-                "of this name: that was dropped or replaced, or this one is in another catalog. Nothing was written: "
-                "the positions of the group are after rows that are not here. If it was dropped by mistake, restore it "
-                "(register_table of its last metadata file, under this name). Otherwise rewind the group to where the "
-                "table is to begin, or give another catalog a catalog_name of its own, and the load another group"
+                f"Table {self.sink.name!r} has {has} of group {output.group_id!r}, whose batch {loaded} is in one "
+                "of this name: that was dropped or replaced, or this one is an older copy, or in another catalog. "
+                "Nothing was written: the positions of the group are after rows that are not here. Restore what was "
+                "dropped by mistake (register_table of its last metadata file, under this name), or name the catalog "
+                "of before. Otherwise rewind the group, without replace, to where the table is to begin; or give "
+                "another catalog a catalog_name of its own, and the load another group"
             )
 
     def check_removal(self) -> None:
@@ -211,3 +216,22 @@ class LakeTable(Table):
 
     def _target(self, snapshot: Snapshot | None, output: Output) -> LakeTarget:
         return LakeTarget(self.sink.name, snapshot, output, self.sink.upsert_key)
+
+
+def _moves(conn: Connection, batches: sa.Table, group_id: str, after: int) -> list[sa.Row[Any]]:
+    """Return the rewinds of a group that were not undone, the last one first.
+
+    :param after: a batch; only what is later is meant
+    """
+    query = sa.select(batches.c.kind, batches.c.target_table, batches.c.committed_at).where(
+        batches.c.consumer_group == group_id, batches.c.batch_id > after, batches.c.kind.in_(REWIND_KINDS)
+    )
+    moves, undone = [], False
+    for move in conn.execute(query.order_by(batches.c.batch_id.desc())):
+        if undone:
+            undone = False
+        elif move.kind == "undo":
+            undone = True
+        else:
+            moves.append(move)
+    return moves

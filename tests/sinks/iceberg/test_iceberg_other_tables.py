@@ -46,7 +46,7 @@ def test_a_table_that_is_created_again_after_staging_is_named(
 
     with monkeypatch.context() as patch:
         patch.setattr(type(group.loader.launcher), "__call__", created_again)
-        with pytest.raises(TargetError, match=r"was dropped .* restore it \(register_table"):
+        with pytest.raises(TargetError, match=r"was dropped .* Restore what was dropped by mistake \(register_table"):
             group.load()
     assert group.table.current_snapshot() is None
 
@@ -80,6 +80,67 @@ def test_a_table_of_the_same_name_without_the_rows_of_the_group_is_refused(
     assert other.load().rows == 6
     assert other.load().rows == 0
     assert other.offsets() == list(range(6))
+
+
+@pytest.mark.parametrize("kind", ["sql", "positions"])
+@pytest.mark.parametrize("before", ["rewind", "undo"])
+def test_a_rewind_of_the_table_does_not_allow_another(
+    group: IcebergGroup, tmp_path: Path, kind: str, before: str
+) -> None:
+    first = replace(group, sink=iceberg_sink(kind, tmp_path))
+    (tmp_path / "other").mkdir()
+    other = replace(first, sink=iceberg_sink("sql", tmp_path / "other"))
+    assert first.load().rows == 4
+    rewind = Rewinder(group.loader)
+    if before == "undo":
+        rewind("to-offset", 3)
+        rewind("undo")
+    else:
+        rewind("to-offset", 3, replace=first.sink)
+    produce(group.loader.kafka, group.orders, names(4, 2))
+
+    with pytest.raises(TargetError, match=r"or in another catalog\. Nothing was written"):
+        rewind("to-offset", 2, replace=other.sink)
+    with pytest.raises(TargetError, match=r"or in another catalog\. Nothing was written"):
+        other.load()
+    first.load()
+
+    assert first.offsets() == list(range(6))
+
+
+def test_a_catalog_that_is_changed_back_is_refused(group: IcebergGroup, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = replace(group, sink=iceberg_sink("sql", tmp_path / "other"))
+    group.load()
+    Rewinder(group.loader)("to-earliest")
+    assert other.load().rows == 4
+    produce(group.loader.kafka, group.orders, names(4, 2))
+
+    with pytest.raises(TargetError, match="has batch 1 as the last one of group 'loader', whose batch 3 is in one"):
+        group.load()
+
+    assert other.load().rows == 2
+    assert (group.offsets(), other.offsets()) == ([0, 1, 2, 3], [0, 1, 2, 3, 4, 5])
+
+
+def test_an_older_metadata_file_is_refused(group: IcebergGroup) -> None:
+    group.load()
+    old = group.table.metadata_location
+    produce(group.loader.kafka, group.orders, names(4, 2))
+    group.load()
+    new = group.table.metadata_location
+    catalog = load_catalog("default", **group.sink.catalog)  # type: ignore[arg-type]
+    catalog.drop_table("shop.orders")
+    catalog.register_table("shop.orders", old)
+    produce(group.loader.kafka, group.orders, names(6, 2))
+
+    with pytest.raises(TargetError, match="has batch 1 as the last one of group 'loader', whose batch 2 is in one"):
+        group.load()
+
+    catalog.drop_table("shop.orders")
+    catalog.register_table("shop.orders", new)
+    group.load()
+    assert group.offsets() == list(range(8))
 
 
 def test_rows_of_another_installation_stay_where_a_batch_of_its_number_is_taken_back(
