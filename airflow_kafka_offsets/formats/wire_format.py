@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import accumulate
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -113,6 +114,7 @@ class PrefixedDecoder:
         these are, if more have to be seen
     :param has_ids: whether a prefix begins with the id of a schema, which begins the reasons of bad records
     :param on_new_field: what to do with fields of a schema without a column
+    :param left_out: the fields that make the values of a schema bad instead, with reasons
     :param schemas_read: filled by `decoder_of`; the schemas of the values that were seen, by id
     """
 
@@ -124,11 +126,12 @@ class PrefixedDecoder:
         *,
         has_ids: bool = True,
         on_new_field: OnNewField = "ignore",
+        left_out: Mapping[str, str] = MappingProxyType({}),
         schemas_read: Mapping[int, Any] | None = None,
     ) -> None:
         self._columns, self._decoder_of, self._prefix_length = columns, decoder_of, prefix_length
         self.schemas_read = schemas_read if schemas_read is not None else {}
-        self._has_ids, self._on_new_field = has_ids, on_new_field
+        self._has_ids, self._on_new_field, self._left_out = has_ids, on_new_field, left_out
         self._decoders: dict[bytes, SchemaDecoder | str] = {}
         self._characters = 0
 
@@ -189,19 +192,30 @@ class PrefixedDecoder:
                 self._characters = 0
             try:
                 decoder = self._decoder_of(prefix)
+                self._check_unread(decoder.unread, prefix)
             except SchemaError as error:
                 self._decoders[prefix] = str(error)
             except (RecursionError, MemoryError) as error:
                 self._decoders[prefix] = f"its schema cannot be used: {type(error).__name__}"
             else:
-                if decoder.unread and self._on_new_field != "ignore":
-                    schema = f"Schema {schema_id(prefix)}" if self._has_ids else "The schema"
-                    raise new_field_error(schema, decoder.unread, self._on_new_field)
                 self._decoders[prefix] = decoder
                 self._characters += _OF_TYPE * decoder.types
                 if self._has_ids:
                     self._characters += len(str(self.schemas_read.get(schema_id(prefix))))
         return self._decoders[prefix]
+
+    def _check_unread(self, names: Sequence[str], prefix: bytes) -> None:
+        """Check the fields of a schema without a column.
+
+        :raises SchemaError: one of them was left out
+        :raises NewFieldError: there are some, which are not ignored
+        """
+        for name in names:
+            if name in self._left_out:
+                raise SchemaError(f"its field {name!r} cannot become a column: {self._left_out[name]}")
+        if names and self._on_new_field != "ignore":
+            schema = f"Schema {schema_id(prefix)}" if self._has_ids else "The schema"
+            raise new_field_error(schema, names, self._on_new_field)
 
     def _tombstones(self, indexes: pa.Array) -> Iterator[Part | BadRecord]:
         required = [field.name for field in self._columns if not field.nullable]
