@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from airflow_kafka_offsets.core import libraries
 from airflow_kafka_offsets.core.templates import with_values
@@ -286,6 +287,20 @@ def test_a_descriptor_set_is_read_on_the_worker(tmp_path: Path) -> None:
     file.write_bytes(b"message Order {}")
     with pytest.raises(ConfigurationError, match=r"orders.desc' cannot be used: it is not a usable descriptor set"):
         Protobuf(descriptor_file=str(file)).prepared(["orders"], "value", {})
+
+
+@pytest.mark.parametrize("name", ["key", "value"])
+def test_a_descriptor_set_whose_maps_have_no_keys_or_values_is_refused(name: str, tmp_path: Path) -> None:
+    text = 'syntax = "proto3"; message M { map<string, int32> tags = 1; }'
+    files = FileDescriptorSet.FromString(base64.b64decode(compiled(text)))
+    (entry,) = files.file[-1].message_type[0].nested_type
+    (field,) = [field for field in entry.field if field.name == name]
+    # One without the number is refused by Google's library.
+    field.name = "other"
+    file = tmp_path / "orders.desc"
+    file.write_bytes(files.SerializeToString())
+    with pytest.raises(ConfigurationError, match="the map entry 'TagsEntry' has not a key and a value alone"):
+        Protobuf(descriptor_file=str(file)).prepared(["orders"], "value", {}).columns()
 
 
 def test_the_text_of_a_schema_is_compiled_on_the_worker() -> None:
