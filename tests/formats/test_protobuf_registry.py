@@ -21,7 +21,7 @@ from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.formats import protobuf_schema, registry_format
 from airflow_kafka_offsets.formats.protobuf_format import Protobuf
-from airflow_kafka_offsets.formats.record_format import Decoded
+from airflow_kafka_offsets.formats.record_format import Decoded, SchemaError
 from tests.support.decoding import record_batch
 from tests.support.protobuf import as_base64, compiled, decoded, given, known, own_columns, wire, zigzag
 from tests.support.registry import FakeRegistry, fake_registry
@@ -301,6 +301,21 @@ def test_a_descriptor_set_whose_maps_have_no_keys_or_values_is_refused(name: str
     file.write_bytes(files.SerializeToString())
     with pytest.raises(ConfigurationError, match="the map entry 'TagsEntry' has not a key and a value alone"):
         Protobuf(descriptor_file=str(file)).prepared(["orders"], "value", {}).columns()
+
+
+@pytest.mark.parametrize(("file", "name"), [("timestamp", "Timestamp"), ("wrappers", "Int64Value")])
+def test_a_descriptor_set_with_other_well_known_types_is_refused(file: str, name: str) -> None:
+    text = f'syntax = "proto3"; import "google/protobuf/{file}.proto"; message M {{ google.protobuf.{name} a = 1; }}'
+    files = FileDescriptorSet.FromString(base64.b64decode(compiled(text)))
+    (message,) = [message for message in files.file[0].message_type if message.name == name]
+    part = message.field[0].name
+    message.field[0].name = "other"
+    found = with_values(
+        Protobuf(registry_conn_id="r"), schemas={"1": base64.b64encode(files.SerializeToString()).decode()}
+    )
+    for declared in (with_values(found, ddl="a TIMESTAMP" if part == "seconds" else "a BIGINT"), found):
+        with pytest.raises((SchemaError, ConfigurationError), match=f"google.protobuf.{name} has no field '{part}'"):
+            declared.decoders(with_values(declared, latest="1").columns())(b"\0\0\0\0\1\0", declared.schemas["1"])
 
 
 def test_the_text_of_a_schema_is_compiled_on_the_worker() -> None:
