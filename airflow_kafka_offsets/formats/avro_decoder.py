@@ -12,8 +12,9 @@ import json
 import random
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from copy import deepcopy
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +22,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_kafka_offsets.core.bisection import Failure, Run, split_at_failures
 from airflow_kafka_offsets.formats.avro_columns import (
     constant,
     converted,
@@ -63,6 +65,8 @@ class AvroReader(ValueReader):
     :param columns: what is read of them, see `read_type`
     """
 
+    alike = 10_000
+
     def __init__(self, kind: Type, columns: pa.StructType) -> None:
         self._columns = {field.name: field.type for field in columns}
         # The quick reader reads fields whole.
@@ -88,7 +92,8 @@ class AvroReader(ValueReader):
         return {name: _chunk(table.column(name)).cast(kind) for name, kind in self._columns.items()}
 
     def read_each(self, values: pa.Array) -> tuple[dict[str, pa.Array], dict[int, str]]:
-        found: dict[str, list[Any]] = {name: [] for name in self._columns}
+        rows: list[dict[str, Any]] = []
+        places: list[int] = []
         wrong: dict[int, str] = {}
         for place, value in enumerate(values.to_pylist()):
             try:
@@ -98,26 +103,40 @@ class AvroReader(ValueReader):
             except Exception as error:
                 wrong[place] = _reason(error)
             else:
-                for name, own in found.items():
-                    own.append(row[name])
+                rows.append({name: row[name] for name in self._columns})
+                places.append(place)
+        parts = [*split_at_failures(len(rows), lambda first, end: self._arrays(rows[first:end]), UnreadableError)]
+        wrong |= {places[part.position]: str(part.error) for part in parts if isinstance(part, Failure)}
+        found = [self._arrays([]), *(part.result for part in parts if isinstance(part, Run))]
+        return {name: pa.concat_arrays([arrays[name] for arrays in found]) for name in self._columns}, wrong
+
+    def _arrays(self, rows: list[dict[str, Any]]) -> dict[str, pa.Array]:
         try:
-            arrays = {name: pa.array(found[name], kind) for name, kind in self._columns.items()}
+            return {name: pa.array([row[name] for row in rows], kind) for name, kind in self._columns.items()}
         except (pa.ArrowException, OverflowError):
             # fastavro returns an int of more than 32 bits.
             raise UnreadableError("an int has more than 32 bits") from None
-        return arrays, wrong
 
     def _read_single(self, value: bytes) -> dict[str, Any]:
         import fastavro
+        from fastavro._read_py import schemaless_reader
 
-        read = fastavro.schemaless_reader
         if self._is_recursive and len(value) > _SHALLOW_BYTES:
             # The same in Python, which has a separate limit for functions that call themselves.
-            from fastavro._read_py import schemaless_reader as read
+            return self._read_by(schemaless_reader, self._parsed, value)
+        try:
+            return self._read_by(fastavro.schemaless_reader, self._parsed, value)
+        except Exception:
+            # The quick reader would take a hundred times as long for a single short value.
+            if len(value) <= self.alike and self._of_any_branch is not None:
+                with suppress(Exception):
+                    return self._read_by(schemaless_reader, self._of_any_branch, value)
+            raise
 
+    def _read_by(self, read: Callable[..., Any], schema: Any, value: bytes) -> dict[str, Any]:
         def whole(text_errors: str) -> dict[str, Any]:
             stream = io.BytesIO(value)
-            row: Any = read(stream, self._parsed, None, handle_unicode_errors=text_errors)
+            row: Any = read(stream, schema, None, handle_unicode_errors=text_errors)
             if rest := len(value) - stream.tell():
                 raise UnreadableError(f"{rest} bytes follow it")
             return cast("dict[str, Any]", row)
@@ -137,6 +156,11 @@ class AvroReader(ValueReader):
         import fastavro
 
         return fastavro.parse_schema(WireSchema().record(self._kind))
+
+    @cached_property
+    def _of_any_branch(self) -> Any:
+        """The schema as the quick reader reads it; None where it does not."""
+        return _with_any_branch(deepcopy(self._parsed)) if is_vectorized(self._kind) else None
 
     @cached_property
     def _head(self) -> bytes:
@@ -163,6 +187,26 @@ class _BytesReader(ValueReader):
 
     def read_each(self, values: pa.Array) -> tuple[dict[str, pa.Array], dict[int, str]]:
         return self.read(values), {}
+
+
+class _Branches(list[Any]):
+    """A union of null and another type as the quick reader takes it: whatever is not its first branch is the second.
+    Only fastavro's reader in Python asks this.
+    """
+
+    def __getitem__(self, place: Any) -> Any:
+        return list.__getitem__(self, int(place != 0))
+
+
+def _with_any_branch(schema: Any) -> Any:
+    """Change the unions of a parsed schema; see `_Branches`."""
+    if isinstance(schema, list):
+        return _Branches(map(_with_any_branch, schema))
+    if isinstance(schema, dict):
+        for part in schema.get("fields", ()):
+            part["type"] = _with_any_branch(part["type"])
+        schema |= {key: _with_any_branch(schema[key]) for key in ("type", "items") if key in schema}
+    return schema
 
 
 def _reason(error: Exception) -> str:

@@ -10,6 +10,7 @@ Dates and timestamps lie in the years 1 to 9999, in UTC. ISO 8601 reaches furthe
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -254,12 +255,28 @@ def row_columns(record_format: RecordFormat) -> pa.Schema:
     """
     columns = record_format.columns()
     for name in columns.names:
-        if name.lower().startswith(RESERVED_PREFIX) or name.lower() == BATCH_ID:
-            raise ConfigurationError(
-                f"Column {name!r} cannot be declared: names that start with {RESERVED_PREFIX!r}, and {BATCH_ID!r}, "
-                "are reserved for the origin columns"
-            )
+        _refuse_reserved(name)
     return pa.schema([*columns, *ORIGIN_COLUMNS])
+
+
+def _refuse_reserved(name: str) -> None:
+    if name.lower().startswith(RESERVED_PREFIX) or name.lower() == BATCH_ID:
+        raise ConfigurationError(
+            f"Column {name!r} cannot be declared: names that start with {RESERVED_PREFIX!r}, and {BATCH_ID!r}, are "
+            "reserved for the origin columns"
+        )
+
+
+def check_new_column(column: pa.Field, others: Collection[str]) -> None:
+    """Check that rows can have a column beside others.
+
+    :param others: their names in lower case
+    :raises ConfigurationError: they cannot
+    """
+    _refuse_reserved(column.name)
+    parse_ddl(spark_ddl(pa.schema([column])), binary=True)
+    if column.name.lower() in others:
+        raise ConfigurationError("another column has this name, or one that differs in case only")
 
 
 def format_columns(columns: pa.Schema) -> pa.Schema:

@@ -78,7 +78,8 @@ class JsonSchema(RegistryFormat):
         return types
 
     def decoders(self, columns: pa.Schema) -> Callable[[bytes, Any], _JsonValues]:
-        return lambda _, plain: _JsonValues(columns, [] if self.on_new_field == "ignore" else _unread(plain, columns))
+        are_ignored = self.on_new_field == "ignore" and not self.left_out
+        return lambda _, plain: _JsonValues(columns, [] if are_ignored else _unread(plain, columns))
 
 
 class _JsonValues:

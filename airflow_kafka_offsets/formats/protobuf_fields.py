@@ -179,7 +179,7 @@ def _item_type(field: Any, path: str, within: tuple[str, ...], budget: Budget) -
     if message.full_name in _WELL_KNOWN:
         return _WELL_KNOWN[message.full_name][1]
     if message.full_name in _WRAPPERS:
-        return _item_type(message.fields_by_name["value"], path, within, budget)
+        return _item_type(_part(message, "value"), path, within, budget)
     if message.full_name in within:
         raise SchemaError(f"{path!r} is recursive, which cannot be a column; declare the columns")
     if not message.fields:
@@ -242,6 +242,13 @@ def _node_of(own: Any, declared: pa.DataType, wanted: Any) -> Node:
     return Node(field, "struct", declared, children_of(declared, written_as, inner))
 
 
+def _part(message: Message, name: str) -> Any:
+    """Return a field of a well-known type: a descriptor set may have another message of this name."""
+    if (found := message.fields_by_name.get(name)) is None:
+        raise MismatchError(f"the message {message.full_name} has no field {name!r}")
+    return found
+
+
 def _known_message(field: Any, declared: pa.DataType) -> Node | None:
     """Return what is read of a message which is not read as a struct; None for another one."""
     message = field.message_type
@@ -250,14 +257,12 @@ def _known_message(field: Any, declared: pa.DataType) -> Node | None:
         parts = {"seconds": pa.int64(), "nanos": pa.int32()} if shape != "json" else {}
     elif message.full_name in _WRAPPERS and not pa.types.is_struct(declared):
         shape, parts = "wrapper", {"value": declared}
-        _check_scalar(message.fields_by_name["value"], declared)
+        _check_scalar(_part(message, "value"), declared)
     elif pa.types.is_binary(declared) and field.type != GROUP:
         shape, parts = "bytes", {}
     else:
         return None
-    children = (
-        Child(pa.field(name, kind), Node(message.fields_by_name[name], "scalar", kind)) for name, kind in parts.items()
-    )
+    children = (Child(pa.field(name, kind), Node(_part(message, name), "scalar", kind)) for name, kind in parts.items())
     return Node(field, shape, declared, tuple(children))
 
 

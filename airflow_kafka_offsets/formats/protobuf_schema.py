@@ -54,6 +54,7 @@ class Schema:
                 self._pool.Add(file)
                 for text in _texts(file.enum_type, file.message_type):
                     check_text(text)
+                _check_entries(file.message_type)
             self._files = [self._pool.FindFileByName(file.name) for file in files]
             self._messages = [[self._pool.FindMessageTypeByName(name) for name in _names(file)] for file in files]
         except (DecodeError, KeyError, TypeError, ValueError) as error:
@@ -139,6 +140,17 @@ def _texts(enums: Any, messages: Any) -> Iterator[str]:
     for message in messages:
         yield from (field.default_value for field in message.field)
         yield from _texts(message.enum_type, message.nested_type)
+
+
+def _check_entries(messages: Any) -> None:
+    """Check that entries of maps have a key and a value: not every descriptor set is of a compiler.
+
+    :raises SchemaError: they have not
+    """
+    for message in messages:
+        if message.options.map_entry and sorted(field.name for field in message.field) != ["key", "value"]:
+            raise SchemaError(f"the map entry {message.name!r} has not a key and a value alone")
+        _check_entries(message.nested_type)
 
 
 def _inner(message: Message) -> list[Message]:

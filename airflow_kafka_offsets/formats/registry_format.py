@@ -16,7 +16,7 @@ from weakref import finalize
 from airflow_kafka_offsets.core.libraries import require_library
 from airflow_kafka_offsets.core.templates import Templated, with_values
 from airflow_kafka_offsets.core.text import first_few, shortened
-from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.formats.plain_ddl import check_literal
 from airflow_kafka_offsets.formats.record_format import (
     ColumnsFrom,
@@ -66,6 +66,7 @@ class RegistryFormat(Templated, ABC):
     :ivar stored: those of the history, which are used only if the registry does not know an id: who may write the
         state tables, or staged files, may have written them
     :ivar latest: the id of the reader's schema, if it is the latest of the subject; the worker fills it in
+    :ivar left_out: the fields of older schemas that cannot be columns, with reasons; the worker fills them in
     """
 
     kind: ClassVar[str]
@@ -87,6 +88,7 @@ class RegistryFormat(Templated, ABC):
     schemas: dict[str, Any] = field(default_factory=dict, repr=False, init=False)
     stored: dict[str, Any] = field(default_factory=dict, repr=False, init=False)
     latest: str | None = field(default=None, repr=False, init=False)
+    left_out: dict[str, str] = field(default_factory=dict, repr=False, init=False)
 
     def __post_init__(self) -> None:
         self.check_parameters()
@@ -313,45 +315,79 @@ class RegistryFormat(Templated, ABC):
         return found
 
     def with_fields(
-        self, on_new_field: OnNewField, target: str, target_columns: Callable[[], Sequence[str] | None]
+        self,
+        on_new_field: OnNewField,
+        target: str,
+        target_columns: Callable[[], Sequence[str] | None],
+        others: Collection[str] = (),
+        check_added: Callable[[pa.Field], None] | None = None,
     ) -> Self:
         """Return the format with the columns that its schemas, the target and the user's choice give it: a declared one
-        as it was declared, another as the newest schema with its field has it.
+        as it was declared, another as the newest schema with its field has it. Fields of older schemas that cannot be
+        columns are left out, and records with these schemas are bad.
 
         :param on_new_field: where it is not `ignore`, the decoder raises `new_field_error` for records with other
             fields
         :param target: its name, for messages
         :param target_columns: returns the names of its columns, or None if it does not exist
+        :param others: the names of columns that are not of this format
+        :param check_added: raises a TargetError or a ConfigurationError for a column that the target cannot have; None
+            where a transform decides its columns
         :raises ConfigurationError: the target, which is to decide the columns, does not exist, has none of the fields,
-            or has a column whose name is that of a field but for the case; or a field cannot be a column
+            or has a column whose name is that of a field but for the case; or a field of the newest schema cannot be a
+            column
         """
         import pyarrow as pa
 
-        from airflow_kafka_offsets.formats.columns import count_types, spark_ddl
+        from airflow_kafka_offsets.formats.columns import check_new_column, count_types, spark_ddl
 
         types = self.field_types()
+        newest = with_values(self, schemas={number: self.schemas[number] for number in self._newest}).field_types()
         if self.columns_from == "target":
-            given, names = pa.schema([]), _names_of_target(target, target_columns(), types)
+            given, names = pa.schema([]), _names_of_target(target, target_columns(), types, newest)
         else:
             given = self.columns()
             names = given.names
         if on_new_field == "add":
             names += [name for name in types if name not in names]
-        columns, budget = [], Budget()
-        try:
-            for name in names:
-                if name in given.names:
-                    columns.append(given.field(name))
-                else:
-                    columns.append(pa.field(name, types[name]()))
-                    # Each has the limit of its own schema.
-                    budget.take(0, count_types(columns[-1].type))
-        except SchemaError as error:
-            raise ConfigurationError(
-                f"A field of the schemas cannot become a column: {error}, or leave it out with on_new_field='ignore'"
-            ) from error
+        columns, budget, left_out = [], Budget(), {}
+        taken = {name.lower() for name in (*given.names, *others)}
+        if check_added is not None and not newest.keys() >= set(names) - set(given.names):
+            taken |= {name.lower() for name in target_columns() or () if name not in types}
+        for name in names:
+            if name in given.names:
+                columns.append(given.field(name))
+                continue
+            try:
+                column = pa.field(name, types[name]())
+                # Each has the limit of its own schema.
+                budget.take(0, count_types(column.type))
+                if name not in newest:
+                    check_new_column(column, taken)
+                    if check_added is not None:
+                        check_added(column)
+            except (SchemaError, ConfigurationError, TargetError) as error:
+                if name in newest:
+                    raise ConfigurationError(
+                        f"A field of the schemas cannot become a column: {error}, or leave it out with "
+                        "on_new_field='ignore'"
+                    ) from error
+                left_out[name] = str(error).rstrip(".")
+            else:
+                columns.append(column)
+                taken.add(name.lower())
+        if left_out:
+            log.warning(
+                "Fields of older schemas cannot become columns: %s. Records with these schemas are bad",
+                first_few((f"{name!r} ({reason})" for name, reason in left_out.items()), most=3),
+            )
         changes = {"ddl": spark_ddl(pa.schema(columns)), "columns_from": "schema", "on_new_field": on_new_field}
-        return with_values(self, **changes)
+        return with_values(self, left_out=left_out, **changes)
+
+    @property
+    def _newest(self) -> set[str]:
+        """The ids of the schema that was registered last, and of the reader's schema."""
+        return {*list(self.schemas)[-1:], *([] if self.latest is None else [self.latest])}
 
     def decoder(self, columns: pa.Schema) -> Decoder:
         """Return a decoder that knows the schemas that were fetched, and asks for no other."""
@@ -376,18 +412,21 @@ class RegistryFormat(Templated, ABC):
             lambda prefix: decoder_of(prefix, schemas(prefix)),
             self.prefix_length,
             on_new_field=self.on_new_field,
+            left_out=self.left_out,
             schemas_read=schemas.read,
         )
 
 
-def _names_of_target(target: str, columns: Sequence[str] | None, known: Mapping[str, object]) -> list[str]:
+def _names_of_target(
+    target: str, columns: Sequence[str] | None, known: Mapping[str, object], newest: Mapping[str, object]
+) -> list[str]:
     """Return the columns of a target that are fields; see `RegistryFormat.with_fields`."""
     if columns is None:
         raise ConfigurationError(
             f"columns_from='target' takes the columns of {target!r}, which does not exist: create it, or declare the "
             "columns"
         )
-    by_lower = {name.lower(): name for name in known}
+    by_lower = {name.lower(): name for name in newest}
     for name in columns:
         if name not in known and name.lower() in by_lower:
             raise ConfigurationError(

@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_kafka_offsets.core.bisection import Run, is_panic, split_at_failures
+from airflow_kafka_offsets.core.bisection import Failure, Run, is_panic, split_at_failures
 from airflow_kafka_offsets.core.text import first_few, shortened
 from airflow_kafka_offsets.exceptions import NewFieldError, NewSchemaError, StagingError
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, OnNewField, RefusedSchemasError, SchemaError
@@ -113,6 +114,7 @@ class PrefixedDecoder:
         these are, if more have to be seen
     :param has_ids: whether a prefix begins with the id of a schema, which begins the reasons of bad records
     :param on_new_field: what to do with fields of a schema without a column
+    :param left_out: the fields that make the values of a schema bad instead, with reasons
     :param schemas_read: filled by `decoder_of`; the schemas of the values that were seen, by id
     """
 
@@ -124,11 +126,12 @@ class PrefixedDecoder:
         *,
         has_ids: bool = True,
         on_new_field: OnNewField = "ignore",
+        left_out: Mapping[str, str] = MappingProxyType({}),
         schemas_read: Mapping[int, Any] | None = None,
     ) -> None:
         self._columns, self._decoder_of, self._prefix_length = columns, decoder_of, prefix_length
         self.schemas_read = schemas_read if schemas_read is not None else {}
-        self._has_ids, self._on_new_field = has_ids, on_new_field
+        self._has_ids, self._on_new_field, self._left_out = has_ids, on_new_field, left_out
         self._decoders: dict[bytes, SchemaDecoder | str] = {}
         self._characters = 0
 
@@ -189,19 +192,30 @@ class PrefixedDecoder:
                 self._characters = 0
             try:
                 decoder = self._decoder_of(prefix)
+                self._check_unread(decoder.unread, prefix)
             except SchemaError as error:
                 self._decoders[prefix] = str(error)
             except (RecursionError, MemoryError) as error:
                 self._decoders[prefix] = f"its schema cannot be used: {type(error).__name__}"
             else:
-                if decoder.unread and self._on_new_field != "ignore":
-                    schema = f"Schema {schema_id(prefix)}" if self._has_ids else "The schema"
-                    raise new_field_error(schema, decoder.unread, self._on_new_field)
                 self._decoders[prefix] = decoder
                 self._characters += _OF_TYPE * decoder.types
                 if self._has_ids:
                     self._characters += len(str(self.schemas_read.get(schema_id(prefix))))
         return self._decoders[prefix]
+
+    def _check_unread(self, names: Sequence[str], prefix: bytes) -> None:
+        """Check the fields of a schema without a column.
+
+        :raises SchemaError: one of them was left out
+        :raises NewFieldError: there are some, which are not ignored
+        """
+        for name in names:
+            if name in self._left_out:
+                raise SchemaError(f"its field {name!r} cannot become a column: {self._left_out[name]}")
+        if names and self._on_new_field != "ignore":
+            schema = f"Schema {schema_id(prefix)}" if self._has_ids else "The schema"
+            raise new_field_error(schema, names, self._on_new_field)
 
     def _tombstones(self, indexes: pa.Array) -> Iterator[Part | BadRecord]:
         required = [field.name for field in self._columns if not field.nullable]
@@ -250,7 +264,12 @@ def _places(heads: pa.DictionaryArray) -> list[pa.Array | None]:
 
 
 class ValueReader(ABC):
-    """Reads values of one writer's schema into Arrow arrays, by names."""
+    """Reads values of one writer's schema into Arrow arrays, by names.
+
+    :cvar alike: `read_each` takes all values of at most so many bytes that `read` takes
+    """
+
+    alike: ClassVar[int] = -1
 
     @cached_property
     def is_vectorized(self) -> bool:
@@ -335,30 +354,56 @@ class TwoReaders(ABC):
         :raises UnreadableError: one of them does not fit the column
         """
 
-    @room_of_result(UnreadableError)
-    def rows(self, found: Mapping[str, pa.Array], count: int) -> list[pa.Array]:
-        """Return the declared columns; see `column`."""
-        rows = []
-        for place, field in enumerate(self._columns):
+    def rows(self, found: Mapping[str, pa.Array], count: int) -> tuple[list[pa.Array], dict[int, str]]:
+        """Return the declared columns of the values that fit them, and the places of the others, with reasons.
+
+        Each column is converted once, and by halves where a value does not fit: thousands of these would take as many
+        times as long as all columns.
+        """
+        rows: list[pa.Array] = []
+        wrong: dict[int, str] = {}
+        places = pa.array(range(count), pa.int64())
+        for place in range(len(self._columns)):
             try:
-                array = self.column(place, found, count)
-            except MismatchError as error:
-                raise SchemaError(f"column {field.name!r}: {error}") from None
-            except UnreadableError as error:
-                raise UnreadableError(f"column {field.name!r}: {error}") from None
-            if not field.nullable and array.null_count:
-                raise UnreadableError(NOT_NULL.format(field.name))
-            rows.append(array)
-        return rows
+                rows.append(self._column(place, found, len(places)))
+            except UnreadableError:
+                row, unfit = self._by_halves(place, found, len(places))
+                wrong |= {places[each].as_py(): reason for each, reason in unfit.items()}
+                kept = _without(unfit, len(places))
+                places, rows = places.filter(kept), [*(row.filter(kept) for row in rows), row]
+                found = {name: array.filter(kept) for name, array in found.items()}
+        return rows, wrong
 
-    def read(self, values: pa.Array) -> list[pa.Array]:
-        """Return the columns of values, by the quick reader; see `ValueReader.read`."""
+    def _by_halves(self, place: int, found: Mapping[str, pa.Array], count: int) -> tuple[pa.Array, dict[int, str]]:
+        def column(first: int, end: int) -> pa.Array:
+            return self._column(place, _Slices(found, first, end), end - first)
+
+        parts = [*split_at_failures(count, column, UnreadableError)]
+        arrays = [
+            pa.array([], self._columns.field(place).type),
+            *(part.result for part in parts if isinstance(part, Run)),
+        ]
+        return pa.concat_arrays(arrays), {part.position: str(part.error) for part in parts if isinstance(part, Failure)}
+
+    @room_of_result(UnreadableError)
+    def _column(self, place: int, found: Mapping[str, pa.Array], count: int) -> pa.Array:
+        field = self._columns.field(place)
+        try:
+            array = self.column(place, found, count)
+        except MismatchError as error:
+            raise SchemaError(f"column {field.name!r}: {error}") from None
+        except UnreadableError as error:
+            raise UnreadableError(f"column {field.name!r}: {error}") from None
+        if not field.nullable and array.null_count:
+            raise UnreadableError(NOT_NULL.format(field.name))
+        return array
+
+    def read(self, values: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
+        """Return the columns of values, by the quick reader; see `rows`.
+
+        :raises UnreadableError: it is not certain of one of them
+        """
         return self.rows(self._reader.read(values), len(values))
-
-    def read_each(self, values: pa.Array) -> tuple[list[pa.Array], dict[int, str]]:
-        """Return the columns of the values that the deciding reader takes; see `ValueReader.read_each`."""
-        found, wrong = self._reader.read_each(values)
-        return self.rows(found, len(values) - len(wrong)), wrong
 
     def parts(self, values: pa.Array, indexes: pa.Array) -> Iterator[Part | BadRecord]:
         """Decode values in as few parts as the bad ones among them allow; see `SchemaDecoder`."""
@@ -374,27 +419,55 @@ class TwoReaders(ABC):
                 yield BadRecord(indexes[found.position].as_py(), str(found.error))
 
     def _parts(self, values: pa.Array, indexes: pa.Array) -> list[Part | BadRecord]:
-        if self.is_vectorized:
-            try:
-                return [Part(indexes, self.read(values))]
-            except UnreadableError:
-                if len(values) > _FEW_VALUES:
-                    raise
-        return self._parts_each(values, indexes)
+        if not self.is_vectorized:
+            return self._parts_each(values, indexes)
+        try:
+            columns, wrong = self.read(values)
+        except UnreadableError:
+            if len(values) > _FEW_VALUES:
+                raise
+            return self._parts_each(values, indexes)
+        return _judged(indexes, columns, wrong)
 
     def _parts_each(self, values: pa.Array, indexes: pa.Array) -> list[Part | BadRecord]:
         """Decode values by the deciding reader first."""
         if len(values) > 1 and values.nbytes > _MOST_BYTES:
             half = len(values) // 2
             return [*self._parts_each(values[:half], indexes[:half]), *self._parts_each(values[half:], indexes[half:])]
-        columns, wrong = self.read_each(values)
-        good = pa.array([place not in wrong for place in range(len(values))], pa.bool_())
-        alone = [self._part_alone(values, indexes, place, reason) for place, reason in wrong.items()]
-        return [Part(indexes.filter(good), columns), *alone]
+        found, wrong = self._reader.read_each(values)
+        columns, unfit = self.rows(found, len(values) - len(wrong))
+        parts = _judged(indexes.filter(_without(wrong, len(values))), columns, unfit)
+        for place, reason in wrong.items():
+            parts += self._parts_alone(values[place : place + 1], indexes[place : place + 1], reason)
+        return parts
 
-    def _part_alone(self, values: pa.Array, indexes: pa.Array, place: int, reason: str) -> Part | BadRecord:
+    def _parts_alone(self, value: pa.Array, index: pa.Array, reason: str) -> list[Part | BadRecord]:
         """Return what becomes of a value that the deciding reader does not take."""
-        if self.is_vectorized:
+        if self.is_vectorized and len(value[0].as_buffer()) > self._reader.alike:
             with suppress(UnreadableError):
-                return Part(indexes[place : place + 1], self.read(values[place : place + 1]))
-        return BadRecord(indexes[place].as_py(), reason)
+                return _judged(index, *self.read(value))
+        return [BadRecord(index[0].as_py(), reason)]
+
+
+def _judged(indexes: pa.Array, columns: list[pa.Array], wrong: Mapping[int, str]) -> list[Part | BadRecord]:
+    """Return the rows of values that fit their columns, and the others.
+
+    :param indexes: of all of them
+    """
+    bad = [BadRecord(indexes[place].as_py(), reason) for place, reason in wrong.items()]
+    return [Part(indexes.filter(_without(wrong, len(indexes))) if wrong else indexes, columns), *bad]
+
+
+class _Slices(dict[str, pa.Array]):
+    """Slices of arrays, of which few are asked for."""
+
+    def __init__(self, arrays: Mapping[str, pa.Array], first: int, end: int) -> None:
+        self._arrays, self._first, self._end = arrays, first, end
+
+    def __missing__(self, name: str) -> pa.Array:
+        return self._arrays[name][self._first : self._end]
+
+
+def _without(places: Collection[int], count: int) -> pa.Array:
+    """Return a mask of all places but some."""
+    return pa.array([place not in places for place in range(count)], pa.bool_())

@@ -14,6 +14,9 @@ from airflow_kafka_offsets.kafka.errors import DENIED, UNKNOWN, denied, refused_
 
 _SECONDS = 30.0
 
+# librdkafka reports none of the headers of a record with more, so that readers would not see the notes.
+_MOST_HEADERS = 100_000
+
 # What would contradict, or weaken, what `producer_config` sets.
 _OVERRIDDEN = frozenset(
     [
@@ -73,8 +76,8 @@ def producer_config(config: Mapping[str, Any]) -> dict[str, Any]:
 def send(config: Mapping[str, Any], topic: str, records: Iterable[Outgoing], left_out: tuple[str, bytes]) -> int:
     """Write records to a topic, and wait until all replicas in sync have them. An error leaves some of them written.
 
-    A record that is larger than the topic allows is written without its key, value and headers, with its notes and one
-    more.
+    A record that is larger than the topic allows, or has more headers than readers see, is written without its key,
+    value and headers, with its notes and one more.
 
     :param config: of the connection
     :param left_out: the note of a record without its contents
@@ -117,6 +120,9 @@ def _written(producer: Producer, topic: str, records: Sequence[Outgoing]) -> lis
 
     for record in records:
         headers: Any = [*record.headers, *record.notes]
+        if len(headers) > _MOST_HEADERS:
+            failed.append(_Failed(record, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)))
+            continue
         try:
             producer.produce(topic, record.value, record.key, headers=headers, on_delivery=reported(record))
         except KafkaException as error:

@@ -206,7 +206,8 @@ def _send(context: LoadContext, batch_id: int, topic: str) -> None:
     log.info("Wrote %s of batch %d to topic %r", count(sent, "dead letter"), batch_id, topic)
     if left_out:
         log.warning(
-            "%s of batch %d without key, value and headers: with these they exceed max.message.bytes of topic %r",
+            "%s of batch %d without key, value and headers: with these they exceed max.message.bytes of topic %r, or "
+            "100,000 headers",
             count(left_out, "dead letter was written", "dead letters were written"),
             batch_id,
             topic,

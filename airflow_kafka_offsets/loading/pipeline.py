@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
+from typing import TypeVar
 
 import pyarrow as pa
 from sqlalchemy.engine import Engine
@@ -35,7 +37,10 @@ from airflow_kafka_offsets.ledger.tables import NAME_LENGTH, Tables
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES, OnBadRecord
 from airflow_kafka_offsets.sinks.fan_out import as_sink, transform_of
 from airflow_kafka_offsets.sinks.sink import Sink
+from airflow_kafka_offsets.transforms.fan_out import FanOutTransform
 from airflow_kafka_offsets.transforms.transform import BatchTransform, DataFrameTransform, Transform, as_transform
+
+F = TypeVar("F", bound=RecordFormat | None)
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +125,14 @@ class Pipeline:
                 f"on_new_field={on_new_field!r} needs a format whose records have schemas, such as Avro(…): a field "
                 f"that {type(self.value_format).__name__}(…) does not declare has no type"
             )
-        pipeline = self._with_formats(lambda part, given: self._prepared_format(part, given, connections, engine))
+        fetched = self._with_formats(
+            lambda part, given: (
+                given.prepared(self.topics, part, connections) if isinstance(given, RegistryFormat) else given
+            )
+        )
+        value = fetched._with_fields(fetched.value_format, fetched.key_format, connections, engine)
+        key = fetched._with_fields(fetched.key_format, value, connections, engine)
+        pipeline = replace(fetched, value_format=value, extra_columns=replace(self.extra_columns, key_format=key))
         if self._transform is None:
             return pipeline
         return replace(pipeline, transform=self._transform.prepared(row_columns(pipeline.record_format)))
@@ -155,17 +167,24 @@ class Pipeline:
             return columns
         return transform.result(columns) if isinstance(transform, BatchTransform) else None
 
-    def _prepared_format(
-        self, part: str, record_format: RecordFormat, connections: Connections, engine: Engine
-    ) -> RecordFormat:
-        if not isinstance(record_format, RegistryFormat):
-            return record_format
-        record_format = record_format.prepared(self.topics, part, connections)
+    def _with_fields(self, given: F, other: RecordFormat | None, connections: Connections, engine: Engine) -> F:
+        """Return a format with the columns that its schemas and the target give it.
+
+        :param other: the format of the other part of records
+        """
         on_new_field = self.extra_columns.on_new_field
-        if on_new_field == "ignore" and record_format.columns_from == "schema":
-            return record_format
-        return record_format.with_fields(
-            on_new_field, self.sink.name, lambda: self.sink.connect(engine, connections).prepare(None).known
+        if not isinstance(given, RegistryFormat) or (on_new_field == "ignore" and given.columns_from == "schema"):
+            return given
+        others = [*(self.extra_columns.metadata or ()), *(other.columns().names if other is not None else ())]
+
+        table = cache(lambda: self.sink.connect(engine, connections))
+        is_plain = self._transform is None or isinstance(self._transform, FanOutTransform)
+        return given.with_fields(
+            on_new_field,
+            self.sink.name,
+            lambda: table().prepare(None).known,
+            others,
+            (lambda column: table().check_added(column)) if is_plain else None,
         )
 
     def with_schemas(self, stored: Sequence[ReadSchema]) -> Pipeline:

@@ -393,7 +393,7 @@ class RewindPreview:
             instant = datetime.fromisoformat(saved["instant"]) if saved["instant"] is not None else None
             plain = {name: saved[name] for name in _PLAIN}
             return checked(cls, {"partitions": partitions, "instant": instant, **plain})
-        except (LookupError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise ConfigurationError(
                 f"This is not a saved preview of a rewind: {type(error).__name__} {error}"
             ) from error

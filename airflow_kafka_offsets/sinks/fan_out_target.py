@@ -48,6 +48,12 @@ class FanOutTable(Table):
         known = tuple(names) if plain and None not in plain else None
         return TargetColumns(self.sink.name, known, may_grow=may_grow)
 
+    def check_added(self, column: pa.Field) -> None:
+        """Check each target that takes rows as they are decoded."""
+        for branch, table in zip(self.sink.branches, self.tables, strict=True):
+            if branch.transform is None:
+                table.check_added(column)
+
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
         """Raise if a target holds rows of a batch that the state tables do not know."""
         for table in self.tables:

@@ -179,6 +179,13 @@ class Table(ABC):
         :raises ConfigurationError: the sink's own parameters cannot work
         """
 
+    def check_added(self, column: pa.Field) -> None:  # noqa: B027
+        """Check that the target could get a column, by its name and type. Nothing is asked of a server.
+
+        :raises TargetError: it could not
+        :raises ConfigurationError: the name is too long
+        """
+
     def drop_unused(self) -> bool:
         """Drop the target if an earlier load created it, and it has no rows; return whether it did. The state tables
         know no batch of it.

@@ -140,3 +140,53 @@ def test_values_are_in_no_file_that_a_killed_process_would_leave(
     assert (rows.num_rows, bad) == (2, [])
     assert found == {True}
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("datum", "reason"),
+    [
+        (b"\0\0\0", "it does not end where its schema says"),
+        (b"\0\0\0\0\0", "1 bytes follow it"),
+        (b"\x02\x02\0\0", "it does not end where its schema says"),
+        (b"\x04\x02\0\x02", "it has a branch of a union that does not exist"),
+        (b"\x02\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01\0\0\0", "column 'at': a value of type timestamp-millis"),
+        (b"\0\0\x02\x04\x7f\x7f\0", "column 'price': a decimal does not fit DECIMAL(3,1)"),
+        (b"\0\xfe\xff\xff\xff\xff\x0f\0\0", "an int has more than 32 bits"),
+    ],
+)
+def test_thousands_of_bad_values_are_not_read_once_more_each(
+    datum: bytes, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 1}
+    kinds = {"at": {"type": "long", "logicalType": "timestamp-millis"}, "id": "int", "price": price, "note": "string"}
+    fields = [{"name": name, "type": kind if name == "id" else ["null", kind]} for name, kind in kinds.items()]
+    reads = 0
+
+    def counted(*arguments: Any) -> pa.Table:
+        nonlocal reads
+        reads += 1
+        return read(*arguments)
+
+    read = avro_decoder._read_file
+    monkeypatch.setattr(avro_decoder, "_read_file", counted)
+
+    rows, bad = decoded(
+        Avro(schema=json.dumps({"type": "record", "name": "r", "fields": fields})), [datum, b"\0\x0a\0\0"] * 500
+    )
+
+    assert rows.column("id").to_pylist() == [5] * 500
+    assert {record.reason for record in bad if reason not in record.reason} == set()
+    assert [record.row for record in bad] == [*range(0, 1000, 2)]
+    assert reads < 50
+
+
+@pytest.mark.parametrize("alike", [AvroReader.alike, 0])
+def test_a_branch_that_does_not_exist_is_taken_for_the_second_whatever_the_other_values_are(
+    alike: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AvroReader, "alike", alike)
+    kind = {"type": "record", "name": "r", "fields": [{"name": "a", "type": ["null", "int"]}]}
+    values = [b"\x04\x0a", b"\x02\x0a", b"\0", b"\x04"]
+    for batch in ([values[0]], values[:3], values):
+        rows, _ = decoded(Avro(schema=json.dumps(kind)), batch)
+        assert [row["a"] for row in own_columns(rows)] == [5, 5, None][: len(batch)]

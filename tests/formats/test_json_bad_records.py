@@ -318,23 +318,24 @@ class TestSettingBadRecordsAside:
         return calls
 
 
-def test_the_column_of_thousands_of_bad_records_is_looked_for_in_the_first_ones(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("is_short", [True, False])
+def test_the_column_of_thousands_of_bad_records_is_looked_for_in_short_and_in_the_first_ones(
+    is_short: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     columns = ", ".join(f"c{number} BIGINT" for number in range(50))
-    reads = 0
+    widths: list[int] = []
 
-    def counted(*arguments: Any) -> pa.RecordBatch:
-        nonlocal reads
-        reads += 1
-        return read(*arguments)
+    def counted(text: pa.Buffer, count: int, options: pj.ParseOptions) -> pa.RecordBatch:
+        widths.append(len(options.explicit_schema))
+        return read(text, count, options)
 
     read = json_decoder._read
     monkeypatch.setattr(json_decoder, "_read", counted)
 
-    _, bad = sifted(columns, *[b'{"c7": 99999999999999999999}'] * 1_000)
+    _, bad = sifted(columns, *[b'{"c7": 99999999999999999999, "": "%s"}' % (b"x" * (0 if is_short else 1_000))] * 1_000)
 
     reasons = [record.reason for record in bad]
-    assert reasons[:100] == ["column 'c7': its value is not of type BIGINT"] * 100
-    assert reasons[100:] == ["a value is not of the type of its column"] * 900
-    assert reads < 4_000
+    found = 1_000 if is_short else 100
+    assert reasons[:found] == ["column 'c7': its value is not of type BIGINT"] * found
+    assert reasons[found:] == ["a value is not of the type of its column"] * (1_000 - found)
+    assert widths.count(50) < (500 if is_short else 2_000)

@@ -163,12 +163,34 @@ def test_groups_that_are_not_read_are_nested_as_deep_as_google_reads_them(depth:
         assert (rows.num_rows, len(bad)) == (1, 0)
 
 
+def test_thousands_of_bad_values_are_not_read_once_more_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        'syntax = "proto3"; import "google/protobuf/timestamp.proto"; message M { google.protobuf.Timestamp at = 1; }'
+    )
+    reads = 0
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return read(*arguments)
+
+    read = protobuf_decoder.ProtobufReader.read
+    monkeypatch.setattr(protobuf_decoder.ProtobufReader, "read", counted)
+
+    rows, bad = decoded(given(text), [b"\x0a\x07\x08\xff\xff\xff\xff\xff\x7f", b"\x0a\x02\x08\x05"] * 500)
+
+    assert rows.num_rows == 500
+    assert {record.reason for record in bad} == {"column 'at': it lies outside of the years 1 to 9999"}
+    assert [record.row for record in bad] == [*range(0, 1000, 2)]
+    assert reads < 5
+
+
 def test_large_messages_are_read_together() -> None:
     text = 'syntax = "proto3"; message Order { int32 id = 1; string note = 2; }'
     message = message_class(text, "Order")
     data = [message(id=number, note="x" * number).SerializeToString() for number in range(0, 9_000, 300)]
     decoder = decoder_of(descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(given(text).schemas["given"])))
-    assert decoder.read(pa.array(data))[1].to_pylist() == ["x" * number for number in range(0, 9_000, 300)]
+    assert decoder.read(pa.array(data))[0][1].to_pylist() == ["x" * number for number in range(0, 9_000, 300)]
 
 
 def decoder_of(files: descriptor_pb2.FileDescriptorSet) -> ProtobufDecoder:
@@ -248,12 +270,14 @@ def test_both_readers_read_what_google_writes(
     encoded = base64.b64encode(files.SerializeToString()).decode()
     message = GetMessageClass(Schema(encoded).named(None))
     data = [message(**value).SerializeToString() for value in values]
-    each, wrong = decoder.read_each(pa.array(data, pa.binary()))
+    read, wrong = decoder._reader.read_each(pa.array(data, pa.binary()))
+    each, unfit = decoder.rows(read, len(data))
     assert not wrong
+    assert not unfit
     names = [field.name for field in message.DESCRIPTOR.fields]
     expected = [ordered(as_row(message.FromString(datum))) for datum in data]
     assert decoder.is_vectorized
-    for columns in (each, decoder.read(pa.array(data, pa.binary()))):
+    for columns in (each, decoder.read(pa.array(data, pa.binary()))[0]):
         found = pa.RecordBatch.from_arrays(columns, names=names).to_pylist()
         assert [ordered(row) for row in found] == expected
 

@@ -14,13 +14,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from airflow_kafka_offsets.core import libraries
 from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.formats import protobuf_schema, registry_format
 from airflow_kafka_offsets.formats.protobuf_format import Protobuf
-from airflow_kafka_offsets.formats.record_format import Decoded
+from airflow_kafka_offsets.formats.record_format import Decoded, SchemaError
 from tests.support.decoding import record_batch
 from tests.support.protobuf import as_base64, compiled, decoded, given, known, own_columns, wire, zigzag
 from tests.support.registry import FakeRegistry, fake_registry
@@ -286,6 +287,35 @@ def test_a_descriptor_set_is_read_on_the_worker(tmp_path: Path) -> None:
     file.write_bytes(b"message Order {}")
     with pytest.raises(ConfigurationError, match=r"orders.desc' cannot be used: it is not a usable descriptor set"):
         Protobuf(descriptor_file=str(file)).prepared(["orders"], "value", {})
+
+
+@pytest.mark.parametrize("name", ["key", "value"])
+def test_a_descriptor_set_whose_maps_have_no_keys_or_values_is_refused(name: str, tmp_path: Path) -> None:
+    text = 'syntax = "proto3"; message M { map<string, int32> tags = 1; }'
+    files = FileDescriptorSet.FromString(base64.b64decode(compiled(text)))
+    (entry,) = files.file[-1].message_type[0].nested_type
+    (field,) = [field for field in entry.field if field.name == name]
+    # One without the number is refused by Google's library.
+    field.name = "other"
+    file = tmp_path / "orders.desc"
+    file.write_bytes(files.SerializeToString())
+    with pytest.raises(ConfigurationError, match="the map entry 'TagsEntry' has not a key and a value alone"):
+        Protobuf(descriptor_file=str(file)).prepared(["orders"], "value", {}).columns()
+
+
+@pytest.mark.parametrize(("file", "name"), [("timestamp", "Timestamp"), ("wrappers", "Int64Value")])
+def test_a_descriptor_set_with_other_well_known_types_is_refused(file: str, name: str) -> None:
+    text = f'syntax = "proto3"; import "google/protobuf/{file}.proto"; message M {{ google.protobuf.{name} a = 1; }}'
+    files = FileDescriptorSet.FromString(base64.b64decode(compiled(text)))
+    (message,) = [message for message in files.file[0].message_type if message.name == name]
+    part = message.field[0].name
+    message.field[0].name = "other"
+    found = with_values(
+        Protobuf(registry_conn_id="r"), schemas={"1": base64.b64encode(files.SerializeToString()).decode()}
+    )
+    for declared in (with_values(found, ddl="a TIMESTAMP" if part == "seconds" else "a BIGINT"), found):
+        with pytest.raises((SchemaError, ConfigurationError), match=f"google.protobuf.{name} has no field '{part}'"):
+            declared.decoders(with_values(declared, latest="1").columns())(b"\0\0\0\0\1\0", declared.schemas["1"])
 
 
 def test_the_text_of_a_schema_is_compiled_on_the_worker() -> None:

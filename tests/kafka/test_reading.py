@@ -102,6 +102,19 @@ def test_odd_records_are_read_as_they_are(kafka: KafkaBroker, topic: TopicFactor
     assert note.bytes == len(b"no keytombstone\xff\x00headers")
 
 
+def test_the_client_has_no_headers_of_a_record_with_more_than_a_hundred_thousand(
+    kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    name = topic()
+    counts = (100_000, 100_001)
+    produce_records(kafka, name, *({"value": b"", "headers": [("", None)] * count} for count in counts))
+
+    batches = list(read(Slice(0, name, 0, 0, 2), config(kafka), with_headers=True))
+
+    # As documented: nothing of the second record says that it has some.
+    assert [len(headers) for batch in batches for headers in batch.column("headers")] == [100_000, 0]
+
+
 def test_a_record_that_is_larger_than_a_fetch_is_read(kafka: KafkaBroker, topic: TopicFactory) -> None:
     name = topic(max_message_bytes=3_100_000)
     values = [b"small", b"x" * 3_000_000, b"small again"]

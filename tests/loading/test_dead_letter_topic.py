@@ -15,6 +15,7 @@ from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, drop_dead_letters
 from airflow_kafka_offsets.exceptions import ConfigurationError, LedgerError
+from airflow_kafka_offsets.kafka import producer as kafka_producer
 from airflow_kafka_offsets.kafka.producer import producer_config
 from airflow_kafka_offsets.loading import after_commit
 from airflow_kafka_offsets.replaying.replay import replay
@@ -231,6 +232,22 @@ def test_a_record_that_the_topic_does_not_take_leaves_its_contents_out(
     assert [record["notes"].get("contents") for record in found.values()].count("left out") == 1
     assert "1 dead letter was written of batch 1 without key, value and headers" in caplog.text
     assert rows(loader.engine, SENT) == [(1, small, True)]
+
+
+def test_a_record_with_more_headers_than_readers_see_leaves_its_contents_out(
+    inline_loader: Loader, orders: str, dead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_producer, "_MOST_HEADERS", 8)
+    writer = producer(inline_loader.kafka)
+    for count in (1, 2):
+        writer.produce(orders, BAD, partition=0, headers=[("a", b"")] * count)
+    assert writer.flush(30) == 0
+    inline_loader(orders, on_bad_record=DeadLetters(topic=dead))
+
+    found = {record["notes"]["offset"]: record for record in records(inline_loader.kafka, dead)}
+
+    assert {offset: record["value"] for offset, record in found.items()} == {"0": BAD, "1": None}
+    assert found["1"]["notes"]["contents"] == "left out"
 
 
 def test_dead_letters_go_to_the_topic_that_the_task_names(

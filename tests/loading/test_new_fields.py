@@ -270,6 +270,36 @@ def test_unsupported_new_field_is_named_before_reading(loader: Loader, orders: O
     assert len(loader.launcher.jobs) == 1
 
 
+def test_a_field_of_an_older_schema_that_cannot_be_a_column_makes_records_with_it_bad(
+    loader: Loader, orders: Orders
+) -> None:
+    with loader.engine.begin() as conn:
+        conn.execute(sa.text("ALTER TABLE target ADD COLUMN own VARCHAR(10)"))
+    tags = {"type": "array", "items": "string"}
+    older = {"ID": "int", "_batch_id": "int", "x" * 64: "int", "tags": tags, "at": "int", "Own": "int"}
+    numbers = [orders.register(_schema({"name": name, "type": kind})) for name, kind in older.items()]
+    orders.put(orders.register(V2), V2, id=2, note="n")
+    for number, (name, kind) in zip(numbers, older.items(), strict=True):
+        value: Any = [] if name == "tags" else 5
+        orders.put(number, _schema({"name": name, "type": kind}), id=3, **{name: value})
+
+    result = loader(
+        orders.topic,
+        value_format=AVRO,
+        extra_columns=ExtraColumns(on_new_field="add", metadata={"at": "timestamp"}),
+        on_bad_record=DeadLetters(),
+    )
+
+    assert (result.rows, result.dead_letters) == (1, 6)
+    assert columns(loader.engine) == ["id", "own", "note", "at"]
+    reasons = [reason for (reason,) in rows(loader.engine, "SELECT error FROM dead_letters ORDER BY offset_value")]
+    for reason, name, why in zip(
+        reasons, older, ["in case", "reserved", "longer than", "no nested", "another", "in case"], strict=True
+    ):
+        assert f"its field {name!r} cannot become a column: " in reason
+        assert why in reason
+
+
 @pytest.mark.parametrize("on_new_field", ["add", "fail"])
 def test_a_format_without_schemas_cannot_know_new_fields(
     loader: Loader, orders: Orders, on_new_field: OnNewField

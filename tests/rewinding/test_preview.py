@@ -285,6 +285,7 @@ def test_a_preview_of_another_kind_is_refused_whatever_its_checksum(change: dict
         {"new_position": {"place": 1}},
         {"skipped": [1]},
         {"skipped": [[1, "x"]]},
+        {"skipped": [[1, float("inf")]]},
         {"beginning_offset": []},
         {"clamped": None},
     ],

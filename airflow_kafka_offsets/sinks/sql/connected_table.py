@@ -95,6 +95,10 @@ class ConnectedSqlTable(Table):
             needed += [name for name in dict.fromkeys((*sink.upsert_key, *RECORD)) if name not in needed]
         return TargetColumns(sink.name, tuple(column.name for column in table.columns), tuple(needed), may_grow)
 
+    def check_added(self, column: pa.Field) -> None:
+        check_names(self.engine.dialect, {"column": [column.name]})
+        created_type(column)
+
     def drop_unused(self) -> bool:
         def work(conn: Connection) -> bool:
             table = self.reflect(conn)
