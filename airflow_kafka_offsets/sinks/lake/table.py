@@ -218,7 +218,7 @@ class LakeTable(Table):
         return LakeTarget(self.sink.name, snapshot, output, self.sink.upsert_key)
 
 
-def _moves(conn: Connection, batches: sa.Table, group_id: str, after: int) -> list[sa.Row[Any]]:
+def _moves(conn: Connection, batches: sa.Table, group_id: str, after: int) -> list[Any]:
     """Return the rewinds of a group that were not undone, the last one first.
 
     :param after: a batch; only what is later is meant
