@@ -203,7 +203,7 @@ def prove(
     :param replaces_rows: whether a record that is written again replaces its row, as with an upsert key
     """
     findings = Findings()
-    histories = PositionHistories(findings, target)
+    histories = PositionHistories(findings, target, positions)
     offsets = LoadedOffsets(findings, target, replaces_rows)
     counts = RowCounts(findings, target, detail)
     for batch in _as_committed(batches):
@@ -218,7 +218,7 @@ def prove(
         elif batch.kind == "load" and batch.state in OPEN_STATES:
             findings.open_batch = batch.batch_id
         counts.check(batch)
-    histories.finish(positions)
+    histories.finish()
     offsets.finish()
     return findings
 
