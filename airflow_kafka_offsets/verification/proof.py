@@ -41,7 +41,10 @@ class RowCounts:
 
     def _refuse_leftovers(self, batch: BatchFacts) -> None:
         """Report rows and dead letters of a batch that is not committed, or that wrote none."""
-        not_ours = ": this package did not write them"
+        not_ours = (
+            ": the state tables were restored from an older backup, or another program wrote them. Restore both to the "
+            "same moment, or delete them"
+        )
         if batch.state is None:
             why = (
                 "which the state tables do not know: they are older than the rows, or other state tables than those "
