@@ -122,10 +122,8 @@ def drop(args: Namespace) -> None:
             if args.error_class != DROPPED:
                 left = sum(each["records"] for each in summary(conn, ledger.tables, dead_letters))
     show([{"group": args.group, "dropped": dropped}], args.output)
-    dropped_them = (
-        f"{count(dropped, 'dead letter')} dropped; dead_letters keeps their offsets, and who dropped them and why"
-    )
-    note(dropped_them if found else _NONE)
+    kept = f"{count(dropped, 'dead letter')} dropped; dead_letters keeps offset, author, time and reason"
+    note(kept if found else _NONE)
     if left:
         raise KafkaOffsetsError(
             f"{count(left, 'dead letter was', 'dead letters were')} not dropped: a replay may be publishing their "

@@ -52,7 +52,7 @@ def test_a_preview_changes_nothing(cli: CommandLine, orders: str, command: tuple
     (shown,) = done.json
     assert (shown["target"], shown["partitions"], shown["dead_letters"]) == ("target", 1, 1)
     assert "rows in 'target' stay" in done.stderr
-    assert ("which no undo restores" in done.stderr) == (command == DELETE)
+    assert ("which nothing restores" in done.stderr) == (command == DELETE)
     assert "Nothing was changed; add --execute" in done.stderr
     assert listed(cli) == ["loader"]
     assert len(data(cli, "history", "loader")) == shown["batches"]
@@ -168,7 +168,9 @@ def test_a_renamed_group_goes_on_under_its_new_name(
     assert last(cli, "shop") == ("rename", "renamed from 'loader'", "ana", "a test")
     assert last(cli, "loader") == ("renamed", "renamed to 'shop'", "ana", "a test")
     assert "was renamed to 'shop', by batch" in failed(cli("verify", "loader", *DB, "--table", "target"), "verify")
-    with pytest.raises(DoubleLoadError, match="Group 'shop' has loaded .* was renamed to 'shop', .*: use that name as"):
+    with pytest.raises(
+        DoubleLoadError, match=r"Group 'shop' has loaded .* was renamed to 'shop', .*: use that name as"
+    ):
         inline_loader(orders, on_bad_record=DeadLetters())
     assert inline_loader(orders, group_id="shop", on_bad_record=DeadLetters()).records == 3
     coverage = verify("shop", sink=SqlTable("target"), engine=inline_loader.engine)
