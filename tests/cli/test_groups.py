@@ -93,10 +93,8 @@ class TestGroups:
 
         for name in ("groups", "lag"):
             done = cli(name, *(("loader",) if name == "lag" else ()), *DB, "--output", "json")
-            assert (
-                "The database does not answer within 0.5 s: check whether it runs and can be reached, and connection 'warehouse'"
-                in failed(done, name)
-            )
+            advice = "check whether it runs and can be reached, and connection 'warehouse'"
+            assert f"The database does not answer within 0.5 s: {advice}" in failed(done, name)
             assert (done.status, done.stdout) == (1, "")
 
     def test_a_partition_without_an_end_makes_the_lag_unknown(

@@ -113,7 +113,7 @@ def test_data_that_cannot_be_written_are_a_line(tmp_path: Path) -> None:
     code = "from airflow_kafka_offsets.cli.program import main; main()"
     command = [sys.executable, "-c", code, "init", "--show-sql"]
     url = f"sqlite:///{tmp_path}/state.db"
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             command, stdout=full, stderr=subprocess.PIPE, text=True, env={**os.environ, DATABASE: url}, check=False
         )
