@@ -417,8 +417,8 @@ def replay_letters(args: Namespace) -> None:
     """Replay dead letters through the current pipeline.
 
     Decode dead letters again, write their rows, and delete them, in one transaction for each batch. A record that is
-    still bad stays a dead letter, with the new reason. The rows have the number of the new batch. Loads may run
-    meanwhile.
+    still bad stays a dead letter, with the new reason; if all are, the command exits with 1. The rows have the number
+    of the new batch. Loads may run meanwhile.
     """
     from airflow_kafka_offsets.cli import dead_letters
 

@@ -81,8 +81,10 @@ def verify(args: Namespace) -> None:
                 f"or dead-lettered ({coverage.text})"
             )
             if coverage.rows_after:
-                named = [args.table] if args.dag_id is None else ["--dag-id", args.dag_id, "--task-id", args.task_id]
-                words = ("rewind", args.group, "--to-current", "--replace", *named)
+                words = ["rewind", args.group, "--to-current", "--replace", *([args.table] if args.table else [])]
+                for name in ("table_schema", "dag_id", "task_id", "conn_id", "schema", "prefix"):
+                    if value := getattr(args, name, None):
+                        words += [f"--{name.replace('_', '-')}", value]
                 note(
                     f"Before the next load, {command_line(*words)} counts the rows that it would duplicate; with "
                     "--execute --reason WHY, it removes them"

@@ -41,7 +41,10 @@ class TestVerify:
         assert (
             "2 rows not before the positions, which a rewind moved back: the next load duplicates them" in done.stderr
         )
-        assert "kafka-offsets rewind loader --to-current --replace target counts the rows" in done.stderr
+        assert (
+            "kafka-offsets rewind loader --to-current --replace target --conn-id warehouse counts the rows"
+            in done.stderr
+        )
 
     def test_verify_notes_that_rows_were_not_checked(
         self, cli: CommandLine, inline_loader: Loader, topic: TopicFactory
