@@ -26,7 +26,8 @@ next action, and exit code 1; or, for a wrong option, the usage and one line, an
 `yaml` have numbers, instants in ISO 8601 and durations in seconds, and null for what is not known; `table` and `plain`
 are for people, with instants in UTC. No command prints passwords.
 
-What moves positions or deletes needs `--reason`. Before it acts, it says what will happen, and asks on the terminal;
+What changes positions, rows or dead letters needs `--reason`, but for a replay without `--replace`, which deletes only
+dead letters that become rows. Before a command acts, it says what will happen, and asks on the terminal;
 `--yes` answers in scripts.
 
 `--conn-id` is the connection of the database that a load writes into; it has the state tables. `--schema` and

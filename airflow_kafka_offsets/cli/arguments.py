@@ -228,7 +228,7 @@ AUTHOR = (
         "--who",
         "the author, for the history, which also has the user of the database (default: the user of the process)",
     ),
-    option("--reason", "why, for the history; what moves positions or deletes needs it"),
+    option("--reason", "why, for the history; only a replay without --replace needs none"),
     Argument(("-y", "--yes"), {"help": "do not ask for confirmation, for scripts", "action": "store_true"}),
 )
 """The arguments of commands that change something; see `command.confirm`."""

@@ -76,6 +76,8 @@ def describe_error(error: Exception, connections: Connections) -> str | None:
     """Return what happened and what to do, without statements, values and URLs; None where nobody foresaw the error."""
     if isinstance(error, DBAPIError) and is_refused_login(error):
         return f"the database refuses the login: {database_message(error)}. Correct {connections.database}"
+    if isinstance(error, DBAPIError) and not error.statement and is_outage(error):
+        return f"the database cannot be asked: {database_message(error)}; {_check_database(connections)}"
     if isinstance(error, DBAPIError):
         return f"the database reports: {database_message(error)}. {connections.doctor} shows what is missing"
     if isinstance(error, SQLAlchemyError):
@@ -85,6 +87,10 @@ def describe_error(error: Exception, connections: Connections) -> str | None:
     if isinstance(error, ImportError):
         return f"{error}: install what the database needs, for example the extra [postgres]"
     return str(error) if isinstance(error, KafkaOffsetsError) else connections.describe(error)
+
+
+def _check_database(connections: Connections) -> str:
+    return f"check whether it runs and can be reached, and {connections.database}"
 
 
 @contextmanager
@@ -100,8 +106,8 @@ def database(args: Namespace) -> Iterator[Ledger]:
                 in_background(lambda: engine.connect().close()).result(DATABASE_TIMEOUT_SECONDS)
             except TimeoutError:
                 raise DatabaseUnavailableError(
-                    f"The database does not answer within {DATABASE_TIMEOUT_SECONDS:g} s: check "
-                    f"{args.connections.database}"
+                    f"The database does not answer within {DATABASE_TIMEOUT_SECONDS:g} s: "
+                    f"{_check_database(args.connections)}"
                 ) from None
             except DBAPIError as error:
                 # The block meets it again; `init --show-sql` can do without the database.

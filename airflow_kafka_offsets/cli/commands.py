@@ -149,8 +149,9 @@ def verify(args: Namespace) -> None:
     the target. With --upsert-key, rows are not proved: later ones replace earlier ones. Records and batches are those
     of the whole history: after a rewind or a replay, a record counts each time that it was loaded. Rows are those of
     the target now; where output_checked is false, the history's. Reread is the number of records read from Kafka,
-    published has batches that the target has and the history not yet. If something is wrong, print the first 1,000
-    violations (words), each with the number of all of them (violations), and exit with 1.
+    rows_after the number of rows that a rewind without --replace left after the positions: the next load duplicates
+    them. Published has batches that the target has and the history not yet. If something is wrong, print the first
+    1,000 violations (words), each with the number of all of them (violations), and exit with 1.
     """
     from airflow_kafka_offsets.cli import target
 
@@ -416,8 +417,8 @@ def replay_letters(args: Namespace) -> None:
     """Replay dead letters through the current pipeline.
 
     Decode dead letters again, write their rows, and delete them, in one transaction for each batch. A record that is
-    still bad stays a dead letter, with the new reason. The rows have the number of the new batch. Loads may run
-    meanwhile.
+    still bad stays a dead letter, with the new reason; if all are, the command exits with 1. The rows have the number
+    of the new batch. Loads may run meanwhile.
     """
     from airflow_kafka_offsets.cli import dead_letters
 

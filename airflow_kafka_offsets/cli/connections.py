@@ -143,7 +143,7 @@ class FileConnections:
     """Files and environment variables, in place of Airflow's connections."""
 
     database = "the database URL"
-    doctor = "'kafka-offsets doctor'"
+    doctor = "'kafka-offsets doctor --conn-id CONN_ID', with a connection of Airflow's to this database,"
 
     def __init__(self, args: Namespace) -> None:
         self._args = args
@@ -178,7 +178,7 @@ class FileConnections:
             raise ConfigurationError(f"{where}: {error}") from error
 
     def kafka_configs(self) -> dict[str, Callable[[], Mapping[str, Any]]]:
-        return {"Kafka": self.kafka_config}
+        return {"The Kafka configuration": self.kafka_config}
 
     def launcher(self, conn_id: str, conf: Mapping[str, Any] | None, name: str) -> Launcher:
         raise ConfigurationError(

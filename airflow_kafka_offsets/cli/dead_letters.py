@@ -19,6 +19,7 @@ from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import (
     DeadLetter,
     DeadLetterFilter,
+    count_by_batch,
     drop_dead_letters,
     read_dead_letters,
     summary,
@@ -62,8 +63,8 @@ def replay(args: Namespace) -> None:
         with ledger.connect() as conn:
             cluster_of(conn, ledger.tables, args.group)
             topics = topics_of(conn, ledger.tables, dead_letters)
-            records = sum(each["records"] for each in summary(conn, ledger.tables, dead_letters))
-        replayed = []
+            records = count_by_batch(conn, ledger.tables, dead_letters, corrected).total()
+        replayed, left = [], 0
         if topics:
             pipeline, _, spark, connections = pipeline_of(args, topics)
             confirm(
@@ -84,7 +85,13 @@ def replay(args: Namespace) -> None:
                 reason=args.reason,
                 connections=connections,
             )
+            with ledger.connect() as conn:
+                left = count_by_batch(conn, ledger.tables, dead_letters, None).total()
     show([asdict(batch) for batch in replayed], args.output, nothing=_NONE)
+    if left:
+        note(f"{count(left, 'such dead letter is', 'such dead letters are')} left")
+    if replayed and not any(batch.records for batch in replayed):
+        raise KafkaOffsetsError("No dead letter became a row. 'dead-letters show' prints why each is bad still")
 
 
 def drop(args: Namespace) -> None:
@@ -115,10 +122,8 @@ def drop(args: Namespace) -> None:
             if args.error_class != DROPPED:
                 left = sum(each["records"] for each in summary(conn, ledger.tables, dead_letters))
     show([{"group": args.group, "dropped": dropped}], args.output)
-    dropped_them = (
-        f"{count(dropped, 'dead letter')} dropped; dead_letters keeps their offsets, and who dropped them and why"
-    )
-    note(dropped_them if found else _NONE)
+    kept = f"{count(dropped, 'dead letter')} dropped; dead_letters keeps offset, author, time and reason"
+    note(kept if found else _NONE)
     if left:
         raise KafkaOffsetsError(
             f"{count(left, 'dead letter was', 'dead letters were')} not dropped: a replay may be publishing their "

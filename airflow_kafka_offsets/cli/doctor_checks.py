@@ -172,7 +172,7 @@ class CheckContext:
             unchecked = f"not checked, since only tables of this database are: {first_few(others)}" if others else ""
             if not targets:
                 raise CheckSkipped(unchecked or "no load is known; name a table with --table")
-            found = [look_at_target(ledger.engine, target) for target in targets]
+            found = [look_at_target(ledger, target, knows_batches=self._is_installed) for target in targets]
             return "; ".join([*found, unchecked] if unchecked else found)
 
     @_check(
@@ -191,7 +191,7 @@ class CheckContext:
             ]
         if batches:
             raise CheckWarning(first_few(batches, between="; "))
-        return "no target is ahead of the state tables, or behind"
+        return "no batch of a target that commits externally is between its two commits"
 
     def _refuse_missing_tables(self) -> None:
         if not self._is_installed:

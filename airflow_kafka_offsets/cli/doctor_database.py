@@ -12,12 +12,13 @@ from sqlalchemy.exc import DBAPIError
 from airflow_kafka_offsets.database.errors import STATE_RIGHTS, database_message, is_outage, sqlstate
 from airflow_kafka_offsets.database.tables import check_rights
 from airflow_kafka_offsets.database.transactions import transaction
-from airflow_kafka_offsets.exceptions import TargetError
+from airflow_kafka_offsets.exceptions import OlderLedgerError, TargetError
 from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.sinks.fan_out import of_tables
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 from airflow_kafka_offsets.sinks.sql.column_types import created_table
+from airflow_kafka_offsets.sinks.table import Output
 
 _INSUFFICIENT_PRIVILEGE = "42501"
 
@@ -101,17 +102,25 @@ def try_to_create(engine: Engine, metadata: sa.MetaData, schema_option: str) -> 
         raise CheckFailedError(database_message(error), f"{create}, and grant USAGE and CREATE on it") from error
 
 
-def look_at_target(engine: Engine, target: DatabaseTable) -> str:
+def look_at_target(ledger: Ledger, target: DatabaseTable, *, knows_batches: bool) -> str:
     """Return what this user may do with a target.
 
+    :param knows_batches: whether there are state tables, which have to know the last batch of its rows
     :raises KafkaOffsetsError: loads cannot write to it
     """
-    sink = of_tables([target])
-    if sink.connect(engine).prepare(None).known is None:
+    engine, sink = ledger.engine, of_tables([target])
+    connected = sink.connect(engine)
+    if connected.prepare(None).known is None:
         created = created_table(target.table, target.schema, pa.schema([]))
         try_to_create(engine, created.metadata, "--table-schema")
         return f"{sink.name} does not exist yet; this user may create it, and the first load does"
     table = sa.Table(target.table, sa.MetaData(), schema=target.schema)
+    if knows_batches:
+        try:
+            with engine.connect() as conn:
+                connected.refuse_unknown_rows(conn, ledger.tables.offset_batches, Output(0, "", (), ""))
+        except OlderLedgerError as error:
+            raise CheckFailedError(str(error), "restore the state tables and the table to the same moment") from error
     try:
         with engine.connect() as conn:
             check_rights(conn, table, ("DELETE",), "delete from table {table!r}")

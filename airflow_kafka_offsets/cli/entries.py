@@ -54,11 +54,12 @@ class Command(NamedTuple):
     def run(self, args: Namespace, connections: Connections) -> None:
         """Run it. A failure ends the process, with one line on standard error."""
         from airflow_kafka_offsets.cli.command import reported
-        from airflow_kafka_offsets.cli.output import data_alone
+        from airflow_kafka_offsets.cli.output import data_alone, flush
 
         args.connections = connections
         with data_alone(), reported(self.path, connections):
             self.function(args)
+            flush()
 
 
 @dataclass(frozen=True)

@@ -72,9 +72,9 @@ def _change(args: Namespace) -> None:
             ]
         else:
             consequences = [
-                f"{count(group.partitions, 'position is', 'positions are')} removed, and the contents of "
-                f"{count(group.dead_letters, 'dead letter')}, which no undo restores; {rows}, and "
-                f"{count(group.batches, 'batch', 'batches')} stay in the history",
+                f"{count(group.partitions, 'position is', 'positions are')} removed, which 'rewind --undo' restores, "
+                f"and the contents of {count(group.dead_letters, 'dead letter')}, which nothing restores; {rows}. Its "
+                f"history of {count(group.batches, 'batch', 'batches')} stays",
                 "A load under this name begins at its start again. Into the same table, it is refused where the group "
                 "has loaded the records",
             ]
@@ -116,9 +116,9 @@ def _list(args: Namespace) -> None:
             try:
                 lags |= future.result(_LAG_SECONDS)
             except TimeoutError:
-                note(f"{name} does not answer: the lag of its groups is not known")
+                note(f"{name} does not answer: the lag of the groups of its cluster is not known")
             except Exception as error:
-                note(f"{name}: the lag of its groups is not known: {error}")
+                note(f"{name}: the lag of the groups of its cluster is not known: {error}")
     show([_row(group, lags.get(group.group_id)) for group in summaries], args.output)
     without = [
         f"{group.group_id!r} ({group.cluster_id})"

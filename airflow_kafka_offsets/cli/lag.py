@@ -16,7 +16,13 @@ from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.options import Limits
 from airflow_kafka_offsets.core.parameters import check
 from airflow_kafka_offsets.core.text import count, first_reason
-from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, NoPositionError
+from airflow_kafka_offsets.escaping import command_line
+from airflow_kafka_offsets.exceptions import (
+    ConfigurationError,
+    KafkaOffsetsError,
+    KafkaUnavailableError,
+    NoPositionError,
+)
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag.measure import group_states, measure_lag
 from airflow_kafka_offsets.lag.report import LagQuestion, LagReport, measures
@@ -79,7 +85,11 @@ def _report(args: Namespace) -> LagReport:
     question = LagQuestion(args.group, scope(args), args.start, times=True)
     kafka = cluster(args)
     with database(args) as ledger:
-        report = measure_lag(ledger, kafka, question)
+        try:
+            report = measure_lag(ledger, kafka, question)
+        except KafkaUnavailableError as error:
+            export = command_line("export", args.group)
+            raise KafkaUnavailableError(f"{error}. '{export}' prints the positions without Kafka") from error
         if not report.partitions and (topics := _known_topics(ledger, args.group)):
             note(f"No position of group {args.group!r} is stored yet: these are the topics of its open batch")
             report = measure_lag(ledger, kafka, replace(question, scope=dict.fromkeys(topics)))

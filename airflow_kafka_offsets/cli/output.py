@@ -6,12 +6,13 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TextIO
 
 from airflow_kafka_offsets.core.text import short_duration
 from airflow_kafka_offsets.escaping import printable
+from airflow_kafka_offsets.exceptions import KafkaOffsetsError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,13 +54,35 @@ def data_alone() -> Iterator[None]:
             finally:
                 _data.pop()
                 output.flush()
-                data.flush()
                 os.dup2(data.fileno(), _STANDARD_OUTPUT)
+                # What `flush` could not write cannot be written now.
+                with suppress(OSError):
+                    data.close()
 
 
 def write(text: str) -> None:
     """Print data as they are."""
-    _output().write(text)
+    with _written():
+        _output().write(text)
+
+
+def flush() -> None:
+    """Write what was printed.
+
+    :raises KafkaOffsetsError: it cannot be written
+    """
+    with _written():
+        _output().flush()
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise KafkaOffsetsError(
+            f"Standard output cannot be written: {error.strerror}. What the command has changed stays changed"
+        ) from error
 
 
 def _output() -> TextIO:
@@ -164,9 +187,10 @@ def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None
             table.add_column(headings[index], overflow="fold", min_width=min(widths[index], console.width))
         for row in rows:
             table.add_row(*(row[index] for index in part))
-        if number:
-            console.print()
-        console.print(table)
+        with _written():
+            if number:
+                console.print()
+            console.print(table)
 
 
 def _folded(columns: Sequence[Sequence[str]], widths: Sequence[int], terminal: int) -> list[Sequence[int]]:

@@ -188,8 +188,10 @@ def _consequences(args: Namespace, preview: RewindPreview, ledger: Ledger, targe
     :raises KafkaOffsetsError: they cannot be removed
     """
     consequences = [] if preview.instant is None else [f"The instant meant is {preview.instant.isoformat()}"]
+    clamped = sum(partition.clamped for partition in preview.partitions)
     consequences.append(
-        f"{count(len(preview.changed), 'position')} {'will' if args.execute else 'would'} change: "
+        f"{count(len(preview.changed), 'position')} {'will' if args.execute else 'would'} change"
+        f"{f' ({clamped:,} clamped)' if clamped else ''}: "
         f"{count(preview.offsets_reread, 'offset is', 'offsets are')} read again, "
         f"{count(preview.offsets_skipped, 'was never loaded and is', 'were never loaded and are')} skipped"
     )

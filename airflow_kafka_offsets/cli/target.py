@@ -9,6 +9,7 @@ from airflow_kafka_offsets.cli.command import check_change, confirm, database, o
 from airflow_kafka_offsets.cli.load_target import check_target, pipeline_of, target_of
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.options import DeadLetters, Limits
+from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import ConfigurationError, VerificationError
 from airflow_kafka_offsets.ledger.batch_rows import current_user
 from airflow_kafka_offsets.loading.parameters import OnBadRecord
@@ -79,6 +80,15 @@ def verify(args: Namespace) -> None:
                 f"Proved: every record of group {args.group!r} before its positions is in {sink.name!r} exactly once, "
                 f"or dead-lettered ({coverage.text})"
             )
+            if coverage.rows_after:
+                words = ["rewind", args.group, "--to-current", "--replace", *([args.table] if args.table else [])]
+                for name in ("table_schema", "dag_id", "task_id", "conn_id", "schema", "prefix"):
+                    if value := getattr(args, name, None):
+                        words += [f"--{name.replace('_', '-')}", value]
+                note(
+                    f"Before the next load, {command_line(*words)} counts the rows that it would duplicate; with "
+                    "--execute --reason WHY, it removes them"
+                )
         else:
             with ledger.connect() as conn:
                 rows = sink.connect(ledger.engine, connections).rows(conn)

@@ -223,8 +223,8 @@ def parse_scope(scopes: str | Iterable[str]) -> Scope:
     for text in [scopes] if isinstance(scopes, str) else scopes:
         name, colon, listed = text.partition(":")
         topic = name.strip()
-        # A blank within a name: several scopes were written as one text.
-        if not topic or any(map(str.isspace, topic)):
+        # A blank within a name: several scopes were written as one text. A bracket: a partition as logs have it.
+        if not topic or "[" in topic or any(map(str.isspace, topic)):
             raise ConfigurationError(f"A scope is topic or topic:0,1, several of them are a list; got {text!r}")
         try:
             numbers = frozenset(parse_unsigned(number.strip()) for number in listed.split(",")) if colon else None

@@ -114,7 +114,9 @@ def _raise_translated(error: DBAPIError, what: str, then: str) -> NoReturn:
             "SELECT. 'kafka-offsets doctor' shows the missing privileges"
         ) from error
     # Of a connection that fails, SQLAlchemy knows no statement.
-    where = "" if error.statement else "Check the host and the port of the connection, and that the database runs. "
+    where = (
+        "" if error.statement else "Check that the database runs, and its host and port in the connection or the URL. "
+    )
     raise DatabaseUnavailableError(f"{what}: {database_message(error)}. {where}{then}".rstrip()) from error
 
 

@@ -249,7 +249,8 @@ def _replay(context: DeadLetterContext, source_id: int, who: str, reason: str | 
             run_pending_cleanups(context.ledger, context.table, batch.group_id)
             remove_attempt(batch.batch_id, staged.directory.uri, context.pipeline.staging.dir)
     still_bad = claim.records - done.records
-    log.info("%s of batch %d %s bad still", count(still_bad, "record"), source_id, "is" if still_bad == 1 else "are")
+    of_batch = f"{count(claim.records, 'replayed dead letter')} of batch {source_id}"
+    log.info("Of %s, %s bad still", of_batch, f"{still_bad:,} {'is' if still_bad == 1 else 'are'}")
     return Replayed(source_id, done.records, done.rows, still_bad, batch.batch_id)
 
 

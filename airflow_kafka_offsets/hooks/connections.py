@@ -10,6 +10,7 @@ made for mysqlclient, and SqlTable needs a driver that reports each warning of t
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
@@ -76,7 +77,10 @@ def database_engine(conn_id: str) -> sa.Engine:
         engine = _mysql_engine(url, connection.extra_dejson, conn_id)
     else:
         try:
-            hook = connection.get_hook()
+            with warnings.catch_warnings():
+                # A connection of the metadata database asks Airflow in a way that Airflow deprecates.
+                warnings.filterwarnings("ignore", r"ProvidersManager\.")
+                hook = connection.get_hook()
         except (AirflowException, AttributeError):
             hook = None  # no installed provider has the type
         if not hasattr(hook, "get_sqlalchemy_engine"):

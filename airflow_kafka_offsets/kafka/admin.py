@@ -249,12 +249,16 @@ class RetryingAdmin:
         self._client.poll(0)
         codes = [*self._reasons, *(code for key in keys if (code := waiting[key]) is not None)]
         names = first_few(sorted(map(_name, keys)), most=5)
-        is_down = any(error.code() == KafkaError._ALL_BROKERS_DOWN for error in self._reasons)
+        is_down = not codes or any(code.code() in _NO_ANSWER for code in codes)
         return KafkaUnavailableError(
             f"Kafka at {self._servers} did not report {what}{f' ({names})' if names else ''} within {seconds:.3g} s: "
             f"{reasons(codes) or 'no reason given'}"
             f"{'. Check bootstrap.servers, and that the brokers run and can be reached' if is_down else ''}"
         )
+
+
+_NO_ANSWER = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
+"""Codes of librdkafka for brokers that do not run, cannot be reached, or do not answer."""
 
 
 def _with(codes: Collection[int], waiting: Mapping[Key, KafkaError | None]) -> list[Key]:

@@ -120,6 +120,14 @@ def of_task_instance(tables: Tables, group_id: str, owner: TaskRun) -> sa.Column
     return of_task(tables, group_id, owner) & tables.offset_batches.c.map_index.is_not_distinct_from(owner.map_index)
 
 
+def latest_try(tables: Tables, group_id: str, owner: TaskRun) -> sa.ColumnElement[int | None]:
+    """Return the try of a batch that an owner writes: its own, unless another task instance planned the batch. The log
+    of this try says what became of it.
+    """
+    own = (of_task_instance(tables, group_id, owner), sa.literal(owner.try_number, sa.Integer))
+    return sa.case(own, else_=tables.offset_batches.c.try_number)
+
+
 _COLUMNS = {"start": "start_offset", "end": "end_offset", "target": "target_offset"}
 """The columns of attributes of `OffsetRange` and `Gap` that are not named as these."""
 

@@ -32,6 +32,7 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     database_user,
     insert_batch,
     is_load,
+    latest_try,
     of_task_instance,
     open_batch_of,
     update_open,
@@ -302,6 +303,7 @@ def begin_staging(
         "state": PREFETCHED if batch.state == PREFETCHED else "planned",
         "staging_uri": staging_uri,
         "attempt": tables.offset_batches.c.attempt + 1,
+        "try_number": latest_try(tables, batch.group_id, claim.owner),
         "transform": recipe.transform,
         "fingerprint": recipe.fingerprint,
     }

@@ -22,10 +22,9 @@ from airflow_kafka_offsets.exceptions import (
     DatabaseUnavailableError,
     TargetError,
 )
-from airflow_kafka_offsets.ledger.batch_rows import Batch, change_open
+from airflow_kafka_offsets.ledger.batch_rows import Batch, change_open, latest_try
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.positions import Reads, store_reads
-from airflow_kafka_offsets.ledger.tables import Tables
 
 
 class Written(NamedTuple):
@@ -66,7 +65,6 @@ def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Writt
     :raises DatabaseUnavailableError: the database is full, has no connection left, or timed out; nothing was written
     :raises CommitUnknownError: the connection broke, and the state tables could not be read
     """
-    tables = claim.ledger.tables
     latest: Written | None = None
 
     def work(conn: Connection) -> Written:
@@ -74,7 +72,7 @@ def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Writt
         claim.begin_commit(conn, batch)
         latest = write(conn)
         now = database_now(conn)
-        _close(conn, tables, batch, latest, now)
+        _close(conn, claim, batch, latest, now)
         # A load moves its positions here, and opens the prefetched batch: only now no other one is open.
         claim.finish_commit(conn, batch, latest.reads, now)
         return latest
@@ -115,14 +113,15 @@ def _is_committed(conn: Connection, claim: Claim, batch: Batch) -> bool:
     return conn.scalar(sa.select(batches.state).where(batches.batch_id == batch.batch_id)) == "committed"
 
 
-def _close(conn: Connection, tables: Tables, batch: Batch, written: Written, now: datetime) -> None:
-    dead_letters = written.dead_letters
+def _close(conn: Connection, claim: Claim, batch: Batch, written: Written, now: datetime) -> None:
+    tables, dead_letters = claim.ledger.tables, written.dead_letters
     store_reads(conn, tables, batch.batch_id, written.reads)
     change_open(
         conn,
         tables,
         batch,
         state="committed",
+        try_number=latest_try(tables, batch.group_id, claim.owner),
         records=written.records,
         row_count=written.rows,
         dead_letters=dead_letters,

@@ -23,6 +23,7 @@ from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import DoubleLoadError
 from airflow_kafka_offsets.ledger.batch_rows import deletion_of
+from airflow_kafka_offsets.ledger.group_changes import deleted_or_renamed
 from airflow_kafka_offsets.ledger.group_table import group_tables, names_of
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.target_names import TargetNames
@@ -283,9 +284,15 @@ def _double_load(
             f"{row.batch_id}. {begins} {undo}If its rows are "
             'gone, or are to be there twice, set in the load: Coordination(other_groups="allow").'
         )
-    return DoubleLoadError(
+    has_loaded = (
         f"Group {row.consumer_group!r} {_has(row, 'load')} {offsets} into table {target!r} with batch {row.batch_id}. "
-        f"{begins} If it is the same load under another name, end that load, and take over its positions: "
+        f"{begins}"
+    )
+    change = deleted_or_renamed(conn, tables, group_id)
+    if change is not None and not deletion_of(conn, tables, group_id):
+        return DoubleLoadError(f"{has_loaded} {change} as the group_id of the load.")
+    return DoubleLoadError(
+        f"{has_loaded} If it is the same load under another name, end that load, and take over its positions: "
         f"{command_line('rewind', group_id, '--topic', tp.topic, '--to-group', row.consumer_group)} --new-group "
         "--conn-id CONN_ID --execute --reason WHY. If the transform of each group takes other records, set in both "
         'loads: Coordination(other_groups="allow").'

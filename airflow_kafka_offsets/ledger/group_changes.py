@@ -79,6 +79,12 @@ def without_positions(conn: Connection, tables: Tables, group_id: str, otherwise
 
     :param otherwise: what to do if it was neither deleted nor renamed
     """
+    change = deleted_or_renamed(conn, tables, group_id)
+    return f"There are no stored positions of group {group_id!r} yet: {otherwise}" if change is None else change
+
+
+def deleted_or_renamed(conn: Connection, tables: Tables, group_id: str) -> str | None:
+    """Return that a group was deleted or renamed last, and what to do; None if it was not."""
     batches = tables.offset_batches.c
     of_change = latest_batch(tables, group_id, batches.state == "committed").scalar_subquery()
     query = sa.select(batches.batch_id, batches.kind, batches.scenario).where(batches.batch_id == of_change)
@@ -90,7 +96,7 @@ def without_positions(conn: Connection, tables: Tables, group_id: str, otherwise
         )
     if last is not None and last.kind == RENAMED:
         return f"Group {group_id!r} was {last.scenario}, by batch {last.batch_id} of its history: use that name"
-    return f"There are no stored positions of group {group_id!r} yet: {otherwise}"
+    return None
 
 
 def delete_group(ledger: Ledger, group_id: str, *, who: str, reason: str) -> int:

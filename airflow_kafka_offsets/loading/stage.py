@@ -291,6 +291,9 @@ def find_staged(
     try:
         if (directory := directory_of_attempt(number, uri, staging_dir)) is None:
             return None
+        if batch.state != "staged" and not directory.holds(MANIFEST):
+            log.info("The earlier attempt at batch %d ended before its files were complete: it is staged again", number)
+            return None
         staged = _read_staged(directory, batch)
         if staged.manifest.fingerprint != fingerprint and not is_published:
             log.log(level, "Batch %d was staged with other columns or another transform, and is staged again", number)
@@ -329,7 +332,7 @@ def _read_staged(directory: StagingDirectory, batch: Batch) -> StagedBatch:
             directory.file(file.name)
     except FileNotFoundError as error:
         raise StagedFileError(
-            f"{MANIFEST} is missing; is {directory.uri} a location that all machines share?"
+            f"{MANIFEST} is missing: {directory.uri} has to be a location that all machines share"
         ) from error
     except _UNREADABLE as error:
         raise StagedFileError(f"{MANIFEST}: {type(error).__name__}: {shortened(str(error))}") from error

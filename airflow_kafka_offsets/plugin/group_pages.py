@@ -49,6 +49,7 @@ def group_page(request: GroupRequestDep) -> HTMLResponse:
     caller, row = request.caller, look.row(request.summary)
     partitions = worst_first(row.report) if row.report is not None else stored
     load = next((batch for batch in batches if batch["kind"] == "load"), None)
+    gone = next((batch for batch in batches[:1] if batch["kind"] in (DELETE, RENAMED)), None)
     return request.page(
         "group.html",
         row=row,
@@ -57,6 +58,7 @@ def group_page(request: GroupRequestDep) -> HTMLResponse:
         errors=list(dict.fromkeys(caller.text(error) for error in row.errors))[:_ERRORS],
         headroom_note=_headroom_note(row, caller),
         target=target.name,
+        gone=gone,
         schedules=[each for each in row.schedules if each.dag_id in caller.readable_dags],
         zone=zone_name(),
         transform=load["transform"] if load is not None else None,

@@ -217,7 +217,8 @@ def _attention(
         yield (
             Level.WARNING,
             "stalled",
-            f"batch {group.open.batch_id} is open, and no run holds the group: the next run loads it",
+            f"batch {group.open.batch_id} is open, and no run holds the group: the next run loads it, or its log says "
+            "why not",
         )
     elif group.open is not None and group.open.attempt > 1:
         yield Level.NOTICE, "ok", f"attempt {group.open.attempt} of batch {group.open.batch_id}"

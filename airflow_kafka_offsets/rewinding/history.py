@@ -100,11 +100,6 @@ def state_before_last_rewind(ledger: Ledger, group_id: str, scope: Scope) -> dic
     rows = [row for row in rows if in_scope(scope, TopicPartition(row.topic, row.partition))]
     moves = {move.topic_partition: move for move in map(as_range, rows)}
     rewind = f"Rewind {batch.batch_id} of group {group_id!r} ({batch.scenario})"
-    if any(row.replaced_start_offset is not None for row in rows):
-        raise RewindConflictError(
-            f"{rewind} removed the rows of the offsets to load again: with the positions moved back, they would be "
-            "lost. Run the load, which loads them again."
-        )
     # The topic of a position that was removed is known: it may be the current one.
     recreated = [tp for tp, move in moves.items() if move.how == "recreated"]
     if recreated:
@@ -119,6 +114,11 @@ def state_before_last_rewind(ledger: Ledger, group_id: str, scope: Scope) -> dic
         raise RewindConflictError(
             f"{rewind} cannot be undone any more: batches have moved {first_few(moved_since)} since. "
             f"Nothing was changed; to go back to the state before it anyway, rewind to-batch {batch.batch_id}."
+        )
+    if any(row.replaced_start_offset is not None for row in rows):
+        raise RewindConflictError(
+            f"{rewind} removed the rows of the offsets to load again: with the positions moved back, they would be "
+            "lost. Run the load, which loads them again."
         )
     return {tp: PartitionRewind.from_range(move).old for tp, move in moves.items()}
 

@@ -216,7 +216,7 @@ class Table(ABC):
             known = "which the state tables do not know"
         # It may be there once it began to be published; of one that was taken back, the number of rows is noted.
         elif written.state != "committed" and written.publish_started_at is None and written.row_count is None:
-            known = f"which is {written.state} by the state tables"
+            known = f"which is {written.state} and not committed by the state tables"
         elif written.kind not in last.kinds:
             known = f"which is of kind {written.kind!r} by the state tables"
         elif last.group_id in (None, written.consumer_group) and TargetNames(conn).may_hold(
@@ -226,10 +226,9 @@ class Table(ABC):
         else:
             known = f"which is of group {written.consumer_group!r} into {written.target_table!r} by the state tables"
         raise OlderLedgerError(
-            f"Table {self.sink.name!r} holds rows of batch {last.number}, {known}; the next batch would be "
-            f"{output.batch_id}. The state tables were restored from an older backup than the table, or created "
-            "again, or the rows were copied from another table. Nothing was written: records would be loaded again. "
-            f"{self.way_out(conn, batches, output)}"
+            f"Table {self.sink.name!r} holds rows of batch {last.number}, {known}. The state tables were restored from "
+            "an older backup than the table, or created again, or the rows were copied from another table. Nothing was "
+            f"written: records would be loaded again. {self.way_out(conn, batches, output)}"
         )
 
     def last_batch(self, conn: Connection, output: Output) -> LastBatch | None:

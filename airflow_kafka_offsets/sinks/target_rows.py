@@ -148,6 +148,14 @@ class RowCount:
             return None
         return TopicPartition(self.topic, self.partition)
 
+    def rows_from(self, offset: int) -> int:
+        """Return how many of the rows are of this offset or a later one; if that is unknown, the most there can be."""
+        if self.first is None or self.last is None or self.last < offset:
+            return 0
+        # A transform may make several rows of an offset.
+        several = self.first >= offset or self.distinct < self.count
+        return self.count if several else min(self.count, self.last - offset + 1)
+
 
 class DuplicatedOffsets(NamedTuple):
     """Offsets of a partition that a batch loaded as rows and as dead letters.

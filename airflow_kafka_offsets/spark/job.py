@@ -211,7 +211,7 @@ def _secrets(staging_uri: str, half: bytes, digest: str) -> dict[str, Any]:
         text = StagingDirectory(staging_uri).read_text(SECRETS_FILE)
     except FileNotFoundError as error:
         raise StagingError(
-            f"{SECRETS_FILE} is missing; is {staging_uri} a location that all machines share?"
+            f"{SECRETS_FILE} is missing: {staging_uri} has to be a location that all machines share"
         ) from error
     if _digest(text) != digest:
         raise StagingError(f"{SECRETS_FILE} in {staging_uri} is not as it was written")

@@ -138,6 +138,8 @@ class Coverage:
     :param open_batch: the batch that is planned or staged, and proves nothing yet
     :param output_checked: False where the rows of the target do not say which batch they are of, and were not looked at
     :param reread: the number of records in Kafka that were compared with the target; None where Kafka was not read
+    :param rows_after: the number of rows, at most, of offsets that are not before the positions, because a rewind moved
+        these back and left the rows: the next load duplicates them
     :param published: batches of the group that a target which commits externally has, and that are not committed in the
         state tables; their rows are not counted
     """
@@ -152,6 +154,7 @@ class Coverage:
     open_batch: int | None
     output_checked: bool
     reread: int | None = None
+    rows_after: int = 0
     published: list[int] = field(default_factory=list)
 
     @property
@@ -169,6 +172,11 @@ class Coverage:
         texts = [count(number, noun, plural) for number, noun, plural in numbers]
         if self.reread is not None:
             texts.append(f"{count(self.reread, 'record')} read again from Kafka")
+        if self.rows_after:
+            texts.append(
+                f"{count(self.rows_after, 'row')} not before the positions, which a rewind moved back: the next load "
+                "duplicates them, unless 'rewind --to-current --replace' removes them before"
+            )
         if self.open_batch is not None:
             texts.append(f"batch {self.open_batch} is open")
         if self.published:
@@ -236,6 +244,7 @@ class Findings:
     rows: int = 0
     dead_letters: int = 0
     gaps: int = 0
+    rows_after: int = 0
     open_batch: int | None = None
     spans: list[Span] = field(default_factory=list)
     uncommitted: dict[int, Violation] = field(default_factory=dict)

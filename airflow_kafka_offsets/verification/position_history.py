@@ -21,6 +21,7 @@ class _PositionHistory:
     :param at: where its position should be
     :param batch_id: the batch that moved it there
     :param highest: the highest offset of a row
+    :param rows_after: the rows of offsets that are not before the stored position
     :param spans: the offsets that can be read again; the last span may still grow
     """
 
@@ -28,6 +29,7 @@ class _PositionHistory:
     at: int
     batch_id: int
     highest: int = -1
+    rows_after: int = 0
     spans: list[Span] = field(default_factory=list)
 
     def note_output(self, batch: BatchFacts, loaded: LoadedRange, wrote_rows: bool) -> None:
@@ -63,10 +65,12 @@ class PositionHistories:
     """The histories of all partitions, followed move by move.
 
     :param target: the target's name, for violations
+    :param positions: the stored positions of the group
     """
 
     findings: Findings
     target: str
+    positions: Mapping[TopicPartition, Position]
     _histories: dict[TopicPartition, _PositionHistory] = field(default_factory=dict, init=False)
 
     def follow(self, batch: BatchFacts) -> None:
@@ -79,13 +83,15 @@ class PositionHistories:
         for loaded in batch.ranges:
             if (history := self._histories.get(loaded.range.topic_partition)) is not None:
                 history.note_output(batch, loaded, wrote_rows)
-        # Dead letters after a position that was moved back may be replayed: their records will be loaded again.
-        if not wrote_rows or batch.replays_dead_letters:
-            return
-        for count in batch.rows:
+        for count in batch.rows if wrote_rows else ():
             tp = count.topic_partition
-            if tp in self._histories and count.last is not None:
-                self._histories[tp].highest = max(self._histories[tp].highest, count.last)
+            if tp is None or count.last is None or (history := self._histories.get(tp)) is None:
+                continue
+            if tp in self.positions:
+                history.rows_after += count.rows_from(self.positions[tp].offset)
+            # Dead letters after a position that was moved back may be replayed: their records will be loaded again.
+            if not batch.replays_dead_letters:
+                history.highest = max(history.highest, count.last)
 
     def _follow(self, batch: BatchFacts, range_: OffsetRange) -> None:
         tp = range_.topic_partition
@@ -140,13 +146,14 @@ class PositionHistories:
             return
         self.findings.add_violation(wrong, move.topic_partition, offset, batch.batch_id)
 
-    def finish(self, positions: Mapping[TopicPartition, Position]) -> None:
+    def finish(self) -> None:
         """Compare the ends of the histories with the stored positions."""
-        for tp in sorted(self._histories.keys() | positions.keys()):
-            history, position = self._histories.get(tp), positions.get(tp)
+        for tp in sorted(self._histories.keys() | self.positions.keys()):
+            history, position = self._histories.get(tp), self.positions.get(tp)
             if history is not None and position is not None:
                 self._check_position(tp, history, position)
                 self.findings.partitions += 1
+                self.findings.rows_after += history.rows_after
                 self.findings.spans += history.spans
             elif position is not None:
                 wrong = (

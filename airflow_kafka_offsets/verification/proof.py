@@ -41,7 +41,10 @@ class RowCounts:
 
     def _refuse_leftovers(self, batch: BatchFacts) -> None:
         """Report rows and dead letters of a batch that is not committed, or that wrote none."""
-        not_ours = ": this package did not write them"
+        not_ours = (
+            ": the state tables were restored from an older backup, or another program wrote them. Restore both to the "
+            "same moment, or delete them"
+        )
         if batch.state is None:
             why = (
                 "which the state tables do not know: they are older than the rows, or other state tables than those "
@@ -203,7 +206,7 @@ def prove(
     :param replaces_rows: whether a record that is written again replaces its row, as with an upsert key
     """
     findings = Findings()
-    histories = PositionHistories(findings, target)
+    histories = PositionHistories(findings, target, positions)
     offsets = LoadedOffsets(findings, target, replaces_rows)
     counts = RowCounts(findings, target, detail)
     for batch in _as_committed(batches):
@@ -218,7 +221,7 @@ def prove(
         elif batch.kind == "load" and batch.state in OPEN_STATES:
             findings.open_batch = batch.batch_id
         counts.check(batch)
-    histories.finish(positions)
+    histories.finish()
     offsets.finish()
     return findings
 

@@ -16,6 +16,7 @@ from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.transactions import snapshot
 from airflow_kafka_offsets.exceptions import ConfigurationError, VerificationError, Violation
 from airflow_kafka_offsets.ledger.double_loads import loaded_by_others
+from airflow_kafka_offsets.ledger.group_changes import deleted_or_renamed
 from airflow_kafka_offsets.ledger.group_table import group_table
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.positions import stored_positions
@@ -59,8 +60,8 @@ def verify(
     :param isolation_level: the isolation level of the loads
     :param connections: the contents of the target's connections
     :raises VerificationError: something is wrong; names the first violation, and has the first 1,000 and their number
-    :raises ConfigurationError: the group is missing in the state tables, or the target has no batch ids and is not the
-        table that the group loads into
+    :raises ConfigurationError: the group is missing in the state tables, was deleted or renamed, or the target has no
+        batch ids and is not the table that the group loads into
     :raises PlanningError: the positions belong to another cluster, or to an earlier topic of the same name
     :raises DatabaseUnavailableError: the database could not be read to the end
     """
@@ -69,12 +70,14 @@ def verify(
     comparison = KafkaComparison(kafka_config, group_id, isolation_level) if kafka_config is not None else None
     with snapshot(engine) as conn:
         cluster_of(conn, ledger.tables, group_id)  # raises where there is no such group, and names those that there are
+        positions = stored_positions(conn, ledger.tables, group_id)
+        if not positions and (change := deleted_or_renamed(conn, ledger.tables, group_id)) is not None:
+            raise ConfigurationError(f"{change}. Nothing was proved")
         rows = sink.connect(engine, connections).rows(conn)
         target, rows = _as_loaded(conn, ledger.tables, group_id, sink.name, rows)
         detail, limit = rows.detail, rows.limit
         shared = Snapshot(conn, ledger.tables, group_id, target, rows)
         _check_target(shared, looks_for_records=comparison is not None)
-        positions = stored_positions(conn, ledger.tables, group_id)
         findings = _findings(shared, positions, replaces_rows=sink.replaces_rows)
         published = _published(ledger, sink, findings)
         findings.leave_out({batch.batch_id for batch in published})
@@ -167,7 +170,8 @@ def _findings(snapshot: Snapshot, positions: Mapping[TopicPartition, Position], 
     different = list(dict.fromkeys(kept))
     # Of those that are not kept, it is not known which are the same.
     number = sum(findings.count for findings in found) - len(kept) + len(different)
-    return replace(found[0], rows=sum(findings.rows for findings in found), violations=different, count=number)
+    rows_of_all, after = (sum(getattr(each, name) for each in found) for name in ("rows", "rows_after"))
+    return replace(found[0], rows=rows_of_all, rows_after=after, violations=different, count=number)
 
 
 def _check_target(snapshot: Snapshot, *, looks_for_records: bool) -> None:

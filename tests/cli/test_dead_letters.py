@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets.ledger.tables import Tables
 from tests.support.clients import Kafka, produce
-from tests.support.command_line import DB, CommandLine
+from tests.support.command_line import DB, CommandLine, failed
 from tests.support.loads import Loader, TopicFactory, names, rows
 from tests.support.verifying import LEFT_OUT, reread
 
@@ -75,6 +75,8 @@ def test_shown_dead_letters_can_be_corrected_and_replayed(
     done = cli("dead-letters", "replay", "loader", *DB, *INTO, "--corrected", str(file), "--output", "json")
 
     assert done.json == [{"batch": 1, "records": 2, "rows": 2, "still_bad": 0, "replayed_by": 2}]
+    assert "2 dead letters are decoded again" in done.stderr
+    assert done.stderr.endswith("1 such dead letter is left\n")
     assert rows(inline_loader.engine, "SELECT id, name FROM target ORDER BY id") == [
         (0, "name-0"),
         (1, "one"),
@@ -128,6 +130,7 @@ def test_dropped_dead_letters_leave_who_and_why(cli: CommandLine, orders: str, i
     assert cli(*choice, "--execute", "--reason", "again").json == [{"group": "loader", "dropped": 0}]
     replayed = cli("dead-letters", "replay", "loader", *DB, *INTO, "--output", "json")
     assert replayed.json == [{"batch": 1, "records": 0, "rows": 0, "still_bad": 1, "replayed_by": 2}]
+    assert "No dead letter became a row" in failed(replayed, "dead-letters replay")
 
 
 @pytest.mark.parametrize("key", ["customer-7", "base64:/wA="])

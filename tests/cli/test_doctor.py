@@ -21,8 +21,9 @@ from devstack.kafka import KafkaBroker
 from devstack.process import free_port
 from devstack.spark import SparkStandalone
 from devstack.spark_connect import SparkConnectServer
+from tests.support.clients import produce
 from tests.support.command_line import DB, CommandLine, Done, findings, kafka_connection
-from tests.support.loads import Loader, TopicFactory
+from tests.support.loads import Loader, TopicFactory, names
 
 pytestmark = [pytest.mark.server, pytest.mark.broker]
 
@@ -77,6 +78,22 @@ def test_a_machine_that_can_load(cli: CommandLine, inline_loader: Loader, topic:
     assert done.status == 0
     assert found["Kafka topics"]["found"] == "2 topics, 4 partitions"
     assert importlib.metadata.version("confluent-kafka") in found["versions"]["found"]
+
+
+def test_a_table_that_is_newer_than_the_state_tables_is_no_target(
+    cli: CommandLine, inline_loader: Loader, topic: TopicFactory
+) -> None:
+    name = topic()
+    produce(inline_loader.kafka, name, names(0, 3))
+    inline_loader(name)
+    with inline_loader.engine.begin() as conn:
+        conn.execute(sa.text("UPDATE target SET _batch_id = 9"))
+
+    row = findings(cli("doctor", *DB, "--output", "json"))["target"]
+
+    assert row["result"] == "failed"
+    assert "holds rows of batch 9, which the state tables do not know" in row["found"]
+    assert "restore the state tables and the table" in row["fix"]
 
 
 def test_a_batch_between_two_commits_is_a_warning(cli: CommandLine, engine: Engine) -> None:

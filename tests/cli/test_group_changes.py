@@ -52,7 +52,7 @@ def test_a_preview_changes_nothing(cli: CommandLine, orders: str, command: tuple
     (shown,) = done.json
     assert (shown["target"], shown["partitions"], shown["dead_letters"]) == ("target", 1, 1)
     assert "rows in 'target' stay" in done.stderr
-    assert ("which no undo restores" in done.stderr) == (command == DELETE)
+    assert ("which nothing restores" in done.stderr) == (command == DELETE)
     assert "Nothing was changed; add --execute" in done.stderr
     assert listed(cli) == ["loader"]
     assert len(data(cli, "history", "loader")) == shown["batches"]
@@ -73,8 +73,14 @@ def test_a_deleted_group_leaves_rows_and_history(cli: CommandLine, orders: str, 
     assert (key, value) == (None, None)
     assert error.startswith("dropped by ana at ")
     assert error.endswith("with the group: a test")
-    for command in ("groups delete", "show", "lag", "export"):
-        refused = cli(*command.split(), "loader", *DB)
+    for command in (
+        "groups delete loader",
+        "show loader",
+        "lag loader",
+        "export loader",
+        "verify loader --table target",
+    ):
+        refused = cli(*command.split(), *DB)
         assert refused.status == 1
         assert (
             "Group 'loader' was deleted, by batch 2 of its history: 'kafka-offsets rewind loader --undo'"
@@ -161,7 +167,10 @@ def test_a_renamed_group_goes_on_under_its_new_name(
     assert listed(cli) == ["shop"]
     assert last(cli, "shop") == ("rename", "renamed from 'loader'", "ana", "a test")
     assert last(cli, "loader") == ("renamed", "renamed to 'shop'", "ana", "a test")
-    with pytest.raises(DoubleLoadError, match="Group 'shop' has loaded"):
+    assert "was renamed to 'shop', by batch" in failed(cli("verify", "loader", *DB, "--table", "target"), "verify")
+    with pytest.raises(
+        DoubleLoadError, match=r"Group 'shop' has loaded .* was renamed to 'shop', .*: use that name as"
+    ):
         inline_loader(orders, on_bad_record=DeadLetters())
     assert inline_loader(orders, group_id="shop", on_bad_record=DeadLetters()).records == 3
     coverage = verify("shop", sink=SqlTable("target"), engine=inline_loader.engine)

@@ -83,7 +83,7 @@ class TestGroups:
 
         assert (done.status, done.json[0]["lag"]) == (0, 0 if others else None)
         assert "Connection 'kafka_frozen'" in done.stderr
-        assert "the lag of its groups is not known" in done.stderr
+        assert "the lag of the groups of its cluster is not known" in done.stderr
 
     def test_a_database_that_accepts_and_does_not_answer_is_named(
         self, cli: CommandLine, monkeypatch: pytest.MonkeyPatch, frozen: int
@@ -93,7 +93,8 @@ class TestGroups:
 
         for name in ("groups", "lag"):
             done = cli(name, *(("loader",) if name == "lag" else ()), *DB, "--output", "json")
-            assert "The database does not answer within 0.5 s: check connection 'warehouse'" in failed(done, name)
+            advice = "check whether it runs and can be reached, and connection 'warehouse'"
+            assert f"The database does not answer within 0.5 s: {advice}" in failed(done, name)
             assert (done.status, done.stdout) == (1, "")
 
     def test_a_partition_without_an_end_makes_the_lag_unknown(

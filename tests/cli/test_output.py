@@ -146,7 +146,7 @@ class TestFailures:
     def test_a_database_that_does_not_answer(self, cli: CommandLine) -> None:
         cli.connect("warehouse", "postgres://someone:5ecret@127.0.0.1:1/orders")
         done = cli("groups", *DB)
-        assert "doctor" in failed(done, "groups")
+        assert "check whether it runs and can be reached, and connection 'warehouse'" in failed(done, "groups")
         assert "5ecret" not in done.stdout + done.stderr
 
     def test_a_broker_that_does_not_answer(self, cli: CommandLine, inline_loader: Loader, topic: TopicFactory) -> None:

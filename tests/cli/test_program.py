@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -105,6 +106,22 @@ def last_line(code: str, directory: Path) -> str:
         check=True,
     )
     return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a disk that is always full")
+def test_data_that_cannot_be_written_are_a_line(tmp_path: Path) -> None:
+    code = "from airflow_kafka_offsets.cli.program import main; main()"
+    command = [sys.executable, "-c", code, "init", "--show-sql"]
+    url = f"sqlite:///{tmp_path}/state.db"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, env={**os.environ, DATABASE: url}, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(
+        "kafka-offsets init: Standard output cannot be written: No space left on device"
+    )
+    assert "Traceback" not in done.stderr
 
 
 def test_groups_and_lag_import_neither_arrow_nor_other_databases(tmp_path: Path) -> None:

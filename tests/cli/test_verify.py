@@ -32,6 +32,20 @@ class TestVerify:
         assert (alone["records"], alone["rows"], alone["reread"]) == (5, 5, None)
         assert compared["reread"] == 5
 
+    def test_rows_that_the_next_load_duplicates_are_counted(self, cli: CommandLine, loaded_topic: str) -> None:
+        cli("rewind", "loader", *DB, "--shift-by", "-2", "--execute", "--yes", "--reason", "a test")
+
+        done = cli("verify", "loader", *DB, "--table", "target", "--output", "json")
+
+        assert (done.status, done.json[0]["rows_after"]) == (0, 2)
+        assert (
+            "2 rows not before the positions, which a rewind moved back: the next load duplicates them" in done.stderr
+        )
+        assert (
+            "kafka-offsets rewind loader --to-current --replace target --conn-id warehouse counts the rows"
+            in done.stderr
+        )
+
     def test_verify_notes_that_rows_were_not_checked(
         self, cli: CommandLine, inline_loader: Loader, topic: TopicFactory
     ) -> None:

@@ -126,6 +126,15 @@ class TestFilesOfAnEarlierTryThatCannotBeRead:
     def test_a_missing_manifest(self, attempt: Path, caplog: pytest.LogCaptureFixture) -> None:
         assert "manifest.json is missing" in self.refused(attempt, caplog)
 
+    def test_an_attempt_that_was_killed_is_no_fault_of_the_location(
+        self, attempt: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO")
+        assert find_staged(replace(batch(RANGE), staging_uri=str(attempt)), WANTED, str(attempt.parent)) is None
+        assert caplog.messages == [
+            "The earlier attempt at batch 1 ended before its files were complete: it is staged again"
+        ]
+
     def test_a_location_that_does_not_answer(
         self, attempt: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -56,7 +56,7 @@ class TestOlderLedger:
         inline_loader(name)
         restore(inline_loader, backup)
 
-        with pytest.raises(OlderLedgerError, match=r"Table 'target' holds rows of batch 2, .* would be 2\."):
+        with pytest.raises(OlderLedgerError, match="Table 'target' holds rows of batch 2, which is planned and not"):
             inline_loader(name)
         assert ids(inline_loader) == list(range(10))
 
@@ -147,7 +147,7 @@ class TestOlderLedger:
         with pytest.raises(FencedError):
             inline_loader(name, limits=Limits(max_records=3), on_commit=lambda _: restore(inline_loader, backup))
         assert ids(inline_loader) == list(range(6))
-        with pytest.raises(OlderLedgerError, match=r"holds rows of batch 2, .* would be 2\."):
+        with pytest.raises(OlderLedgerError, match="holds rows of batch 2, which is planned and not committed"):
             inline_loader(name)
 
     def test_state_of_this_load_that_is_restored_within_it_is_refused(

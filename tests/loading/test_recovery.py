@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets.exceptions import DataLossError, ForeignBatchError, StagingError, TopicRecreatedError
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
@@ -13,6 +16,7 @@ from airflow_kafka_offsets.verification.verify import verify
 from devstack.kafka import KafkaBroker
 from devstack.topics import create_topic, delete_records, delete_topic
 from tests.support.clients import Kafka, produce
+from tests.support.command_line import leave_open
 from tests.support.inline import Fails
 from tests.support.loads import CountingLauncher, Loader, TopicFactory, assert_exactly_once, names, positions, rows
 from tests.support.openings import die_after_the_plan
@@ -63,6 +67,20 @@ def test_an_open_batch_of_a_topic_that_is_no_more_can_be_given_up(
     abandon_batch("loader", 1, engine=inline_loader.engine)
 
     assert inline_loader(name).rows == 5
+
+
+@pytest.mark.parametrize(("run", "try_number"), [("run", 2), ("later", 1)])
+def test_the_history_has_the_try_whose_log_has_the_commit(
+    inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, run: str, try_number: int
+) -> None:
+    name, planner = topic(), TaskRun("run", "dag", "task", -1, 1)
+    produce(kafka, name, names(0, 5))
+    leave_open(inline_loader, name, run=planner)
+
+    inline_loader(name, run=replace(planner, run_id=run, try_number=2))
+
+    # The history names the run that planned the batch.
+    assert rows(inline_loader.engine, "SELECT run_id, try_number FROM offset_batches") == [("run", try_number)]
 
 
 def test_a_group_loads_into_one_table(inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:

@@ -118,7 +118,10 @@ AT_RUN_TIME: dict[str, tuple[Given, list[str]]] = {
     ),
     "port": (
         lambda: {"sink": SqlTable("t", conn_id="no_port")},
-        ["sink.conn_id='no_port': Group 'loader' was not loaded", "Check the host and the port of the connection"],
+        [
+            "sink.conn_id='no_port': Group 'loader' was not loaded",
+            "Check that the database runs, and its host and port",
+        ],
     ),
     "topic": (
         lambda: {"topics": ["ordres"]},

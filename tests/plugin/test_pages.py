@@ -16,6 +16,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import OperationalError
 
 from airflow_kafka_offsets import DeadLetters
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, drop_dead_letters
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.group_changes import delete_group, rename_group
@@ -50,7 +51,7 @@ def test_a_batch_that_nobody_finishes_needs_attention(web: Web, loader: Loader, 
     page = web.get("/").text
 
     assert '<tr class="warning"' in page
-    assert "batch 2 is open, and no run holds the group: the next run loads it" in page
+    assert "batch 2 is open, and no run holds the group: the next run loads it, or its log says why not" in page
 
 
 def test_a_group_has_partitions_batches_and_links_to_logs(web: Web, orders: str) -> None:
@@ -107,6 +108,11 @@ def test_the_history_of_a_deleted_and_a_renamed_group_is_in_words(
 
     for text in (">group deleted</td>", "group renamed <span", ">from &#39;shop&#39;</span>"):
         assert text in page, text
+    for group, became in (
+        ("loader", "group deleted, by batch 6"),
+        ("shop", "group renamed to &#39;loader&#39;, by batch 4"),
+    ):
+        assert f"<dt>Target</dt><dd>{became}</dd>" in web.get("/group", **of_group(group)).text
     deleted, renamed = (web.get("/batch", **of_group("loader", batch=batch)).text for batch in (6, 5))
     assert "<dd>1 position removed, and the contents of the dead letters</dd>" in deleted
     assert "New position" not in deleted
@@ -123,6 +129,15 @@ def test_dead_letters_are_decoded_and_escaped(web: Web, orders: str) -> None:
     assert "<script>one" not in page
     assert "//4=" in page
     assert "Base64, 2 bytes" in page
+
+
+def test_contents_that_were_deleted_are_not_null(web: Web, orders: str, postgres_engine: Engine) -> None:
+    drop_dead_letters(DeadLetterFilter("loader"), engine=postgres_engine, who="ana", reason="request 17")
+
+    page = web.get("/dead-letters", **of_group("loader")).text
+
+    assert page.count("Key, value and headers were deleted") == 3
+    assert "null" not in page
 
 
 def test_dead_letters_are_paged(web: Web, orders: str, loader: Loader, kafka: Kafka) -> None:

@@ -11,7 +11,12 @@ from tests.support.histories import FIRST, ID, OTHER_ID, SECOND, T0, loaded, onl
 
 
 def test_rows_behind_a_position_that_was_moved_back_are_there_by_decision() -> None:
-    assert proved([FIRST, SECOND, rewind(3, 15, 4)], {T0: Position(4, ID)}).violations == []
+    found = proved([FIRST, SECOND, rewind(3, 15, 4)], {T0: Position(4, ID)})
+    assert (found.violations, found.rows_after) == ([], 11)
+    # What was loaded again is duplicated already.
+    assert proved([FIRST, SECOND, rewind(3, 15, 4), loaded(4, 4, 12)], {T0: Position(12, ID)}).rows_after == 3
+    at_4 = {T0: Position(4, OTHER_ID)}
+    assert proved([FIRST, rewind(2, 10, 4, how="recreated", topic_id=OTHER_ID)], at_4).rows_after == 0
 
 
 def test_a_rewind_starts_where_the_history_had_come_to() -> None:

@@ -56,12 +56,15 @@
         ctx.moveTo(x, bbox.top);
         ctx.lineTo(x, bbox.top + bbox.height);
         ctx.stroke();
-        const width = ctx.measureText(mark.text).width + 8 * devicePixelRatio;
-        const start = x + width < right ? x : x - width;
+        const widthOf = (text) => ctx.measureText(text).width + 8 * devicePixelRatio;
+        const isRight = x + widthOf(mark.text) < right;
+        const text = isRight ? mark.text : `${mark.text} →`;  // to its line
+        const width = widthOf(text);
+        const start = isRight ? x : x - width;
         const row = free.findIndex((end) => start >= end);
         if (row < 0) continue;
         ctx.textAlign = "left";  // uPlot leaves that of its axes
-        ctx.fillText(mark.text, start + 4 * devicePixelRatio, bbox.top + (11 + 13 * row) * devicePixelRatio);
+        ctx.fillText(text, start + 4 * devicePixelRatio, bbox.top + (11 + 13 * row) * devicePixelRatio);
         free[row] = start + width;
       }
       ctx.restore();

@@ -110,9 +110,8 @@ class LakeTable(Table):
             if number < 0 and own == output.group_id:
                 raise OlderLedgerError(
                     f"Table {self.sink.name!r} holds rows of batch {found.number} of group {output.group_id!r} from "
-                    f"other state tables; the next batch would be {output.batch_id}. The state tables were created "
-                    "again. Nothing was written: records would be loaded again. "
-                    f"{self.way_out(conn, batches, output)}"
+                    "other state tables. The state tables were created again. Nothing was written: records would be "
+                    f"loaded again. {self.way_out(conn, batches, output)}"
                 )
         # It may be of any kind where it commits with the positions. Else each batch but a load is a series of its own.
         elif found.series != loads or not dot:

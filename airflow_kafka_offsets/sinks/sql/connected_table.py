@@ -151,8 +151,8 @@ class ConnectedSqlTable(Table):
         rows = sa.table(self.sink.table, column, schema=self.sink.schema)
         first = conn.scalar(sa.select(sa.func.min(rows.c[BATCH_ID])).where(column > max(numbers, default=-1)))
         return (
-            f"Restore both to the same moment, or delete the rows with {BATCH_ID} >= {first}, which this load then "
-            f"loads again. {REWIND_AFTER} Set {BATCH_ID} of rows that were copied on purpose to null."
+            f"Restore both to the same moment, or delete the rows with {BATCH_ID} >= {first}: the next load loads "
+            f"their records again. {REWIND_AFTER} Set {BATCH_ID} of rows that were copied on purpose to null."
         )
 
     def rows(self, conn: Connection) -> SqlRows:
