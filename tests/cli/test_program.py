@@ -230,8 +230,10 @@ class TestFiles:
         assert "hunter2" not in done.stderr
 
     def test_a_missing_url_configuration_or_file_is_named(self, program: Program) -> None:
-        assert f"set {DATABASE}" in program("groups").stderr
-        assert KAFKA_CONFIG in program("lag", "g", "--database", "sqlite://").stderr
+        assert f"--conn-id, or a URL with --database, --database-file or {DATABASE}" in program("groups").stderr
+        without_kafka = program("lag", "g", "--database", "sqlite://").stderr
+        assert "connections with --conn-id and --kafka-conn-id" in without_kafka
+        assert KAFKA_CONFIG in without_kafka
         assert "cannot be read: No such file" in program("groups", "--database-file", "/missing").stderr
 
     def test_a_url_that_cannot_be_read_is_not_repeated(self, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
