@@ -53,8 +53,8 @@ class Rows(TargetRows):
     def __init__(self, detail: Detail, limit: str) -> None:
         self.said = (detail, limit)
 
-    detail = property(lambda self: self.said[0])  # type: ignore[assignment]
-    limit = property(lambda self: self.said[1])  # type: ignore[assignment]
+    detail = property(lambda self: self.said[0])
+    limit = property(lambda self: self.said[1])
 
 
 def test_of_several_targets_those_are_named_that_are_proved() -> None:
