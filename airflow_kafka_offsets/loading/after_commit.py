@@ -182,26 +182,24 @@ def warn_of_dead_letters(context: LoadContext, result: LoadResult) -> None:
     if not result.dead_letters:
         return
     pipeline, tables = context.pipeline, context.ledger.tables
-    dead_letters = tables.dead_letters.c
-    columns = [dead_letters.batch_id, dead_letters.topic, dead_letters.partition, dead_letters.offset_value]
+    dead_letters, group_id = tables.dead_letters.c, pipeline.group_id
     of_run = dead_letters.batch_id.between(min(result.batches), max(result.batches))
-    is_meant = sa.and_(dead_letters.consumer_group == pipeline.group_id, of_run)
-    with context.ledger.connect() as conn:
-        found = [*with_contents(conn, tables, [*columns, dead_letters.error], is_meant, 1)]
+    is_meant = sa.and_(dead_letters.consumer_group == group_id, of_run)
+    columns = [*tables.dead_letters.primary_key, dead_letters.error]
     options = {"conn-id": pipeline.sink.conn_id or "CONN_ID", **vars(pipeline.state_tables)}
     words = [word for name, value in options.items() if value for word in (f"--{name}", value)]
-    for first in found:
-        log.warning(
-            "%s of group %r; the first one is topic %r partition %d offset %d of batch %d: %s. '%s' lists all",
-            count(result.dead_letters, "new dead letter"),
-            pipeline.group_id,
-            first.topic,
-            first.partition,
-            first.offset_value,
-            first.batch_id,
-            printable(shortened(first.error)),
-            command_line("dead-letters", "list", pipeline.group_id, *words),
-        )
+    with context.ledger.connect() as conn:
+        for batch_id, topic, partition, offset, error in with_contents(conn, tables, columns, is_meant, 1):
+            log.warning(
+                "%s of group %r; the first one is %s offset %d of batch %d: %s. '%s' lists all",
+                count(result.dead_letters, "new dead letter"),
+                group_id,
+                TopicPartition(topic, partition),
+                offset,
+                batch_id,
+                printable(shortened(error)),
+                command_line("dead-letters", "list", group_id, *words),
+            )
 
 
 def _send(context: LoadContext, batch_id: int, topic: str) -> None:
