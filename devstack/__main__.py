@@ -1,4 +1,4 @@
-"""The development stack's commands: ``python -m devstack --help``."""
+"""Commands of the development stack."""
 
 import argparse
 import sys

@@ -9,6 +9,7 @@ import json
 import math
 import re
 import shlex
+import shutil
 import signal
 import sys
 import tempfile
@@ -39,7 +40,8 @@ Try this: switch load_orders on, trigger it, and look at its task's log. Then ad
 
     {python} -m devstack orders {broker} {topic} 50000
 
-The commands of the tutorial run in another terminal, with the table orders:
+The commands of the tutorial run in another terminal, with the table orders. Its sections Install, Connect and
+Write the DAG are done: load_orders is there.
 
     . {environment}
     kafka-offsets doctor --conn-id warehouse --topic {topic} --table orders
@@ -72,10 +74,10 @@ def connections(broker: KafkaBroker, postgres: PostgresServer) -> dict[str, str]
 
 
 def runnable(folder: Path) -> Path:
-    """Fill a folder with links to the example DAGs that need no other connections, and to what these import."""
+    """Copy the example DAGs that need no other connections into a folder, and what these import."""
     for file in (REPOSITORY / "example_dags").glob("*.py"):
         if not {*re.findall(r'conn_id="(\w+)"', file.read_text())} - {"kafka_default", "spark_default", DATABASE}:
-            (folder / file.name).symlink_to(file)
+            shutil.copyfile(file, folder / file.name)
     return folder
 
 

@@ -166,7 +166,8 @@ class FileConnections:
         given = self._args.kafka_config or os.environ.get(KAFKA_CONFIG)
         if not given:
             raise ConfigurationError(
-                f"No Kafka configuration was given: name its file with --kafka-config, or in {KAFKA_CONFIG}"
+                "No Kafka configuration was given: name Airflow's connections with --conn-id and --kafka-conn-id, or a "
+                f"file with --kafka-config or in {KAFKA_CONFIG}"
             )
         if given.lstrip().startswith("{"):
             where, text = KAFKA_CONFIG, given
@@ -200,7 +201,10 @@ class FileConnections:
             )
         url = url or (read_text(path).strip() if path else "")
         if not url:
-            raise ConfigurationError(f"There is no database URL: give --database or --database-file, or set {DATABASE}")
+            raise ConfigurationError(
+                "No database was given: name Airflow's connection with --conn-id, or a URL with --database, "
+                f"--database-file or {DATABASE}"
+            )
         return url
 
 

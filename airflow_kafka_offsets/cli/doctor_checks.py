@@ -255,7 +255,7 @@ class CheckContext:
         known = self._cluster.retention(self._topics, unknown)
         if unknown:
             raise CheckWarning(f"unknown for {count(len(unknown), 'topic')}: {first_reason(unknown.values())}")
-        return f"retention in time is known; {count(len(known), 'topic has', 'topics have')} one"
+        return f"known; {count(len(known), 'topic has', 'topics have')} a retention in time"
 
     @_check("PySpark", "pip install 'airflow-kafka-offsets[spark]'")
     def pyspark(self) -> str:

@@ -91,8 +91,7 @@ def verify(args: Namespace) -> None:
                 )
         else:
             with ledger.connect() as conn:
-                rows = sink.connect(ledger.engine, connections).rows(conn)
-                note(verification.describe_unchecked(rows.limit))
+                note(verification.describe_unchecked(sink.connect(ledger.engine, connections).rows(conn)))
 
 
 def _on_bad_record(args: Namespace, pipeline: Pipeline) -> OnBadRecord:

@@ -204,7 +204,13 @@ class JsonDecoder:
             len(kinds), lambda first, end: _read(text, 1, _parse_options(kinds[first:end])), _UndecodableError
         )
         column = self._columns.field(next(part.position for part in parts if isinstance(part, Failure)))
-        return f"column {column.name!r}: its value is not of type {spark_type(column.type)}"
+        return f"column {column.name!r}: {_not_of(column.type)}"
+
+
+def _not_of(kind: pa.DataType) -> str:
+    """Return the reason for a value that cannot be converted."""
+    digits = ", or has more digits" if pa.types.is_decimal(kind) else ""
+    return f"its value is not of type {spark_type(kind)}{digits}"
 
 
 def _has(kind: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
@@ -291,7 +297,7 @@ def _declared_column(column: pa.Array, field: pa.Field) -> pa.Array:
         declared = _as_declared(column, field.type)
     except ValueError as error:
         # Arrow's, which is a ValueError too, would quote a value.
-        reason = f"its value is not of type {spark_type(field.type)}" if isinstance(error, pa.ArrowInvalid) else error
+        reason = _not_of(field.type) if isinstance(error, pa.ArrowInvalid) else error
         raise _UndecodableError(f"column {field.name!r}: {reason}") from None
     if out_of_years(declared):
         raise _UndecodableError(f"column {field.name!r}: {OUT_OF_YEARS}")
@@ -461,7 +467,7 @@ def _column(value: Any, name: str, kinds: Mapping[str, pa.DataType]) -> Any:
     try:
         return _with_digits(value, kinds[name])
     except DecimalException:
-        raise _UndecodableError(f"column {name!r}: its value is not of type {spark_type(kinds[name])}") from None
+        raise _UndecodableError(f"column {name!r}: {_not_of(kinds[name])}") from None
     except ValueError as error:
         raise _UndecodableError(f"column {name!r}: {error}") from None
 

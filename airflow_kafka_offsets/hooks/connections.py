@@ -23,7 +23,7 @@ from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.libpq import check_libpq
 from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.database.weakness import warn_of_weakness
-from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.exceptions import DATABASE, KAFKA, REGISTRY, ConfigurationError, about
 from airflow_kafka_offsets.kafka.config import check_config
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.sink import Sink
@@ -62,6 +62,7 @@ sqlalchemy_scheme sqlalchemy_query enable_log_db_messages
 """
 
 
+@about(DATABASE)
 def database_engine(conn_id: str) -> sa.Engine:
     """Return the engine of the connection's own hook, which logs in as its provider does; for Postgres one of its URL,
     and for MySQL and MariaDB one of PyMySQL, with the extra's parameters of the driver.
@@ -219,6 +220,7 @@ def _open(engine: sa.Engine) -> Iterator[sa.Engine]:
         engine.dispose()
 
 
+@about(KAFKA)
 def kafka_config(conn_id: str) -> dict[str, Any]:
     """Return the librdkafka configuration in the extra of a connection.
 
@@ -247,6 +249,7 @@ def kafka_cluster(conn_id: str, isolation_level: str = "read_committed", *, time
     return Cluster(kafka_config(conn_id), isolation_level=isolation_level, timeout=timeout)
 
 
+@about(REGISTRY)
 def registry_config(conn_id: str) -> dict[str, Any]:
     """Return the configuration of a schema registry; see `formats.schema_registry.CONFIG`.
 

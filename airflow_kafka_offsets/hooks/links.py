@@ -27,10 +27,11 @@ class _PageLink(BaseOperatorLink):
         """
         from airflow.providers.common.compat.sdk import conf
 
-        found = self.find(operator)
         sink = getattr(operator, "sink", None)
         conn_id = sink.conn_id if sink is not None else getattr(operator, "conn_id", None)
-        if found is None or conn_id is None:
+        # A mapped task whose parameters do not fit has no operator yet.
+        found = None if conn_id is None else self.find(operator)
+        if found is None:
             return ""
         page, parameters = found
         query = {"conn_id": conn_id, "group": operator.group_id}

@@ -5,6 +5,7 @@ tracebacks of what caused them, which Airflow would log before the message.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -55,6 +56,13 @@ def with_names(task: Any, error: Exception) -> Exception:
             # The name of the parameter says it.
             error.args = (f"{'' if found[1] else 'The connection'}{message[found.end() :]}",)
         error.named = error.named or named
+        conn_id = _value(task, "sink.conn_id") or _value(task, "conn_id")
+        if isinstance(conn_id, str):
+            # Of a command to run: only the task knows it.
+            option = f"--conn-id {shlex.quote(conn_id)}"
+            error.args = tuple(
+                each.replace("--conn-id CONN_ID", option) if isinstance(each, str) else each for each in error.args
+            )
     elif named:
         return AirflowNotFoundException(f"{named}{_MISSING}")
     return error

@@ -207,9 +207,10 @@ class RetryingAdmin:
                         raise other
 
     def _unknown(self, keys: Collection[object]) -> UnknownTopicError:
+        patterns = "Name each topic: patterns are not supported. " if any("*" in str(key) for key in keys) else ""
         return UnknownTopicError(
-            f"Kafka at {self._servers} has no {', '.join(sorted(map(_name, keys)))}, or this user may not "
-            f"describe it. Check the spelling{self._like(keys)}, the connection, and the ACLs (Describe on the topic)."
+            f"Kafka at {self._servers} has no {', '.join(sorted(map(_name, keys)))}, or this user may not describe it. "
+            f"{patterns}Check the spelling{self._like(keys)}, the connection, and the ACLs (Describe on the topic)."
         )
 
     def _like(self, keys: Collection[object]) -> str:

@@ -145,5 +145,8 @@ def _error(config: Mapping[str, Any], topic: str, error: KafkaError) -> KafkaOff
     if error.code() in DENIED:
         return denied(config, what, "Write", [f"topic {topic!r}"])
     if error.code() in UNKNOWN:
-        return UnknownTopicError(f"{what}: it does not exist, or this user may not describe it; create it")
+        return UnknownTopicError(
+            f"{what} of Kafka at {config['bootstrap.servers']}: it does not exist, or this user may not describe it. "
+            "Create it, or correct the name"
+        )
     return refused_connection(config, error) or KafkaUnavailableError(f"{what}: {error.str()}")

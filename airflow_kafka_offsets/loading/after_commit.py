@@ -15,19 +15,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
-from airflow_kafka_offsets.core.text import count, first_few
+from airflow_kafka_offsets.core.text import count, first_few, shortened
 from airflow_kafka_offsets.database.errors import database_message
+from airflow_kafka_offsets.escaping import command_line, printable
 from airflow_kafka_offsets.exceptions import MirrorError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.producer import Outgoing, send
-from airflow_kafka_offsets.ledger.dead_letters import mark_sent, unsent_batches, unsent_dead_letters
+from airflow_kafka_offsets.ledger.dead_letters import mark_sent, unsent_batches, unsent_dead_letters, with_contents
 from airflow_kafka_offsets.ledger.positions import read_positions
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.loading.context import LoadContext
+from airflow_kafka_offsets.loading.context import LoadContext, LoadResult
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.staging.dead_letters import headers_of
 from airflow_kafka_offsets.staging.rows import Record
@@ -173,6 +175,31 @@ def send_dead_letters(context: LoadContext) -> None:
             dead_letters.topic,
             database_message(error) if isinstance(error, DBAPIError) else error,
         )
+
+
+def warn_of_dead_letters(context: LoadContext, result: LoadResult) -> None:
+    """Log the first dead letter of a run, and the command that lists all of the group."""
+    if not result.dead_letters:
+        return
+    pipeline, tables = context.pipeline, context.ledger.tables
+    dead_letters, group_id = tables.dead_letters.c, pipeline.group_id
+    of_run = dead_letters.batch_id.between(min(result.batches), max(result.batches))
+    is_meant = sa.and_(dead_letters.consumer_group == group_id, of_run)
+    columns = [*tables.dead_letters.primary_key, dead_letters.error]
+    options = {"conn-id": pipeline.sink.conn_id or "CONN_ID", **vars(pipeline.state_tables)}
+    words = [word for name, value in options.items() if value for word in (f"--{name}", value)]
+    with context.ledger.connect() as conn:
+        for batch_id, topic, partition, offset, error in with_contents(conn, tables, columns, is_meant, 1):
+            log.warning(
+                "%s of group %r; the first one is %s offset %d of batch %d: %s. '%s' lists all",
+                count(result.dead_letters, "new dead letter"),
+                group_id,
+                TopicPartition(topic, partition),
+                offset,
+                batch_id,
+                printable(shortened(error)),
+                command_line("dead-letters", "list", group_id, *words),
+            )
 
 
 def _send(context: LoadContext, batch_id: int, topic: str) -> None:

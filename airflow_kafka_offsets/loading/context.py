@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import re
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
@@ -33,6 +34,7 @@ from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.database.tables import check_rights
 from airflow_kafka_offsets.exceptions import (
     LAKE,
+    ConfigurationError,
     DatabaseUnavailableError,
     DataLossError,
     LogTruncatedError,
@@ -58,6 +60,8 @@ from airflow_kafka_offsets.spark.job import Launcher
 from airflow_kafka_offsets.staging.dead_letters import SCHEMA, dead_letters_of
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.rows import Record, StagedRows, TargetColumns
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -317,6 +321,26 @@ def _prepared(table: Table, columns: pa.Schema | None, *, may_grow: bool) -> Tar
         )
 
 
+def _check_topics(cluster: Cluster, pipeline: Pipeline, *, is_new: bool) -> None:
+    """Check that the topics of a new group exist, and for any group that of its dead letters.
+
+    :raises UnknownTopicError: of a new group, so that a misspelt topic leaves no group and no table behind; for another
+        one the topic of its dead letters is only warned of
+    """
+    dead_letters = None if pipeline.dead_letters is None else pipeline.dead_letters.topic
+    topics = [*(pipeline.topics if is_new else ()), *(() if dead_letters is None else (dead_letters,))]
+    try:
+        if topics:
+            cluster.topic_ids(topics)
+    except (UnknownTopicError, ConfigurationError) as error:
+        if f"topic {dead_letters!r}" in error.args[0]:
+            advice = f"Create the topic of DeadLetters(topic={dead_letters!r}), or correct its name"
+            error.args = (f"{advice}: {error.args[0]}",)
+        if is_new:
+            raise
+        log.warning("New dead letters of group %r stay in the state tables. %s", pipeline.group_id, error)
+
+
 def _is_written(ledger: Ledger, name: str) -> bool:
     """Return whether the history has a committed batch of a target."""
     batches = ledger.tables.offset_batches.c
@@ -399,9 +423,6 @@ class LoadContext(BatchContext):
             with ledger.connect() as conn:
                 check_rights(conn, ledger.tables.dead_letters, ("UPDATE",), "drop old dead letters of table {table!r}")
         with ledger.connect() as conn:
-            known = is_known(conn, ledger.tables, pipeline.group_id)
-        if not known:
-            # A misspelt topic leaves no group and no table behind.
-            cluster.topic_ids(pipeline.topics)
+            _check_topics(cluster, pipeline, is_new=not is_known(conn, ledger.tables, pipeline.group_id))
         others |= {"cluster": cluster, "cluster_id": cluster_id, "kafka_config": kafka_config}
         return cls.connect(pipeline, columns, engine, connections, **others)

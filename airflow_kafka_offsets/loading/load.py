@@ -25,7 +25,7 @@ from airflow_kafka_offsets.ledger.batches import open_batch
 from airflow_kafka_offsets.ledger.claims import Claim, GroupClaim, claim_group, heartbeat
 from airflow_kafka_offsets.ledger.publications import remove_leftovers
 from airflow_kafka_offsets.ledger.tables import Ledger
-from airflow_kafka_offsets.loading.after_commit import mirror_after_commit, send_dead_letters
+from airflow_kafka_offsets.loading.after_commit import mirror_after_commit, send_dead_letters, warn_of_dead_letters
 from airflow_kafka_offsets.loading.commit import stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
 from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
@@ -97,7 +97,9 @@ def load(
         remove_leftovers(context.ledger, context.table, pipeline.group_id, pipeline.staging.retention)
         run = run or TaskRun.of_this_process()
         with hold_group(context.ledger, pipeline.group_id, options, run, context.cluster_id) as claim:
-            return _load_batches(context, claim, options)
+            result = _load_batches(context, claim, options)
+        warn_of_dead_letters(context, result)
+        return result
 
 
 def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> LoadResult:

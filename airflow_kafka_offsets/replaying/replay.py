@@ -28,7 +28,7 @@ from airflow_kafka_offsets.ledger.group_table import loads_into
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.publications import run_pending_cleanups
 from airflow_kafka_offsets.ledger.replaced_output import offsets_to_replace
-from airflow_kafka_offsets.loading.after_commit import send_dead_letters
+from airflow_kafka_offsets.loading.after_commit import send_dead_letters, warn_of_dead_letters
 from airflow_kafka_offsets.loading.commit import stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
 from airflow_kafka_offsets.loading.load import prefer_fenced_error
@@ -157,7 +157,9 @@ def replay(
             reason=reason,
             who=who,
         )
-        return _run(context, request, bounds, limits, on_data_loss)
+        result = _run(context, request, bounds, limits, on_data_loss)
+        warn_of_dead_letters(context, result)
+        return result
 
 
 def _run(context: LoadContext, request: Replay, bounds: Bounds, limits: Limits, on_data_loss: OnDataLoss) -> LoadResult:

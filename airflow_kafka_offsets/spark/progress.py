@@ -345,10 +345,11 @@ class Progress:
         records = sum(read.records or 0 for read in reads)
         dead_letters = sum(read.dead_letters for read in reads)
         seconds = time.monotonic() - self._started
+        bad = f", {count(dead_letters, 'dead letter')}" if dead_letters else ""
         lines = [
             f"Batch {job.batch_id}: read {records:,} records of {job.offsets:,} planned ({records / job.offsets:.0%}), "
             f"{len(found.finished)} of {count(len(job.slices), 'slice')} finished, {records / seconds:,.0f} records/s"
-            f"{f', {dead_letters:,} dead letters' if dead_letters else ''}"
+            f"{bad}"
         ]
         slowest = sorted(reading.values(), key=lambda read: read.records or 0)
         lines += [

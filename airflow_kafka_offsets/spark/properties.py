@@ -17,9 +17,10 @@ from airflow_kafka_offsets.core.parameters import NAME, Rule, or_none
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 # The names of Spark's own `spark.redaction.regex`, Hadoop's `hadoop.security.sensitive-config-keys`, Iceberg's REST
-# catalogs and the clouds. Java reads it, too.
+# catalogs and the clouds. Java reads it, too. Airflow masks what follows a word such as "secret" in the command that it
+# logs: without the brackets, that would be the next option.
 REDACTION = (
-    "(?i)secret|passw|passphrase|pass$|[a-z]_pwd$|jdbc[.]pwd$|token|credential$|authorization$|cookie$|api[._-]?key"
+    "(?i)secre[t]|passw|passphrase|pass$|[a-z]_pwd$|jdbc[.]pwd$|token|credential$|authorization$|cookie$|api[._-]?key"
     "|(access|account|private)[._-]?key|[._-]key$|[.]auth$|[.]sas[.]|obs[.][as]k$"
     "|jaas[._-]config$|connection[._-](string|uri)"
 )

@@ -101,7 +101,7 @@ class Sql(Templated):
             schema: pa.Schema = frame.schema()
         except Exception as error:
             # Of the text alone: there are no records.
-            raise ConfigurationError(f"{self._what}: {shortened(str(error))}") from None
+            raise ConfigurationError(f"{self._what}: {shortened(' '.join(str(error).split()))}") from None
         foreign = [line.strip() for line in lines if not line.strip().startswith(_NODES)]
         if foreign:
             raise ConfigurationError(f"{self._what} does more than to select from one batch: {shortened(foreign[0])}")
@@ -160,7 +160,7 @@ class _Function:
         except BaseException as error:
             if not isinstance(error, Exception) and not is_panic(error):
                 raise
-            raise _FailedError(str(error)) from None
+            raise _FailedError(" ".join(str(error).split())) from None
         finally:
             self._session.deregister_table(RECORDS)
 

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.core.parameters import from_attributes
-from airflow_kafka_offsets.core.text import count
+from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.database.transactions import snapshot
 from airflow_kafka_offsets.exceptions import ConfigurationError, VerificationError, Violation
 from airflow_kafka_offsets.ledger.double_loads import loaded_by_others
@@ -75,7 +75,7 @@ def verify(
             raise ConfigurationError(f"{change}. Nothing was proved")
         rows = sink.connect(engine, connections).rows(conn)
         target, rows = _as_loaded(conn, ledger.tables, group_id, sink.name, rows)
-        detail, limit = rows.detail, rows.limit
+        detail, unchecked = rows.detail, describe_unchecked(rows)
         shared = Snapshot(conn, ledger.tables, group_id, target, rows)
         _check_target(shared, looks_for_records=comparison is not None)
         findings = _findings(shared, positions, replaces_rows=sink.replaces_rows)
@@ -85,13 +85,12 @@ def verify(
             findings.add(violation)
         for other in loaded_by_others(conn, ledger.tables, group_id, sink.name):
             log.warning("The same offsets of group %r are there of another group, too: %s", group_id, other)
-        if findings.count and not rows.exists:
-            known = group_table(conn, ledger.tables, group_id)
-            is_other = known is not None and not TargetNames(conn).same(known.name, sink.name)
-            why = f"the group loads into {known.name!r}" if known and is_other else "it was dropped with its rows"
-            text = f"database {engine.url.database!r} has no table {sink.name!r}: {why}"
-            findings.violations.insert(0, Violation(text))
-            findings.count += 1
+        if findings.count:
+            _check_name(shared)
+            if not rows.exists:
+                text = f"database {engine.url.database!r} has no table {sink.name!r}: it was dropped with its rows"
+                findings.violations.insert(0, Violation(text))
+                findings.count += 1
         # Reading Kafka again takes as long as loading did; it adds nothing where the database is proof enough.
         if comparison is not None and not findings.count:
             for violation in comparison.run(shared, positions, findings.spans):
@@ -111,7 +110,7 @@ def verify(
     if coverage.output_checked:
         log.info("The coverage of group %r is proved: %s", group_id, coverage.text)
     else:
-        log.warning("Group %r: %s: %s", group_id, describe_unchecked(limit), coverage.text)
+        log.warning("Group %r: %s: %s", group_id, unchecked, coverage.text)
     return coverage
 
 
@@ -136,14 +135,14 @@ def _published(ledger: Ledger, sink: Sink, findings: Findings) -> list[Published
     return published_batches(ledger, sink.name, list(findings.uncommitted))
 
 
-def describe_unchecked(limit: str) -> str:
-    """Return the sentence about the rows of a target that cannot be proved, because they have no batch id.
-
-    :param limit: of `TargetRows`
-    """
+def describe_unchecked(rows: TargetRows) -> str:
+    """Return the sentence about the rows of a target that cannot be proved, because they have no batch id."""
+    limits = [branch.limit for branch in rows.branches.values() if branch.detail == "nothing"] or [rows.limit]
+    proved = [repr(name) for name, branch in rows.branches.items() if branch.detail != "nothing"]
+    what = f"history, positions and the rows of {first_few(proved)}" if proved else "history and positions"
     return (
-        f"{limit}: history and positions are proved, its rows were not checked; the number of rows is that of the "
-        "history"
+        f"{'; '.join(limits)}: {what} are proved, the {'other ' if proved else ''}rows were not checked; the number of "
+        "rows is that of the history"
     )
 
 
@@ -161,9 +160,7 @@ def _findings(snapshot: Snapshot, positions: Mapping[TopicPartition, Position], 
     for name, branch in rows.branches.items():
         batches = (batch.of_branch(snapshot.target, name) for batch in batch_facts(snapshot._replace(rows=branch)))
         findings = prove(batches, positions, target=name, detail=branch.detail, replaces_rows=replaces_rows)
-        if branch.detail == "nothing":
-            log.warning("%s: the rows of %r were not looked at", branch.limit, name)
-        else:
+        if branch.detail != "nothing":
             log.info("%r has %s, the number that was written of each batch", name, count(findings.rows, "row"))
         found.append(findings)
     kept = [violation for findings in found for violation in findings.violations]
@@ -181,17 +178,32 @@ def _check_target(snapshot: Snapshot, *, looks_for_records: bool) -> None:
     :raises ConfigurationError: the group loads into another target than one whose rows say nothing, in which no row
         would be missed; or the rows do not say enough to find records
     """
-    conn, tables, group_id, target, rows = snapshot
-    known = group_table(conn, tables, group_id) if rows.detail == "nothing" else None
-    if known is not None and not TargetNames(conn).same(known.name, target):
-        raise ConfigurationError(
-            f"Group {group_id!r} loads into table {known.name!r}, by batch {known.batch_id} of its history, not into "
-            f"{target!r}, whose rows have no batch id: nothing can be proved. Name the table that the group loads "
-            "into; if it was renamed, run a load into it first."
-        )
+    rows = snapshot.rows
+    if rows.detail == "nothing":
+        _check_name(snapshot)
     if looks_for_records and rows.exists and rows.limit and not rows.branches:
         raise ConfigurationError(
             f"{rows.limit}: records of Kafka cannot be looked up in it. Verify without the Kafka connection."
+        )
+
+
+def _check_name(snapshot: Snapshot) -> None:
+    """Raise if the group loads into another target: of a missing one, or of one whose rows say nothing, no row would be
+    missed.
+
+    :raises ConfigurationError: it does
+    """
+    conn, tables, group_id, target, rows = snapshot
+    known, names = group_table(conn, tables, group_id), TargetNames(conn)
+    if known is None or names.same(known.name, target):
+        return
+    # A table with origin columns may have got another name, and others may hold what a function writes.
+    if rows.detail == "nothing" or not rows.exists or not names.may_hold(known.name, target):
+        raise ConfigurationError(
+            f"Group {group_id!r} loads into {first_few(map(repr, targets_in(known.name)))}, by batch {known.batch_id} "
+            f"of its history, not into {target!r}: nothing can be proved. Name the target that the group loads into: a "
+            "table of this database, or the task of the load (--dag-id and --task-id). If it was renamed, run a load "
+            "into it first"
         )
 
 

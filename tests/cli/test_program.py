@@ -96,6 +96,12 @@ def test_a_rewind_is_executed_and_undone(connected: Program, loaded_topic: str) 
     assert connected("lag", "loader", "--output", "json").json[-1]["lag"] == 0
 
 
+def test_an_unknown_argument_shows_the_usage_of_its_command(program: Program) -> None:
+    done = program("rewind", "loader", "--to-earliest", "--table", "orders")
+    assert (done.status, done.stderr.startswith("usage: kafka-offsets rewind ")) == (2, True)
+    assert done.stderr.endswith("kafka-offsets rewind: error: unrecognized arguments: --table orders\n")
+
+
 def last_line(code: str, directory: Path) -> str:
     """Return the last line that Python prints for some code, whose argument is the URL of a new database."""
     done = subprocess.run(
@@ -247,8 +253,10 @@ class TestFiles:
         assert "hunter2" not in done.stderr
 
     def test_a_missing_url_configuration_or_file_is_named(self, program: Program) -> None:
-        assert f"set {DATABASE}" in program("groups").stderr
-        assert KAFKA_CONFIG in program("lag", "g", "--database", "sqlite://").stderr
+        assert f"--conn-id, or a URL with --database, --database-file or {DATABASE}" in program("groups").stderr
+        without_kafka = program("lag", "g", "--database", "sqlite://").stderr
+        assert "connections with --conn-id and --kafka-conn-id" in without_kafka
+        assert KAFKA_CONFIG in without_kafka
         assert "cannot be read: No such file" in program("groups", "--database-file", "/missing").stderr
 
     def test_a_url_that_cannot_be_read_is_not_repeated(self, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,7 +207,7 @@ class TestFirstBadRecord:
             (
                 "b STRING, a DECIMAL(3,2), c INT",
                 b'{"a": 10, "c": 7}',
-                r"column 'a': its value is not of type DECIMAL\(3,2\)",
+                r"column 'a': its value is not of type DECIMAL\(3,2\), or has more digits",
             ),
             (
                 "b INT, a ARRAY<INT>, at TIMESTAMP",

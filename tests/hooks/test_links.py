@@ -93,6 +93,14 @@ def test_the_last_batch_is_linked_be_it_committed_or_failed() -> None:
     assert url(BatchLink(), operator).startswith(f"{BASE}/kafka-offsets/batch?")
 
 
+def test_a_mapped_task_whose_parameters_do_not_fit_has_no_links() -> None:
+    """Airflow asks for its links after the error of the parameters, which a second one would hide."""
+    with DAG("dag", schedule=None, start_date=datetime(2026, 1, 1)):
+        mapped: Any = KafkaBatchOperator.partial(task_id="load", **LOAD).expand_kwargs([{"group": "a"}])
+
+    assert [url(link, mapped) for link in mapped.operator_extra_links] == ["", "", ""]
+
+
 FORM = f"{BASE}/kafka-offsets/rewind?conn_id=warehouse&group=loader"
 
 

@@ -129,7 +129,7 @@ class TestDoctor:
         assert found["headroom in time"][0] == "warning"
         assert f"needs the ACL DescribeConfigs on topic '{topic}'" in found["headroom in time"][1]
         allow("DescribeConfigs")
-        assert look()["headroom in time"] == ("ok", "retention in time is known; 1 topic has one")
+        assert look()["headroom in time"] == ("ok", "known; 1 topic has a retention in time")
 
 
 class TestWithoutDescribe:

@@ -146,6 +146,8 @@ def test_a_target_of_other_types_is_refused(postgres_loader: Loader, topic: Topi
 def test_a_schema_that_is_not_there_is_told(postgres_loader: Loader, topic: TopicFactory) -> None:
     with pytest.raises(LedgerError, match=r'schema "nowhere" does not exist\. CREATE SCHEMA nowhere'):
         postgres_loader(topic(), state_tables=StateTables(schema="nowhere"))
+    with pytest.raises(TargetError, match=r"cannot create it: .*\. Create the schema, or correct schema='shopp'\."):
+        postgres_loader(topic(), sink=SqlTable("target", "shopp"))
 
 
 def test_a_constraint_that_is_checked_at_commit_is_told_without_the_row(

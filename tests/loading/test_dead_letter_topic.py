@@ -5,6 +5,7 @@ they are.
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from airflow_kafka_offsets import DeadLetters
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, drop_dead_letters
-from airflow_kafka_offsets.exceptions import ConfigurationError, LedgerError
+from airflow_kafka_offsets.exceptions import KAFKA, ConfigurationError, LedgerError, UnknownTopicError
 from airflow_kafka_offsets.kafka import producer as kafka_producer
 from airflow_kafka_offsets.kafka.producer import producer_config
 from airflow_kafka_offsets.loading import after_commit
@@ -112,12 +113,26 @@ def test_headers_that_another_program_wrote_are_named(
     assert rows(loader.engine, "SELECT consumer_group FROM dead_letters") == [("loader",)]
 
 
-def test_a_batch_without_dead_letters_asks_for_no_topic(inline_loader: Loader, orders: str) -> None:
+def test_a_misspelt_topic_of_dead_letters_is_found_before_there_are_any(
+    inline_loader: Loader, orders: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A first load is refused, as for a misspelt topic of records, and leaves no group; a later one is warned."""
     produce(inline_loader.kafka, orders, names(0, 2))
+    advice = r"Create the topic of DeadLetters\(topic='missing'\), or correct its name: Kafka at .* has no"
+    with pytest.raises(UnknownTopicError, match=f"{advice} topic 'missing'") as refused:
+        inline_loader(orders, on_bad_record=DeadLetters(topic="missing"))
+    assert refused.value.about == (KAFKA,)
+    with pytest.raises(UnknownTopicError, match=f"{advice} topic 'missing', topic 'wrong'"):
+        inline_loader("wrong", on_bad_record=DeadLetters(topic="missing"))
+    assert rows(inline_loader.engine, "SELECT group_id FROM consumer_groups") == []
+    inline_loader(orders)
 
-    inline_loader(orders, on_bad_record=DeadLetters(topic="missing"))
+    produce(inline_loader.kafka, orders, names(2, 1))
+    assert inline_loader(orders, on_bad_record=DeadLetters(topic="missing")).rows == 1
 
-    assert rows(inline_loader.engine, "SELECT dead_letter_topic FROM offset_batches") == [(None,)]
+    (warning,) = [record.message for record in caplog.records if "dead letters" in record.message]
+    assert re.match(f"New dead letters of group 'loader' stay in the state tables. {advice}", warning)
+    assert rows(inline_loader.engine, "SELECT dead_letter_topic FROM offset_batches") == [(None,), (None,)]
 
 
 def test_next_run_sends_dead_letters_of_a_killed_process(
@@ -147,6 +162,7 @@ def test_next_run_sends_dead_letters_of_a_killed_process(
 
 def test_dropped_dead_letters_are_not_sent(inline_loader: Loader, orders: str, dead: str) -> None:
     loader = inline_loader
+    loader(orders)
     produce(loader.kafka, orders, [BAD])
     loader(orders, on_bad_record=DeadLetters(topic="missing"))
     with loader.engine.begin() as conn:
@@ -156,7 +172,7 @@ def test_dropped_dead_letters_are_not_sent(inline_loader: Loader, orders: str, d
     loader(orders, on_bad_record=DeadLetters(topic=dead))
 
     assert records(loader.kafka, dead) == []
-    assert rows(loader.engine, SENT) == [(1, dead, True)]
+    assert rows(loader.engine, SENT) == [(2, dead, True)]
 
 
 @pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.broker)])
@@ -164,6 +180,7 @@ def test_a_topic_that_does_not_exist_is_named_and_nothing_is_undone(
     inline_loader: Loader, orders: str, caplog: pytest.LogCaptureFixture, real: bool
 ) -> None:
     loader = inline_loader
+    loader(orders)
     produce(loader.kafka, orders, [*names(0, 1), BAD])
 
     result = loader(orders, on_bad_record=DeadLetters(topic="missing"))
@@ -171,8 +188,9 @@ def test_a_topic_that_does_not_exist_is_named_and_nothing_is_undone(
     assert (result.rows, result.dead_letters) == (1, 1)
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "of group 'loader' are not written to topic 'missing', and stay in the table" in record.message
-    assert "topic 'missing': it does not exist, or this user may not describe it" in record.message
-    assert rows(loader.engine, SENT) == [(1, "missing", False)]
+    assert "topic 'missing' of Kafka at " in record.message
+    assert "it does not exist, or this user may not describe it. Create it, or correct the name" in record.message
+    assert rows(loader.engine, SENT) == [(2, "missing", False)]
 
 
 def test_a_replay_sends_those_of_its_batch(inline_loader: Loader, orders: str, dead: str) -> None:
@@ -255,17 +273,18 @@ def test_dead_letters_go_to_the_topic_that_the_task_names(
 ) -> None:
     """Whatever the state tables name: a topic that was misspelt, or one that somebody else reads."""
     loader, foreign = inline_loader, topic()
+    loader(orders)
     produce(loader.kafka, orders, [BAD])
     loader(orders, on_bad_record=DeadLetters(topic="missing"))
     produce(loader.kafka, orders, [BAD])
     loader(orders, on_bad_record=DeadLetters(topic="missing"))
     with loader.engine.begin() as conn:
         conn.execute(
-            sa.text("UPDATE offset_batches SET dead_letter_topic = :topic WHERE batch_id = 2"), {"topic": foreign}
+            sa.text("UPDATE offset_batches SET dead_letter_topic = :topic WHERE batch_id = 3"), {"topic": foreign}
         )
 
     loader(orders, on_bad_record=DeadLetters(topic=dead))
 
-    assert [record["notes"]["batch"] for record in records(loader.kafka, dead)] == ["1", "2"]
+    assert [record["notes"]["batch"] for record in records(loader.kafka, dead)] == ["2", "3"]
     assert records(loader.kafka, foreign) == []
-    assert rows(loader.engine, SENT) == [(1, dead, True), (2, dead, True)]
+    assert rows(loader.engine, SENT) == [(2, dead, True), (3, dead, True)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import DeadLetters, Reading, Staging
+from airflow_kafka_offsets import DeadLetters, Limits, Reading, Staging, StateTables
 from airflow_kafka_offsets.exceptions import DeadLetterError, RecordError
 from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -55,6 +57,24 @@ class TestDeadLetters:
         assert rows(inline_loader.engine, "SELECT records, row_count, dead_letters FROM offset_batches") == [
             (14, 10, 4)
         ]
+
+    def test_a_run_warns_once_of_the_first_and_says_how_to_see_all(
+        self, inline_loader: Loader, topic: TopicFactory, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        name, sink = topic(), SqlTable("target", conn_id="warehouse")
+        produce(inline_loader.kafka, name, [*self.BAD, *names(4, 2)])
+        options: dict[str, Any] = {"sink": sink, "limits": Limits(max_records=2), "on_bad_record": DeadLetters()}
+
+        inline_loader(name, **options, state_tables=StateTables(prefix="x_"))
+        inline_loader(name, **options, state_tables=StateTables(prefix="x_"))
+
+        (warning,) = [record.message for record in caplog.records if "new dead letters" in record.message]
+        assert (
+            f"4 new dead letters of group 'loader'; the first one is {name}[0] offset 0 of batch 1: it is not"
+            in warning
+        )
+        assert " exactly one JSON object, at byte 1. '" in warning
+        assert "'kafka-offsets dead-letters list loader --conn-id warehouse --prefix x_' lists all" in warning
 
     def test_instants_that_no_client_can_read_are_among_them(self, inline_loader: Loader, topic: TopicFactory) -> None:
         name = topic()

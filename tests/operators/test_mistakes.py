@@ -13,7 +13,9 @@ import pytest
 
 import airflow_kafka_offsets as kafka_offsets
 from airflow_kafka_offsets import Avro, DeltaTable, IcebergTable, Json, KafkaBatchOperator, Limits, Spark, Sql, SqlTable
+from airflow_kafka_offsets.exceptions import ForeignBatchError
 from airflow_kafka_offsets.hooks import connections
+from airflow_kafka_offsets.hooks.named_errors import with_names
 from devstack.topics import create_topic
 from tests.support.clients import Kafka, produce
 from tests.support.inline import InlineLauncher
@@ -107,6 +109,10 @@ AT_RUN_TIME: dict[str, tuple[Given, list[str]]] = {
         lambda: {"kafka_conn_id": "files"},
         ["kafka_conn_id='files': ", "The connection is of type 'generic', not 'kafka'"],
     ),
+    "kafka that names the sink's": (
+        lambda: {"kafka_conn_id": "warehouse"},
+        ["kafka_conn_id='warehouse': The connection is of type 'sqlite', not 'kafka'"],
+    ),
     "spark": (lambda: {"spark": Spark("files")}, ["spark.conn_id='files': ", "of type spark, spark_connect"]),
     "registry": (
         lambda: {"value_format": Avro(registry_conn_id="spark_default")},
@@ -127,6 +133,10 @@ AT_RUN_TIME: dict[str, tuple[Given, list[str]]] = {
         lambda: {"topics": ["ordres"]},
         ["kafka_conn_id='kafka_default': ", "no topic 'ordres'", "Check the spelling (this user sees 'orders')"],
     ),
+    "pattern": (
+        lambda: {"topics": ["orders_*"]},
+        ["Name each topic: patterns are not supported. Check the spelling (this user sees 'orders')"],
+    ),
     "bucket": (
         lambda: {"sink": DeltaTable("s3://no-such-bucket/t", conn_id="warehouse", storage_conn_id="store")},
         [
@@ -134,7 +144,10 @@ AT_RUN_TIME: dict[str, tuple[Given, list[str]]] = {
             "Check the name of the bucket",
         ],
     ),
-    "column of Sql": (lambda: {"transform": Sql("SELECT idd FROM records")}, ["No field named idd", "records.id"]),
+    "column of Sql": (
+        lambda: {"transform": Sql("SELECT idd FROM records")},
+        ["No field named idd. Did you mean 'records.id'? Valid fields are records.id"],
+    ),
     "key": (
         lambda: {"sink": SqlTable("t", conn_id="warehouse", upsert_key=("idd",))},
         ["upsert_key names 'idd', which the rows do not hold; they hold 'id'"],
@@ -204,6 +217,12 @@ def test_a_mistake_names_the_connection_and_what_to_do(mistake: str, warehouse: 
     assert error.__suppress_context__
     # Below the method that Airflow calls, nothing is shown.
     assert str(raised.traceback[-1].path).endswith("named_errors.py")
+
+
+def test_a_command_in_an_error_names_the_connection_of_the_task() -> None:
+    task = load(sink=SqlTable("t", conn_id="the warehouse"))
+    error = with_names(task, ForeignBatchError("abandon it: kafka-offsets abandon g --conn-id CONN_ID --reason WHY"))
+    assert str(error) == "abandon it: kafka-offsets abandon g --conn-id 'the warehouse' --reason WHY"
 
 
 def test_a_misspelt_topic_leaves_no_group_and_no_table(warehouse: Path) -> None:

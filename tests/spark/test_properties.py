@@ -9,7 +9,7 @@ import pytest
 
 from airflow_kafka_offsets import Json, KafkaBatchOperator, KafkaReplayOperator, Spark, SqlTable
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.spark.properties import refuse_literal_secrets, split_secrets
+from airflow_kafka_offsets.spark.properties import REDACTION, refuse_literal_secrets, split_secrets
 
 SECRETS = [
     "spark.authenticate.secret",
@@ -66,6 +66,11 @@ NO_SECRETS = [
     "spark.sql.shuffle.partitions",
     "spark.ssl.keyStore",
 ]
+
+
+def test_airflow_masks_no_other_option_of_the_command() -> None:
+    """It masks what follows these words in the command that it logs, up to the next blank."""
+    assert [word for word in ("secret", "password") if word in REDACTION] == []
 
 
 def test_properties_with_secrets_are_told_from_those_that_are_about_them() -> None:

@@ -157,8 +157,7 @@ def test_a_target_with_fewer_columns_proves_less_and_says_so(
             verified(inline_loader)
         assert (
             "Table 'target' has no column _batch_id, _kafka_topic, _kafka_partition: history and positions are proved, "
-            "its "
-            "rows were not" in caplog.text
+            "the rows were not" in caplog.text
         )
         assert "is proved:" not in caplog.text
 

@@ -9,11 +9,13 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.exceptions import ConfigurationError, LedgerError
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Ledger
+from airflow_kafka_offsets.sinks.fan_out_target import FanOutRows
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from airflow_kafka_offsets.verification.verify import verify
+from airflow_kafka_offsets.sinks.target_rows import Detail, TargetRows
+from airflow_kafka_offsets.verification.verify import describe_unchecked, verify
 from tests.support.clients import produce
 from tests.support.loads import Loader, TopicFactory, names
-from tests.support.verifying import ON_ONE, do
+from tests.support.verifying import LEFT_OUT, ON_ONE, do
 
 pytestmark = pytest.mark.server
 
@@ -30,10 +32,39 @@ def test_a_table_that_the_group_does_not_load_into_proves_nothing(
         conn.execute(sa.text("CREATE TABLE other (id BIGINT NOT NULL)"))
     inline_loader(name, sink=sink, start=start)
 
-    with pytest.raises(ConfigurationError, match=r"'loader' loads into table 'target', by batch 1 .* not into 'other'"):
+    with pytest.raises(ConfigurationError, match=r"'loader' loads into 'target', by batch 1 .* not into 'other'"):
         verify("loader", sink=SqlTable("other", upsert_key=key), engine=inline_loader.engine)
     # Another spelling is no other table.
     verify("loader", sink=SqlTable("target", "main", upsert_key=key), engine=inline_loader.engine)
+
+
+@ON_ONE
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_misspelt_table_is_no_lost_one(inline_loader: Loader, two_batches: str, exists: bool) -> None:
+    inline_loader(two_batches, group_id="others", sink=SqlTable("others" if exists else "elsewhere"), **LEFT_OUT)
+
+    with pytest.raises(ConfigurationError, match=r"'loader' loads into 'target', by batch 2 .* not into 'others'"):
+        verify("loader", sink=SqlTable("others"), engine=inline_loader.engine)
+
+
+class Rows(TargetRows):
+    """Rows of one of several targets."""
+
+    def __init__(self, detail: Detail, limit: str) -> None:
+        self.said = (detail, limit)
+
+    detail = property(lambda self: self.said[0])
+    limit = property(lambda self: self.said[1])
+
+
+def test_of_several_targets_those_are_named_that_are_proved() -> None:
+    branches = {"a": Rows("batches", "A has batches"), "b": Rows("nothing", "B is keyed"), "c": Rows("offsets", "")}
+
+    assert describe_unchecked(FanOutRows(branches)) == (
+        "B is keyed: history, positions and the rows of 'a', 'c' are proved, the other rows were not checked; the "
+        "number of rows is that of the history"
+    )
+    assert "B is keyed: history and positions are proved, the rows" in describe_unchecked(branches["b"])
 
 
 @ON_ONE

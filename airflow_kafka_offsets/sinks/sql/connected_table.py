@@ -198,10 +198,12 @@ class ConnectedSqlTable(Table):
                 created = self.reflect(conn)
             if created is not None:  # by another group, at the same moment
                 return created
-            grant = ", or grant CREATE on the schema" if lacks_rights(error) else ""
+            advice = f"Create the table{', or grant CREATE on the schema' if lacks_rights(error) else ''}"
+            if self.sink.schema is not None and self.sink.schema not in sa.inspect(engine).get_schema_names():
+                advice = f"Create the schema, or correct schema={self.sink.schema!r}"
             raise TargetError(
                 f"Table {self.sink.name!r} does not exist in database {engine.url.database!r}, and user "
-                f"{engine.url.username!r} cannot create it: {database_message(error)}. Create it{grant}."
+                f"{engine.url.username!r} cannot create it: {database_message(error)}. {advice}."
             ) from error
         return table
 
