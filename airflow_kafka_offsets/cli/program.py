@@ -87,19 +87,19 @@ def main(arguments: list[str] | None = None) -> None:
     if with_airflow:
         from airflow_kafka_offsets.cli import airflow_program
 
-        args = _parsed(arguments, Namespace(), with_airflow=True)
+        args = _parse(parser(with_airflow=True), arguments, Namespace())
         airflow_program.run(args.command, args)
         return
     # What commands look at, and nobody can give here.
-    args = _parsed(arguments, Namespace(dag_id=None, task_id=None, spark_conn_id=None))
+    args = _parse(parser(), arguments, Namespace(dag_id=None, task_id=None, spark_conn_id=None))
     args.command.run(args, FileConnections(args))
 
 
-def _parsed(arguments: list[str], args: Namespace, *, with_airflow: bool = False) -> Namespace:
-    """Return the parsed arguments; unknown ones end the process with the usage of their command."""
-    args, unknown = parser(with_airflow=with_airflow).parse_known_args(arguments, args)
+def _parse(root: ArgumentParser, arguments: list[str], args: Namespace) -> Namespace:
+    """Return the parsed arguments. An argument too many is refused with the usage of its command."""
+    _, unknown = root.parse_known_args(arguments, args)
     if unknown:
-        args.refuse(f"unrecognized arguments: {' '.join(unknown)}")
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     return args
 
 
@@ -140,7 +140,7 @@ def _add(to: ArgumentParser, entries: Iterable[Command | Group]) -> None:
             continue
         for argument in sorted(entry.arguments, key=lambda each: (each.flags[-1].startswith("-"), each.flags[-1])):
             own.add_argument(*argument.flags, **argument.settings)
-        own.set_defaults(command=entry, refuse=own.error)
+        own.set_defaults(command=entry, parser=own)
 
 
 def _listed(entry: Command | Group) -> Command | Group:

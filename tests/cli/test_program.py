@@ -96,12 +96,6 @@ def test_a_rewind_is_executed_and_undone(connected: Program, loaded_topic: str) 
     assert connected("lag", "loader", "--output", "json").json[-1]["lag"] == 0
 
 
-def test_an_unknown_argument_shows_the_usage_of_its_command(program: Program) -> None:
-    done = program("rewind", "loader", "--to-earliest", "--table", "orders")
-    assert (done.status, done.stderr.startswith("usage: kafka-offsets rewind ")) == (2, True)
-    assert done.stderr.endswith("kafka-offsets rewind: error: unrecognized arguments: --table orders\n")
-
-
 def last_line(code: str, directory: Path) -> str:
     """Return the last line that Python prints for some code, whose argument is the URL of a new database."""
     done = subprocess.run(
