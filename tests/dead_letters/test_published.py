@@ -18,7 +18,7 @@ from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.dead_letters import replay as replay_module
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, drop_dead_letters
-from airflow_kafka_offsets.exceptions import FencedError, LedgerError, OpenBatchError
+from airflow_kafka_offsets.exceptions import FencedError, LedgerError, OpenBatchError, TargetError
 from airflow_kafka_offsets.ledger import dead_letter_batches
 from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed, settle_dead_letter_batches
 from airflow_kafka_offsets.ledger.publications import Publication
@@ -190,10 +190,15 @@ def test_dead_letters_of_a_target_that_was_dropped_are_replayed_again(
     with dying(LakeTarget, "after"):
         replayed(2, 6)
     shutil.rmtree(group.sink.uri)  # type: ignore[attr-defined]
+    with pytest.raises(TargetError, match="has no rows of group 'loader', whose batch 1 is in one of this name"):
+        replayed(2, 6)
 
-    assert replayed(2, 6) == [Replayed(1, 2, 2, 0, 3)]
+    # What the error says.
+    Rewinder(group.loader)("to-earliest")
+    (again,) = replayed(2, 6)
 
-    assert group.places() == [(3, 2), (3, 6)]
+    assert again == Replayed(1, 2, 2, 0, again.replayed_by)
+    assert group.places() == [(again.replayed_by, 2), (again.replayed_by, 6)]
 
 
 def test_a_replay_that_another_one_abandoned_publishes_nothing(

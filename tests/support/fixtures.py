@@ -205,7 +205,8 @@ def new_engine(url: str) -> Engine:
     """
     made = sa.create_engine(url, hide_parameters=True)
     first = _compiled.setdefault(made.url.set(database=""), made)
-    if getattr(first.dialect, "server_version_info", None) is not None:  # it has connected
+    # A dialect of MySQL knows its database.
+    if made.dialect.name != "mysql" and getattr(first.dialect, "server_version_info", None) is not None:
         made.dialect = made.pool._dialect = first.dialect
         made._compiled_cache = first._compiled_cache
     return made
