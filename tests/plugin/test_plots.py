@@ -83,8 +83,8 @@ def test_the_words_of_marks_do_not_cover_each_other_and_stay_in_the_plot() -> No
 
     found = plots(marks=marks)["Duration of stage and commit"]
 
-    # There is no room for the third on either line; the last is to the left of its mark.
-    assert found["words"] == [["gap: 12 offsets", 104, 11], ["rewind 14", 184, 24], ["rewind 16", 232, 11]]
+    # There is no room for the third on either line; the last is to the left of its mark, with an arrow to it.
+    assert found["words"] == [["gap: 12 offsets", 104, 11], ["rewind 14", 184, 24], ["rewind 16 →", 220, 11]]
 
 
 def test_what_is_not_known_has_no_empty_legend() -> None:
