@@ -35,6 +35,7 @@ from airflow_kafka_offsets.formats.avro_schema import (
     Type,
     WireSchema,
     as_record,
+    has_blocks,
     has_endless_lists,
     has_endless_objects,
     is_recursive,
@@ -55,6 +56,12 @@ _SYNC = b"kafka-offsets..."
 # process. One of so few bytes cannot be.
 _SHALLOW_BYTES = 2_000
 
+# The quick reader would take a hundred times as long for a single value of at most so many.
+_SHORT_BYTES = 10_000
+
+# How the branch -2 of a union begins: fastavro in C counts it from the end, so that it is the first one of two.
+_FROM_THE_END = (b"\x03", b"\x83")
+
 # Of fields that are no columns, in fields that are read: the quick reader gives nulls room for them.
 _MOST_UNREAD_BYTES = 32 << 20
 
@@ -65,10 +72,11 @@ class AvroReader(ValueReader):
     :param columns: what is read of them, see `read_type`
     """
 
-    alike = 10_000
-
     def __init__(self, kind: Type, columns: pa.StructType) -> None:
         self._columns = {field.name: field.type for field in columns}
+        unread = (field.type for place, field in enumerate(kind.fields) if f"f{place}" not in self._columns)
+        # Of a field that is no column, the quick reader skips blocks of items by their size, whatever they hold.
+        self.alike = -1 if any(map(has_blocks, unread)) else _SHORT_BYTES
         # The quick reader reads fields whole.
         whole = pa.struct([(name, kind.fields[int(name[1:])].type.physical) for name in self._columns])
         self._read_types = (whole, columns)
@@ -124,13 +132,16 @@ class AvroReader(ValueReader):
         if self._is_recursive and len(value) > _SHALLOW_BYTES:
             # The same in Python, which has a separate limit for functions that call themselves.
             return self._read_by(schemaless_reader, self._parsed, value)
+        like_quick = self._of_any_branch if len(value) <= _SHORT_BYTES else None
+        if like_quick is not None and any(start in value for start in _FROM_THE_END):
+            with suppress(Exception):
+                return self._read_by(schemaless_reader, like_quick, value)
         try:
             return self._read_by(fastavro.schemaless_reader, self._parsed, value)
         except Exception:
-            # The quick reader would take a hundred times as long for a single short value.
-            if len(value) <= self.alike and self._of_any_branch is not None:
+            if like_quick is not None:
                 with suppress(Exception):
-                    return self._read_by(schemaless_reader, self._of_any_branch, value)
+                    return self._read_by(schemaless_reader, like_quick, value)
             raise
 
     def _read_by(self, read: Callable[..., Any], schema: Any, value: bytes) -> dict[str, Any]:

@@ -281,6 +281,11 @@ def is_recursive(kind: Type) -> bool:
     return kind.kind == "recursive" or any(map(is_recursive, kind.inner))
 
 
+def has_blocks(kind: Type) -> bool:
+    """Return whether a type has arrays or maps, which are written in blocks that may begin with their size."""
+    return kind.kind in ("array", "map") or any(map(has_blocks, kind.inner))
+
+
 def has_endless_lists(kind: Type) -> bool:
     """Return whether a type has an array whose items take no bytes: a record of ten bytes could have a billion of
     them.

@@ -352,8 +352,9 @@ class RegistryFormat(Templated, ABC):
             names += [name for name in types if name not in names]
         columns, budget, left_out = [], Budget(), {}
         taken = {name.lower() for name in (*given.names, *others)}
+        in_target: Sequence[str] = ()
         if check_added is not None and not newest.keys() >= set(names) - set(given.names):
-            taken |= {name.lower() for name in target_columns() or () if name not in types}
+            in_target = target_columns() or ()
         for name in names:
             if name in given.names:
                 columns.append(given.field(name))
@@ -363,7 +364,7 @@ class RegistryFormat(Templated, ABC):
                 # Each has the limit of its own schema.
                 budget.take(0, count_types(column.type))
                 if name not in newest:
-                    check_new_column(column, taken)
+                    check_new_column(column, {*taken, *(each.lower() for each in in_target if each != name)})
                     if check_added is not None:
                         check_added(column)
             except (SchemaError, ConfigurationError, TargetError) as error:

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -266,10 +266,10 @@ def _places(heads: pa.DictionaryArray) -> list[pa.Array | None]:
 class ValueReader(ABC):
     """Reads values of one writer's schema into Arrow arrays, by names.
 
-    :cvar alike: `read_each` takes all values of at most so many bytes that `read` takes
+    :ivar alike: `read_each` takes all values of at most so many bytes that `read` takes
     """
 
-    alike: ClassVar[int] = -1
+    alike: int = -1
 
     @cached_property
     def is_vectorized(self) -> bool:

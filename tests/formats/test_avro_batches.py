@@ -180,13 +180,34 @@ def test_thousands_of_bad_values_are_not_read_once_more_each(
     assert reads < 50
 
 
-@pytest.mark.parametrize("alike", [AvroReader.alike, 0])
+@pytest.mark.parametrize("short", [10_000, 0])
 def test_a_branch_that_does_not_exist_is_taken_for_the_second_whatever_the_other_values_are(
-    alike: int, monkeypatch: pytest.MonkeyPatch
+    short: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(AvroReader, "alike", alike)
+    monkeypatch.setattr(avro_decoder, "_SHORT_BYTES", short)
     kind = {"type": "record", "name": "r", "fields": [{"name": "a", "type": ["null", "int"]}]}
     values = [b"\x04\x0a", b"\x02\x0a", b"\0", b"\x04"]
     for batch in ([values[0]], values[:3], values):
         rows, _ = decoded(Avro(schema=json.dumps(kind)), batch)
         assert [row["a"] for row in own_columns(rows)] == [5, 5, None][: len(batch)]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "row"),
+    [
+        # The branch -2, which is the first one from the end.
+        ({"name": "u", "type": ["null", "boolean"]}, b"\x03\xff\x00", {"u": True, "a": 0}),
+        ({"name": "u", "type": ["boolean", "null"]}, b"\x03\x80\x01", {"u": None, "a": 64}),
+        # A block of one item with its size, and in it a text that is longer than the block.
+        ({"name": "m", "type": {"type": "array", "items": "string"}}, b"\x01\x04\x12x\x00\x0e", {"a": 7}),
+    ],
+    ids=["null first", "null second", "an unread block"],
+)
+def test_a_damaged_value_is_the_same_row_beside_a_bad_one(
+    field: dict[str, Any], value: bytes, row: dict[str, Any]
+) -> None:
+    kind = {"type": "record", "name": "r", "fields": [field, {"name": "a", "type": "long"}]}
+    ddl = ", ".join({"u": "u BOOLEAN", "a": "a BIGINT"}[name] for name in row)
+    for others in ([], [b"\0\x02"], [b""]):
+        rows, _ = decoded(Avro(ddl, schema=json.dumps(kind)), [value, *others])
+        assert own_columns(rows)[0] == row
