@@ -110,7 +110,7 @@ def test_the_advice_loads_each_record_once_although_a_lost_replay_replaced_rows(
 ) -> None:
     group = Restored(inline_loader, topic(), TARGET)
     group.lose("replay")
-    advice = r"delete the rows with _batch_id >= 2, .* then rewind to the lowest of these, with replace"
+    advice = r"delete the rows with _batch_id >= 2: .* then rewind to the lowest of these, with replace"
     with pytest.raises(OlderLedgerError, match=advice):
         group.load()
 

@@ -60,7 +60,7 @@ def make_rewind(loader: Loader, name: str) -> Rewind:
     produce(loader.kafka, name, names(10, 5), 1)
     batch = left_open(rewinder, name)
     preview = rewinder.preview("from-file", f"{name},0,3\n{name},1,12\n{name},2,4\n")
-    assert (len(preview.changed), preview.offsets_reread, preview.offsets_skipped) == (3, 7, 2)
+    assert (len(preview.changed), preview.offsets_reread, preview.offsets_skipped) == (3, 7, 6)
     url = loader.engine.url.render_as_string(hide_password=False)
     return Rewind(url, preview.as_dict(), RUN, batch)
 
