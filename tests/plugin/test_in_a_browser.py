@@ -218,7 +218,7 @@ def test_from_a_failed_batch_to_a_rewind_that_the_next_run_loads(browser: Browse
     browser.find("dl.attributes dd", "scheduled__24")
     assert int(browser.all("dl.tiles dd")[1].text.replace(",", "")) >= rows
     browser.open(f"{ORDERS_IN_FRAME.replace('/group?', '/rewind?')}&scenario=undo")
-    browser.find(".choice p", "removed the rows of the offsets to load again")
+    browser.find(".choice p", "cannot be undone any more: batches have moved")
 
 
 def test_a_click_verifies(browser: Browser, shots: Path) -> None:
