@@ -22,6 +22,7 @@ from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.group_changes import delete_group, rename_group
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.plugin import background
+from airflow_kafka_offsets.plugin.readings import SourceLook
 from airflow_kafka_offsets.plugin.sources import RegisteredTask, Source
 from devstack.airflow import AirflowHome
 from devstack.topics import create_topic, delete_records, delete_topic
@@ -392,6 +393,17 @@ def test_a_database_without_state_tables_is_empty(web: Web) -> None:
 
     assert "Nothing was loaded into this database yet" in page
     assert "A group appears with the first run of its task" in page
+
+
+@pytest.mark.usefixtures("orders")
+def test_what_needs_attention_is_counted_so_far_while_something_is_read_for_the_first_time(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "so far" not in web.get("/").text
+
+    monkeypatch.setattr(SourceLook, "is_first", True)
+
+    assert re.search(r">0</a> <small>so far</small>", web.get("/").text)
 
 
 def test_a_dag_has_its_own_groups(web: Web, orders: str, loader: Loader, kafka: Kafka) -> None:
