@@ -151,9 +151,13 @@ def count_by_batch(
 
     :param records: see `can_be_replayed`
     """
-    places = sa.select(*tables.dead_letters.primary_key).where(can_be_replayed(tables, dead_letters, records))
-    found = stream(conn, places.order_by(tables.dead_letters.c.batch_id))
-    return Counter(row.batch_id for row in found if records is None or Record(*row[1:]) in records)
+    batch_id, is_meant = tables.dead_letters.c.batch_id, can_be_replayed(tables, dead_letters, records)
+    if records is None:
+        counted = sa.select(batch_id, sa.func.count()).where(is_meant).group_by(batch_id).order_by(batch_id)
+        return Counter({row.batch_id: row[1] for row in conn.execute(counted)})
+    places = sa.select(*tables.dead_letters.primary_key).where(is_meant)
+    found = stream(conn, places.order_by(batch_id))
+    return Counter(row.batch_id for row in found if Record(*row[1:]) in records)
 
 
 def read_dead_letters(

@@ -136,6 +136,7 @@ class AvroReader(ValueReader):
         if like_quick is not None and any(start in value for start in _FROM_THE_END):
             with suppress(Exception):
                 return self._read_by(schemaless_reader, like_quick, value)
+            like_quick = None  # it does not read the value
         try:
             return self._read_by(fastavro.schemaless_reader, self._parsed, value)
         except Exception:

@@ -10,7 +10,6 @@ Dates and timestamps lie in the years 1 to 9999, in UTC. ISO 8601 reaches furthe
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -267,15 +266,15 @@ def _refuse_reserved(name: str) -> None:
         )
 
 
-def check_new_column(column: pa.Field, others: Collection[str]) -> None:
+def check_new_column(column: pa.Field, *, is_taken: bool) -> None:
     """Check that rows can have a column beside others.
 
-    :param others: their names in lower case
+    :param is_taken: whether another one has its name, but perhaps for the case
     :raises ConfigurationError: they cannot
     """
     _refuse_reserved(column.name)
     parse_ddl(spark_ddl(pa.schema([column])), binary=True)
-    if column.name.lower() in others:
+    if is_taken:
         raise ConfigurationError("another column has this name, or one that differs in case only")
 
 

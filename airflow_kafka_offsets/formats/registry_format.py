@@ -352,9 +352,10 @@ class RegistryFormat(Templated, ABC):
             names += [name for name in types if name not in names]
         columns, budget, left_out = [], Budget(), {}
         taken = {name.lower() for name in (*given.names, *others)}
-        in_target: Sequence[str] = ()
+        in_target: dict[str, set[str]] = {}
         if check_added is not None and not newest.keys() >= set(names) - set(given.names):
-            in_target = target_columns() or ()
+            for name in target_columns() or ():
+                in_target.setdefault(name.lower(), set()).add(name)
         for name in names:
             if name in given.names:
                 columns.append(given.field(name))
@@ -364,7 +365,8 @@ class RegistryFormat(Templated, ABC):
                 # Each has the limit of its own schema.
                 budget.take(0, count_types(column.type))
                 if name not in newest:
-                    check_new_column(column, {*taken, *(each.lower() for each in in_target if each != name)})
+                    other_spellings = in_target.get(name.lower(), set()) - {name}
+                    check_new_column(column, is_taken=name.lower() in taken or bool(other_spellings))
                     if check_added is not None:
                         check_added(column)
             except (SchemaError, ConfigurationError, TargetError) as error:
