@@ -10,6 +10,7 @@ import getpass
 import json
 import os
 import signal
+import sys
 import tempfile
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -44,6 +45,9 @@ _JARS = Jars(
 )
 
 _START_TIMEOUT = 120.0
+
+# JVMs that live for seconds.
+_QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 _MANAGER = "org.apache.hadoop.yarn.server.resourcemanager"
 
@@ -142,11 +146,12 @@ class HadoopCluster(Stack):
 
     def __init__(self, *, nodes: int = 1, memory_mb: int = 4096, hidden: Sequence[Path] = ()) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="devstack-yarn-"))
-        self.hdfs_port, self.web_port, self._gateway_port = free_port(), free_port(), free_port()
+        self.hdfs_port, web_port, self._gateway_port = free_port(), free_port(), free_port()
+        self._web = f"http://127.0.0.1:{web_port}"
         names = ("address", "scheduler.address", "resource-tracker.address", "admin.address")
         self._yarn = {f"yarn.resourcemanager.{name}": f"127.0.0.1:{free_port()}" for name in names} | {
             "yarn.resourcemanager.hostname": "127.0.0.1",
-            "yarn.resourcemanager.webapp.address": f"127.0.0.1:{self.web_port}",
+            "yarn.resourcemanager.webapp.address": f"127.0.0.1:{web_port}",
         }
         self.conf_dir = self.configuration("conf", {})
         """The value of HADOOP_CONF_DIR."""
@@ -175,14 +180,35 @@ class HadoopCluster(Stack):
             node.kill()
         self.master.kill()
 
-    def get(self, path: str) -> str:
-        """Return a page of the ResourceManager's."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.web_port}{path}", timeout=10) as response:
-            return str(response.read().decode())
-
     def applications(self) -> list[dict[str, Any]]:
-        """Return what the ResourceManager knows of its applications."""
-        return list((json.loads(self.get("/ws/v1/cluster/apps"))["apps"] or {}).get("app", []))
+        """Return what the ResourceManager knows of its applications, the oldest first."""
+        found = (json.loads(_page(f"{self._web}/ws/v1/cluster/apps"))["apps"] or {}).get("app", [])
+        return sorted(found, key=lambda application: str(application["id"]))
+
+    def pages(self) -> dict[str, str]:
+        """Return the pages that the ResourceManager has of itself and its applications, by their URLs."""
+        urls = [f"{self._web}/{path}" for path in ("cluster", "conf", "ws/v1/cluster/info", "ws/v1/cluster/apps")]
+        for application in self.applications():
+            name = application["id"]
+            urls += [f"{self._web}/cluster/app/{name}", f"{self._web}/ws/v1/cluster/apps/{name}/appattempts"]
+            urls.append(f"{self._web}/cluster/appattempt/{name.replace('application', 'appattempt')}_000001")
+        return {url: _page(url) for url in urls}
+
+    def spark(self, deploy_mode: str) -> dict[str, str]:
+        """Return the properties of Spark for applications on a cluster of one small machine."""
+        properties = {
+            "spark.submit.deployMode": deploy_mode,
+            # Else hundreds of megabytes are uploaded for each application.
+            "spark.yarn.jars": f"local:{pyspark_home()}/jars/*",
+            "spark.pyspark.python": sys.executable,
+            "spark.executor.instances": "1",
+            "spark.executor.cores": "2",
+            "spark.executor.memory": "512m",
+            "spark.driver.memory": "512m",
+            "spark.ui.enabled": "false",
+        }
+        properties |= {f"spark.{of}.SPARK_LOCAL_IP": "127.0.0.1" for of in ("yarn.appMasterEnv", "executorEnv")}
+        return properties | {f"spark.{of}.extraJavaOptions": " ".join(_QUICK) for of in ("driver", "executor")}
 
     def configuration(self, name: str, properties: Mapping[str, str]) -> Path:
         """Write the configuration of a server, or of clients.
@@ -208,8 +234,7 @@ class HadoopCluster(Stack):
         return [
             str(find_java()),
             f"-Xmx{heap}",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
+            *_QUICK,
             "-Dlog4j2.level=WARN",
             *opened,
             "-cp",
@@ -250,6 +275,11 @@ class HadoopCluster(Stack):
             return True
         if ended := [node for node in self.nodes if not node.process.running]:
             raise RuntimeError(f"a NodeManager ended\n{ended[0].process.log_tail()}")
-        nodes = json.loads(self.get("/ws/v1/cluster/nodes"))["nodes"] or {}
+        nodes = json.loads(_page(f"{self._web}/ws/v1/cluster/nodes"))["nodes"] or {}
         running = [node for node in nodes.get("node", []) if node["state"] == "RUNNING"]
         return len(running) == len(self.nodes)
+
+
+def _page(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as response:
+        return str(response.read().decode())
