@@ -84,6 +84,7 @@ bench-rewind: setup ## measure previews and rewinds of 10 to 2,000 partitions, a
 
 bench-lag: setup ## measure looks at 10 to 10,000 partitions, and a triggerer with a thousand lag triggers
 	$(PYTHON) -m benchmarks.lag
+	$(PYTHON) -m benchmarks.sensors
 	$(PYTHON) -m benchmarks.triggers $(ARGS)
 
 bench-pages: setup ## measure the table of 500 groups of 10,000 partitions in the web interface
