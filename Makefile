@@ -117,12 +117,12 @@ reference: setup ## write the pages of the commands from their help
 COMPILE := uv pip compile --quiet --no-annotate -p 3.11 --custom-compile-command "make constraints"
 EXTRAS := --extra spark --extra postgres --extra sqlite --extra avro --extra protobuf --extra json-schema --extra sql --extra iceberg --extra delta --extra parquet
 # The oldest Airflow needs the dependencies of its time, but for those that pyproject.toml names, and what they need.
-AIRFLOW_TIME := 2026-01-20
+AIRFLOW_TIME := 2026-02-10
 constraints: setup ## pin what pyproject.toml and constraints/*.in ask for, with hashes (ARGS=--upgrade: the newest of all)
 	@export PATH="$$PATH:.build/tools/bin"; \
 	$(COMPILE) --generate-hashes $(ARGS) pyproject.toml $(EXTRAS) --group dev -o constraints/dev.txt >/dev/null && \
 	$(COMPILE) --no-header --no-deps --resolution lowest-direct pyproject.toml --all-extras -o .build/lowest.in >/dev/null && \
-	{ grep '^apache-airflow==' .build/lowest.in; printf 'apache-airflow-providers-%s\n' fab openlineage; } | \
+	{ grep -E '^apache-airflow(-providers-common-compat)?==' .build/lowest.in; printf 'apache-airflow-providers-%s\n' fab openlineage; } | \
 	$(COMPILE) --no-header --exclude-newer $(AIRFLOW_TIME) - | grep -vE "^($$(sed 's/\[.*\]//; s/==.*/|/' .build/lowest.in | tr -d '\n')cryptography)==" >.build/airflow.txt && \
 	cp constraints/dev.txt .build/lowest.txt && \
 	$(COMPILE) --generate-hashes -c .build/lowest.in -c .build/airflow.txt pyproject.toml --all-extras --group dev -o .build/lowest.txt >/dev/null && \

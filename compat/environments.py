@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from compat.cells import LOWEST, Environment
@@ -34,13 +35,40 @@ def python_of(name: str, environment: Environment) -> Path:
     _uv("venv", "--clear", "--python", str(Path(environment.python).expanduser()), str(home))
     if environment.constraints is None:
         listed = _resolve(home, environment)
+    instead = home / "instead.txt"
+    instead.write_text("\n".join(environment.instead))
     install = ("pip", "install", "--python", str(python), "--no-deps")
     builds = ("--build-constraints", "constraints/build.txt")
-    _uv(*install, *builds, *_STORED, "-r", str(listed))
+    _uv(*install, *builds, *_STORED, "--overrides", str(instead), "-r", str(listed))
     _uv(*install, *builds, "-e", ".", *environment.more)
     _uv("pip", "check", "--python", str(python))
     stamp.write_text(state)
     return python
+
+
+def spark_home(version: str) -> Path:
+    """Return the folder of a PySpark by itself.
+
+    :raises RuntimeError: it cannot be installed; the message ends with uv's output
+    """
+    home = BUILD / f"compat-pyspark-{version}"
+    if not home.exists():
+        builds = ("--build-constraints", "constraints/build.txt", *_STORED)
+        partial = home.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        _uv(
+            "pip",
+            "install",
+            "--python",
+            sys.executable,
+            "--no-deps",
+            *builds,
+            "--target",
+            str(partial),
+            f"pyspark=={version}",
+        )
+        partial.rename(home)
+    return home / "pyspark"
 
 
 def _resolve(home: Path, environment: Environment) -> Path:
