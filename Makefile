@@ -115,7 +115,7 @@ reference: setup ## write the pages of the commands from their help
 	$(PYTHON) scripts/command_reference.py
 
 COMPILE := uv pip compile --quiet --no-annotate -p 3.11 --custom-compile-command "make constraints"
-EXTRAS := --extra spark --extra postgres --extra sqlite --extra avro --extra protobuf --extra json-schema --extra sql --extra iceberg --extra delta --extra parquet
+EXTRAS := --extra spark --extra postgres --extra sqlite --extra avro --extra protobuf --extra json-schema --extra sql --extra iceberg --extra delta --extra parquet --extra hdfs
 # The oldest Airflow needs the dependencies of its time, but for those that pyproject.toml names, and what they need.
 AIRFLOW_TIME := 2026-02-10
 constraints: setup ## pin what pyproject.toml and constraints/*.in ask for, with hashes (ARGS=--upgrade: the newest of all)

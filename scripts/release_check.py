@@ -34,6 +34,7 @@ COPYLEFT = {
 
 UNSAID = {
     "antlr4-python3-runtime": "BSD-3-Clause",
+    "hdfs-native": "Apache-2.0",
     "openlineage_sql": "Apache-2.0",
     "protobuf": "BSD-3-Clause",
     "pysocks": "BSD-3-Clause",

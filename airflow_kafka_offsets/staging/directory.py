@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pyarrow import fs
+
+from airflow_kafka_offsets.core.libraries import require_library
 
 # These stores show an object once it is complete, and copy it to rename it.
 _OBJECT_STORES = {"s3", "gcs", "abfs"}
@@ -30,11 +33,12 @@ class StagingDirectory:
     """A directory on the local file system, HDFS or an object store.
 
     :param uri: an absolute path, or a URI that `pyarrow.fs.FileSystem.from_uri` knows
+    :raises ConfigurationError: it is on HDFS, and what reaches HDFS is not installed
     """
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        self.filesystem, path = fs.FileSystem.from_uri(uri)
+        self.filesystem, path = _open(uri)
         self.path = path.rstrip("/")
 
     def child(self, name: str) -> StagingDirectory:
@@ -154,3 +158,19 @@ class StagingDirectory:
             for name, written_ns in files
             if name.startswith(prefix) and name.endswith(".json") and not name.startswith(".")
         }
+
+
+def _open(uri: str) -> tuple[fs.FileSystem, str]:
+    try:
+        filesystem, path = fs.FileSystem.from_uri(uri)
+        return filesystem, str(path)
+    except OSError as error:
+        reason = str(error).partition("\n")[0]
+        # libhdfs is a part of Hadoop, in Java, which pyarrow does not include.
+        if not uri.startswith("hdfs://") or re.search("load lib(jvm|hdfs)", reason) is None:
+            raise
+        libraries = f"hdfs-native, or Hadoop's libhdfs with JAVA_HOME, HADOOP_HOME and CLASSPATH ({reason})"
+        require_library(uri, "hdfs_native", "hdfs", library=libraries)
+    from airflow_kafka_offsets.staging.hdfs import open_hdfs
+
+    return open_hdfs(uri)
