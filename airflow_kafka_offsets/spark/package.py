@@ -1,5 +1,5 @@
-"""Write the files that are submitted: this package, and the application that calls `main`. Jobs come over a
-socket (`job`).
+"""Write the files that are submitted: this package, and the application that calls `main`. `jobs`
+describes how jobs come.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import sys
 
 from airflow_kafka_offsets.spark.driver import main
 
-sys.exit(main(sys.argv[1]))
+sys.exit(main(sys.argv[1:]))
 """
 
 

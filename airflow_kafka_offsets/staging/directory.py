@@ -41,6 +41,11 @@ class StagingDirectory:
         """Open a directory below this one."""
         return StagingDirectory(self.child_uri(name))
 
+    def sibling(self, name: str) -> StagingDirectory:
+        """Open another directory beside this one."""
+        base, mark, options = self.uri.partition("?")
+        return StagingDirectory(f"{base.rstrip('/').rpartition('/')[0]}/{name}{mark}{options}")
+
     def child_uri(self, name: str) -> str:
         """Return the URI of a directory below this one."""
         # After a question mark come options of the file system.
@@ -97,17 +102,26 @@ class StagingDirectory:
         else:
             self._write(self.file(name), text)
 
+    def write_bytes(self, name: str, content: bytes) -> None:
+        """Write a file that nobody reads before it is named elsewhere."""
+        with self.filesystem.open_output_stream(self.file(name)) as stream:
+            stream.write(content)
+
     def _write(self, path: str, text: str) -> None:
         with self.filesystem.open_output_stream(path) as stream:
             stream.write(text.encode())
 
-    def read_text(self, name: str) -> str:
+    def read_text(self, name: str, most: int | None = None) -> str:
         """Read a file.
 
+        :param most: bytes
         :raises FileNotFoundError: the file does not exist
+        :raises ValueError: it has more bytes, or is no text
         """
         with self.filesystem.open_input_stream(self.file(name)) as stream:
-            text: bytes = stream.read()
+            text: bytes = stream.read(None if most is None else most + 1)
+        if most is not None and len(text) > most:
+            raise ValueError(f"{name} has more than {most:,} bytes")
         return text.decode()
 
     def read_texts(self, names: Collection[str]) -> dict[str, str]:

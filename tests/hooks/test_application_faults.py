@@ -16,7 +16,7 @@ import pytest
 
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 from airflow_kafka_offsets.hooks.spark_application import ApplicationEndedError
-from airflow_kafka_offsets.spark.job import Jobs
+from airflow_kafka_offsets.spark.jobs import SocketJobs
 from devstack.process import wait_until
 from tests.support.submitted import Submitted, no_process_left
 
@@ -27,9 +27,9 @@ class TimedOut(BaseException):
     """As Airflow's."""
 
 
-@pytest.fixture
-def submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submitted:
-    submitted = Submitted(tmp_path)
+@pytest.fixture(params=["client", "cluster"], ids=["socket", "mailbox"])
+def submitted(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submitted:
+    submitted = Submitted(tmp_path, request.param)
     submitted.install(monkeypatch)
     return submitted
 
@@ -117,7 +117,7 @@ def test_a_driver_ends_when_the_launcher_is_gone_before_it_sent_anything(tmp_pat
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(tmp_path / "jobs"))
         listener.listen(1)
-        jobs = Jobs(str(tmp_path / "jobs"))
+        jobs = SocketJobs(str(tmp_path / "jobs"))
     try:
         assert within_seconds(lambda: list(jobs.lines())) == []
     finally:
@@ -128,7 +128,7 @@ def test_a_driver_that_gets_what_is_no_text_ends(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(tmp_path / "jobs"))
         listener.listen(1)
-        jobs = Jobs(str(tmp_path / "jobs"))
+        jobs = SocketJobs(str(tmp_path / "jobs"))
         peer, _ = listener.accept()
         with peer:
             peer.sendall(b"job\n\xff\n")

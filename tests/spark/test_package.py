@@ -50,7 +50,7 @@ class TestApplication:
         code = (
             "import runpy, sys\n"
             "from airflow_kafka_offsets.spark import driver\n"
-            "driver.main = lambda path: print('jobs of', path) or 7\n"
+            "driver.main = lambda arguments: print('jobs of', *arguments) or 7\n"
             "sys.argv = ['application.py', '/jobs']\n"
             f"runpy.run_path({str(application)!r}, run_name='__main__')\n"
         )
