@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from compat.cells import CELLS
-from compat.environments import python_of
+from compat.environments import python_of, spark_home
 from devstack.paths import REPOSITORY
 
 RESULTS = Path(__file__).resolve().parent / "results.json"
@@ -55,11 +56,12 @@ def _run(name: str) -> bool:
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         try:
             python = str(python_of(name, cell.environment)) if cell.environment else sys.executable
+            env = {"SPARK_HOME": str(spark_home(cell.spark_home))} if cell.spark_home else {}
         except RuntimeError as error:
             print(f"  NO   {error}", flush=True)
             return False
         command = [python, "-m", "compat.program", *cell.servers, "--spark", cell.spark, "--result", file.name]
-        status = subprocess.run(command, cwd=REPOSITORY).returncode
+        status = subprocess.run(command, cwd=REPOSITORY, env=os.environ | env).returncode
         result = json.loads(Path(file.name).read_text() or "{}")
     if not result:
         return False

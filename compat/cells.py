@@ -16,6 +16,7 @@ class Environment(NamedTuple):
     :param constraints: a file with everything that is installed; None resolves it
     :param pins: versions of packages, where it is resolved
     :param more: packages that the constraints lack for this Python
+    :param instead: versions of packages in place of those of the constraints
     :param until: the day of which Airflow's own dependencies are: an old Airflow does not work with newer ones
     """
 
@@ -24,6 +25,7 @@ class Environment(NamedTuple):
     pins: tuple[str, ...] = ()
     until: str | None = None
     more: tuple[str, ...] = ()
+    instead: tuple[str, ...] = ()
 
 
 class Cell(NamedTuple):
@@ -32,11 +34,13 @@ class Cell(NamedTuple):
     :param servers: that are not those of every day, such as `postgres-14`
     :param environment: None is that of every day
     :param spark: the master, or `standalone`
+    :param spark_home: the version of a PySpark that is SPARK_HOME, beside that of the environment
     """
 
     servers: tuple[str, ...] = ()
     environment: Environment | None = None
     spark: str = "local[2]"
+    spark_home: str | None = None
 
 
 def _airflow(version: str, until: str) -> Environment:
@@ -45,6 +49,10 @@ def _airflow(version: str, until: str) -> Environment:
 
 def _python(version: str, *more: str) -> Environment:
     return Environment(python=f"{_PYENV}/{version}/bin/python", more=more)
+
+
+def _spark(version: str) -> Environment:
+    return Environment(instead=(f"pyspark=={version}", f"pyspark-client=={version}"))
 
 
 # Each version of a database beside one of Kafka: a run is long, and each server is in one of them.
@@ -65,6 +73,10 @@ CELLS: dict[str, Cell] = {
     OLDEST: Cell(("kafka-2.8", "postgres-14"), Environment(constraints=LOWEST)),
     **{database: Cell((database, kafka)) for database, kafka in _SERVERS.items()},
     "standalone": Cell(spark="standalone"),
+    # The Spark provider requires a client, which has the versions of Spark from 4 on.
+    "spark-3.5": Cell(spark_home="3.5.9"),
+    "spark-4.0": Cell(environment=_spark("4.0.4")),
+    "spark-4.1": Cell(environment=_spark("4.1.3")),
     "python-3.12": Cell(environment=_python("3.12.1")),
     "python-3.13": Cell(environment=_python("3.13.0", "pyyaml-ft>=8.0.0")),
     "airflow-3.1": Cell(environment=_airflow("3.1.8", "2026-03-25")),

@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 from compat.cells import LOWEST, Environment
 from devstack.paths import BUILD, REPOSITORY
+from devstack.spark_services import SERVICES
 
 _STORED = ("--config-settings-package", "pyspark:--build-option=--compression=stored")
 # What Airflow's own constraints are about.
@@ -34,13 +37,40 @@ def python_of(name: str, environment: Environment) -> Path:
     _uv("venv", "--clear", "--python", str(Path(environment.python).expanduser()), str(home))
     if environment.constraints is None:
         listed = _resolve(home, environment)
+    instead = home / "instead.txt"
+    instead.write_text("\n".join(environment.instead))
     install = ("pip", "install", "--python", str(python), "--no-deps")
     builds = ("--build-constraints", "constraints/build.txt")
-    _uv(*install, *builds, *_STORED, "-r", str(listed))
+    _uv(*install, *builds, *_STORED, "--overrides", str(instead), "-r", str(listed))
     _uv(*install, *builds, "-e", ".", *environment.more)
     _uv("pip", "check", "--python", str(python))
     stamp.write_text(state)
     return python
+
+
+def spark_home(version: str) -> Path:
+    """Return the folder of a PySpark by itself.
+
+    :raises RuntimeError: it cannot be installed; the message ends with uv's output
+    """
+    home = BUILD / f"compat-pyspark-{version}"
+    if not home.exists():
+        builds = ("--build-constraints", "constraints/build.txt", *_STORED)
+        partial = home.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        _uv(
+            "pip",
+            "install",
+            "--python",
+            sys.executable,
+            "--no-deps",
+            *builds,
+            "--target",
+            str(partial),
+            f"pyspark=={version}",
+        )
+        partial.rename(home)
+    return home / "pyspark"
 
 
 def _resolve(home: Path, environment: Environment) -> Path:
@@ -52,8 +82,9 @@ def _resolve(home: Path, environment: Environment) -> Path:
     _uv(*compile_, *date, str(asked), "-o", str(core))
     # The extra `mysql` needs a release that closed a vulnerability, newer than Airflow 3.1.
     core.write_text("\n".join(line for line in core.read_text().splitlines() if not line.startswith("cryptography==")))
-    extras = ("--all-extras", "--group", "dev")
-    _uv(*compile_, "-c", str(core), "pyproject.toml", *extras, "-o", str(listed))
+    named = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = [part for name in named if name not in SERVICES for part in ("--extra", name)]
+    _uv(*compile_, "-c", str(core), "pyproject.toml", *extras, "--group", "dev", "-o", str(listed))
     return listed
 
 

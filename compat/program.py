@@ -13,13 +13,12 @@ import os
 import platform
 import resource
 import signal
-import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -40,8 +39,6 @@ from tests.support.warm_airflow import WarmAirflowHome, stop_server
 
 DAGS = Path(__file__).resolve().parent / "dags"
 FIRST, MORE, BAD = 20_000, 5_000, 3
-# Commands of providers came with this Airflow; before, the package's own program finds its connections.
-COMMANDS_SINCE = (3, 2)
 _TIMEOUT = 900.0
 
 
@@ -109,13 +106,7 @@ class Cell:
             "warehouse",
             *(("--kafka-conn-id", "kafka_default") if kafka else ()),
         )
-        if tuple(map(int, version("apache-airflow").split(".")[:2])) >= COMMANDS_SINCE:
-            done = self.airflow.run("kafka-offsets", *arguments, timeout=_TIMEOUT)
-        else:
-            program = str(Path(sys.executable).with_name("kafka-offsets"))
-            done = subprocess.run(
-                [program, *arguments], capture_output=True, text=True, env=self.airflow.env, timeout=_TIMEOUT
-            )
+        done = self.airflow.run("kafka-offsets", *arguments, timeout=_TIMEOUT)
         expect(
             done.returncode == status,
             f"{name} ended with status {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}",
@@ -322,6 +313,9 @@ def main() -> int:
     kafka = kafka_jars(servers.get("kafka")).name.removeprefix("kafka-")
     names = ("apache-airflow", "pyspark", "sqlalchemy", "confluent-kafka", "pyarrow")
     versions = {"python": platform.python_version(), **{name: version(name) for name in names}}
+    if home := os.environ.get("SPARK_HOME"):
+        (spark,) = distributions(name="pyspark", path=[str(Path(home).parent)])
+        versions["pyspark"] = spark.version
     versions |= {"kafka": kafka, "database": f"{title} {number}"}
     # Of this process and all that it has started: what the cell would take on an idle machine, nearly.
     used = sum(sum(resource.getrusage(of)[:2]) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))

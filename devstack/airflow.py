@@ -25,6 +25,17 @@ from devstack.process import ServerProcess, free_port, wait_until
 USER = "admin"
 _START_TIMEOUT = 180.0
 _AIRFLOW = str(Path(sys.executable).with_name("airflow"))
+_KAFKA_OFFSETS = "kafka-offsets"
+
+# Airflow 3.1 does not: the program of this package has its commands, with Airflow's connections, too.
+TAKES_COMMANDS_OF_PROVIDERS = not importlib.metadata.version("apache-airflow").startswith("3.1.")
+
+
+def command_line(*arguments: str) -> list[str]:
+    """Return the program that has a command of `airflow`, and its arguments."""
+    if arguments[0] == _KAFKA_OFFSETS and not TAKES_COMMANDS_OF_PROVIDERS:
+        return [str(Path(sys.executable).with_name(_KAFKA_OFFSETS)), *arguments[1:]]
+    return [_AIRFLOW, *arguments]
 
 
 class Command(Protocol):
@@ -135,7 +146,7 @@ class AirflowHome:
         :param stderr: likewise
         """
         process = subprocess.Popen(
-            [_AIRFLOW, *arguments],
+            command_line(*arguments),
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,

@@ -320,7 +320,7 @@ class RegistryFormat(Templated, ABC):
         target: str,
         target_columns: Callable[[], Sequence[str] | None],
         others: Collection[str] = (),
-        check_added: Callable[[pa.Field], None] | None = None,
+        added_check: Callable[[], Callable[[pa.Field], None]] | None = None,
     ) -> Self:
         """Return the format with the columns that its schemas, the target and the user's choice give it: a declared one
         as it was declared, another as the newest schema with its field has it. Fields of older schemas that cannot be
@@ -331,8 +331,8 @@ class RegistryFormat(Templated, ABC):
         :param target: its name, for messages
         :param target_columns: returns the names of its columns, or None if it does not exist
         :param others: the names of columns that are not of this format
-        :param check_added: raises a TargetError or a ConfigurationError for a column that the target cannot have; None
-            where a transform decides its columns
+        :param added_check: returns what raises a TargetError or a ConfigurationError for a column that the target
+            cannot have; None where a transform decides its columns
         :raises ConfigurationError: the target, which is to decide the columns, does not exist, has none of the fields,
             or has a column whose name is that of a field but for the case; or a field of the newest schema cannot be a
             column
@@ -353,7 +353,9 @@ class RegistryFormat(Templated, ABC):
         columns, budget, left_out = [], Budget(), {}
         taken = {name.lower() for name in (*given.names, *others)}
         in_target: dict[str, set[str]] = {}
-        if check_added is not None and not newest.keys() >= set(names) - set(given.names):
+        check_added: Callable[[pa.Field], None] | None = None
+        if added_check is not None and not newest.keys() >= set(names) - set(given.names):
+            check_added = added_check()
             for name in target_columns() or ():
                 in_target.setdefault(name.lower(), set()).add(name)
         for name in names:

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 LAUNCHERS = {
     "spark": "airflow_kafka_offsets.hooks.spark:SparkSubmitLauncher",
     "spark_connect": "airflow_kafka_offsets.hooks.spark_connect:SparkConnectLauncher",
+    "livy": "airflow_kafka_offsets.hooks.livy:LivyLauncher",
+    "databricks": "airflow_kafka_offsets.hooks.databricks:DatabricksLauncher",
+    "aws": "airflow_kafka_offsets.hooks.emr_serverless:EmrServerlessLauncher",
+    "google_cloud_platform": "airflow_kafka_offsets.hooks.dataproc:DataprocLauncher",
 }
 """The class of the launcher for each type of connection."""
 

@@ -12,12 +12,13 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
-from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.core.text import first_few, shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.hooks.job_channel import MailboxChannel, mailbox_beside
 from airflow_kafka_offsets.hooks.spark_application import ApplicationLauncher
@@ -115,7 +116,18 @@ class ServiceLauncher(ApplicationLauncher):
     """A launcher of a service.
 
     :param options: what the service's own request takes besides the application
+    :cvar title: of the service
+    :cvar extra: that installs the provider
+    :cvar hook: the module and the class of the provider's hook
+    :cvar required: options that must be there
+    :cvar optional: options that may be there, too
     """
+
+    title: ClassVar[str]
+    extra: ClassVar[str]
+    hook: ClassVar[str]
+    required: ClassVar[tuple[str, ...]] = ()
+    optional: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -136,9 +148,33 @@ class ServiceLauncher(ApplicationLauncher):
         """
 
     @property
-    @abstractmethod
     def master(self) -> str:
-        """The address of the service, in the place of a master."""
+        """The service, in the place of a master."""
+        return self.title
+
+    def _make_hook(self, **arguments: Any) -> Any:
+        """Check the options, and return the hook.
+
+        :raises ConfigurationError: an option is missing or not known, or the provider is not installed
+        """
+        if unknown := sorted(self._options.keys() - {*self.required, *self.optional}):
+            raise ConfigurationError(
+                f"Spark.options has {first_few(map(repr, unknown))}, which {self.title} does not take; it may have "
+                f"{', '.join((*self.required, *self.optional))}"
+            )
+        if missing := [name for name in self.required if not self._options.get(name)]:
+            raise ConfigurationError(
+                f"Connection {self._conn_id!r} leads to {self.title}: set {' and '.join(missing)} in Spark.options"
+            )
+        module, _, name = self.hook.partition(":")
+        try:
+            hook = getattr(import_module(module), name)
+        except ImportError as error:
+            raise ConfigurationError(
+                f"Connection {self._conn_id!r} leads to {self.title}, whose provider cannot be imported ({error}): pip "
+                f"install 'airflow-kafka-offsets[{self.extra}]'"
+            ) from error
+        return hook(**arguments)
 
     def weakness(self) -> str | None:
         """Return what the connection lacks to protect what is sent to the service; None where it lacks nothing."""
@@ -179,5 +215,6 @@ def _upload(directory: StagingDirectory) -> tuple[str, str]:
         files = write_application(Path(temporary))
         for file in files:
             directory.write_bytes(file.name, file.read_bytes())
-    application, package = (directory.child_uri(file.name) for file in files)
+    # Options of our file system after a question mark mean nothing to the service.
+    application, package = (directory.child_uri(file.name).partition("?")[0] for file in files)
     return application, package

@@ -86,7 +86,7 @@ class GroupOperator(BaseOperator):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if not ASKED and "execute" in vars(cls):
+        if "execute" in vars(cls):
             cls.execute = ending_retries(cls.execute)  # type: ignore[method-assign]
 
     def __init__(self, **kwargs: Any) -> None:
@@ -113,6 +113,7 @@ class GroupOperator(BaseOperator):
         # A template may render to a single topic.
         return given | {"topics": topics_of(given["topics"])} if isinstance(given.get("topics"), str) else given
 
+    @ending_retries
     def _do_render_template_fields(
         self, parent: Any, template_fields: Iterable[str], context: Context, jinja_env: Environment, seen_oids: set[int]
     ) -> None:

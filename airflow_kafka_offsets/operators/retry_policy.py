@@ -30,21 +30,23 @@ def retry_cannot_help(error: BaseException) -> bool:
     return isinstance(error, KafkaOffsetsError) and not isinstance(error, FencedError) and not error.retriable
 
 
-def ending_retries(execute: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the method `execute` of an operator, for an Airflow without policies: an error that a retry cannot help
-    becomes one with which Airflow fails a task at once.
+def ending_retries(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of an operator that a run calls. For an Airflow without policies, an error that a retry cannot
+    help becomes one with which Airflow fails a task at once.
     """
+    if ASKED:
+        return method
 
-    @wraps(execute)
-    def executed(*args: Any, **kwargs: Any) -> Any:
+    @wraps(method)
+    def called(*args: Any, **kwargs: Any) -> Any:
         try:
-            return execute(*args, **kwargs)
+            return method(*args, **kwargs)
         except KafkaOffsetsError as error:
             if retry_cannot_help(error):
                 raise AirflowFailException(f"{type(error).__name__}: {error}") from None
             raise
 
-    return executed
+    return called
 
 
 class KafkaOffsetsRetryPolicy(RetryPolicy):

@@ -9,7 +9,7 @@ there is no app.
 * Where a connection belongs to a team, all of this needs access to the team.
 """
 
-from __future__ import annotations
+# No annotations of the future: as text, FastAPI of Airflow 3.1 could not read those of a class.
 
 from collections.abc import Set
 from functools import cache, cached_property

@@ -5,7 +5,7 @@ A form holds a ticket that the server signed: for one user, one group and one pu
 none, and the browser says where a form is from.
 """
 
-from __future__ import annotations
+# No annotations of the future: as text, FastAPI of Airflow 3.1 could not read those of a class.
 
 import hashlib
 import json

@@ -1,6 +1,6 @@
 """The table of groups: all that the user may see, or those of a DAG; and the static files."""
 
-from __future__ import annotations
+# No annotations of the future: as text, FastAPI of Airflow 3.1 could not read those of a class.
 
 import time
 from collections import Counter

@@ -24,9 +24,16 @@ _ARCHIVE = "airflow_kafka_offsets.zip"
 _APPLICATION = """\
 import sys
 
+if sys.argv[3:]:
+    # A service without --py-files.
+    from pyspark import SparkContext
+
+    SparkContext.getOrCreate().addPyFile(sys.argv.pop())
+
 from airflow_kafka_offsets.spark.driver import main
 
-sys.exit(main(sys.argv[1:]))
+if status := main(sys.argv[1:]):
+    sys.exit(status)
 """
 
 

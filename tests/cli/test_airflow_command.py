@@ -103,7 +103,7 @@ COMMANDS = [
 
 RUN_ALL = """
 import json, logging, os, sys, tempfile
-from airflow.__main__ import main
+from tests.support.warm_airflow import run_command
 
 logging.getLogger().addHandler(logging.StreamHandler(sys.stdout))
 printed = []
@@ -113,10 +113,9 @@ for command in json.loads({commands!r}):
             sys.stdout.flush()
             kept = os.dup(1)
             os.dup2(output.fileno(), 1)
-            sys.argv = ["airflow", "kafka-offsets", *command, "--conn-id", "warehouse", "--output", form]
             status = 0
             try:
-                main()
+                run_command("kafka-offsets", *command, "--conn-id", "warehouse", "--output", form)
             except SystemExit as end:
                 status = end.code
             sys.stdout.flush()

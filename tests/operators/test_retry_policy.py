@@ -21,6 +21,7 @@ from airflow_kafka_offsets.exceptions import (
     KafkaUnavailableError,
     RecordError,
 )
+from airflow_kafka_offsets.operators import retry_policy
 from airflow_kafka_offsets.operators.retry_policy import ASKED, ending_retries, retry_cannot_help
 
 KINDS = sorted(
@@ -42,8 +43,11 @@ def raised(error: BaseException) -> BaseException:
     def execute(self: object, context: object) -> None:
         raise error
 
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retry_policy, "ASKED", False)
+        method = ending_retries(execute)
     with pytest.raises(type(error) if isinstance(error, KeyboardInterrupt) else Exception) as caught:
-        ending_retries(execute)(None, {})
+        method(None, {})
     return caught.value
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
 from collections.abc import Set
+from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
@@ -54,11 +56,12 @@ VALUES = {"{dag_id}": "shop", "{name}": "page.js"}
 def users(request: pytest.FixtureRequest, airflow_home: AirflowHome, monkeypatch: pytest.MonkeyPatch) -> Any:
     if request.param == "simple":
         return simple_user
-    from airflow.api_fastapi.app import _AuthManagerState
+    from airflow.api_fastapi import app
 
     monkeypatch.setenv("AIRFLOW__CORE__AUTH_MANAGER", FAB)
-    # What another test finds afterwards is the manager that it has configured.
-    monkeypatch.setattr(_AuthManagerState, "instance", _AuthManagerState.instance)
+    # What another test finds afterwards is the manager that it has configured; Airflow 3.1 keeps it in its module.
+    holder, name = (app._AuthManagerState, "instance") if hasattr(app, "_AuthManagerState") else (app, "auth_manager")
+    monkeypatch.setattr(holder, name, getattr(holder, name))
     return fab_users().__getitem__
 
 
@@ -77,6 +80,20 @@ def test_the_table_has_every_route(web: Web) -> None:
 
     assert found == ROUTES.keys() | FORMS.keys()
     assert all(isinstance(route, APIRoute) for route in routes(web)), "a mount has no dependencies"
+
+
+@pytest.mark.parametrize("users", ["simple"], indirect=True)
+def test_annotations_of_classes_are_none_that_an_older_fastapi_cannot_read(web: Web) -> None:
+    """Airflow 3.1 has one that resolves no text in those of a class."""
+    asked = [route.dependant for route in routes(web) if isinstance(route, APIRoute)]
+    for dependant in asked:
+        asked += dependant.dependencies
+    classes = {dependant.call for dependant in asked if inspect.isclass(dependant.call)}
+
+    assert classes
+    for each in classes:
+        parameters = inspect.signature(each).parameters.values()
+        assert [name for name in parameters if isinstance(name.annotation, str)] == []
 
 
 def test_the_anonymous_get_nothing(web: Web, orders: str) -> None:
@@ -229,6 +246,7 @@ def test_a_dag_needs_its_own_right(web: Web, monkeypatch: pytest.MonkeyPatch) ->
     assert web.get("/dags/shop", "operator").status_code == 403
 
 
+@pytest.mark.skipif(version("apache-airflow").startswith("3.1."), reason="Airflow 3.1 has no teams")
 @pytest.mark.parametrize("users", ["simple"], indirect=True)  # FAB knows no teams
 def test_a_connection_of_another_team_is_no_business_of_a_user(
     web: Web, orders: str, monkeypatch: pytest.MonkeyPatch

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
@@ -24,6 +23,9 @@ from tests.support.command_line import leave_open
 from tests.support.loads import BESIDE_OTHERS, Loader, names, positions, rows
 from tests.support.verifying import LEFT_OUT
 from tests.support.web import Web, of_group, readings, ticket_of
+
+if TYPE_CHECKING:
+    import httpx2
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("of_shop")]
 

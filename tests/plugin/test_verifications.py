@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
-import httpx2
 import pytest
 import sqlalchemy as sa
 from fastapi import HTTPException
@@ -15,6 +15,9 @@ from airflow_kafka_offsets.plugin.sources import Source
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.process import wait_until
 from tests.support.web import Web, of_group, ticket_of
+
+if TYPE_CHECKING:
+    import httpx2
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("of_shop", "no_results")]
 

@@ -20,6 +20,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.spark import mailbox as module
 from airflow_kafka_offsets.spark.mailbox import Mailbox, MailboxEndedError
 from airflow_kafka_offsets.staging.directory import StagingDirectory
+from devstack.s3 import S3Server
 
 TOKEN = "7" * 64
 
@@ -51,7 +52,7 @@ def file(directory: StagingDirectory, name: str) -> Path:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
-@given(st.lists(st.tuples(st.booleans(), st.text(min_size=1).filter(lambda text: text.isprintable()))))
+@given(st.lists(st.tuples(st.booleans(), st.text(min_size=1))))
 def test_messages_of_both_sides_arrive_in_their_order(
     directory: StagingDirectory, messages: list[tuple[bool, str]]
 ) -> None:
@@ -65,6 +66,25 @@ def test_messages_of_both_sides_arrive_in_their_order(
     # Each object is written once, and shows nothing of what is in it.
     names = sorted(path.name for path in Path(directory.path).iterdir())
     assert len(names) == 2 + len(messages)
+
+
+@pytest.mark.server
+@pytest.mark.long
+def test_an_object_store_has_a_mailbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    with S3Server() as server:
+        server.client().create_bucket(Bucket="lake")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.key)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret)
+        place = f"127.0.0.1:{server.port}&scheme=http&region={server.region}"
+        directory = StagingDirectory(f"s3://lake/staging/mailbox?endpoint_override={place}")
+        directory.create()
+        worker, driver = opened(directory)
+        driver.send("begun")
+        assert taken(worker, 1) == ["begun"]
+        directory.remove()
+        monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.05)
+        with pytest.raises(MailboxEndedError, match="was removed"):
+            taken(driver, 1)
 
 
 class TestSomebodyElseWrites:

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 import pytest
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.cli.program import main
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.spark.job import StageJob
+from devstack.airflow import TAKES_COMMANDS_OF_PROVIDERS
 from tests.support.clients import Kafka, producer
 from tests.support.loads import Loader, names
 
@@ -69,13 +71,16 @@ class CommandLine:
         self._monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", value)
 
     def __call__(self, *arguments: str) -> Done:
-        from airflow.cli.cli_parser import get_parser
-
         self._capsys.readouterr()
         status, message = 0, ""
         try:
-            args = get_parser().parse_args(["kafka-offsets", *arguments])
-            args.func(args)
+            if TAKES_COMMANDS_OF_PROVIDERS:
+                from airflow.cli.cli_parser import get_parser
+
+                args = get_parser().parse_args(["kafka-offsets", *arguments])
+                args.func(args)
+            else:
+                main([*arguments])
         except SystemExit as end:
             # As the interpreter does it: text goes to standard error, and the status is 1.
             status = end.code if isinstance(end.code, int) else 1

@@ -29,11 +29,18 @@ def fab_users() -> dict[str, Any]:
     with warnings.catch_warnings():
         # FAB's own, of Starlette and Flask.
         warnings.simplefilter("ignore")
-        from airflow.api_fastapi.app import create_auth_manager
+        from airflow.api_fastapi.app import create_auth_manager, get_auth_manager
         from airflow.providers.fab.www.app import create_app
+        from airflow.providers_manager import ProvidersManager
 
-        manager: Any = create_auth_manager()
+        # Airflow 3.1 has the providers' configuration in its commands only.
+        providers: Any = ProvidersManager()  # type: ignore[no-untyped-call]
+        providers.initialize_providers_configuration()
+        create_auth_manager()
         with create_app(enable_plugins=False).app_context():
+            # Airflow 3.1 creates another one with each app, and only this one has what all need.
+            manager: Any = get_auth_manager()
+            type(manager).appbuilder = manager.appbuilder
             security = manager.security_manager
             for role, resources in _OWN.items():
                 security.add_role(role)

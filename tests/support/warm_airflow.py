@@ -14,9 +14,11 @@ import subprocess
 import sys
 import time
 from functools import cache
+from importlib import import_module
+from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from devstack.airflow import AirflowHome
+from devstack.airflow import AirflowHome, command_line
 from tests.support.forks import Forked, ForkServer, serve
 
 _DAGS_TEST = (
@@ -40,7 +42,7 @@ class WarmAirflowHome(AirflowHome):
         """As :meth:`AirflowHome.popen`, with files in place of pipes."""
         errors = stdout if isinstance(stderr, int) else stderr
         request = {"directory": str(self.directory), "env": self.env, "arguments": arguments}
-        command = _server().fork(["airflow", *arguments], request, stdout.fileno(), errors.fileno())
+        command = _server().fork(command_line(*arguments), request, stdout.fileno(), errors.fileno())
         self._commands.append(command)
         return command
 
@@ -68,7 +70,10 @@ def _run(request: dict[str, Any], stdout: int, stderr: int) -> NoReturn:
     status: Any = 1
     try:
         _configure_airflow(request["directory"])
-        _command(*request["arguments"])
+        if (arguments := request["arguments"])[0] == "-c":
+            exec(arguments[1], {"__name__": "__main__"})
+        else:
+            run_command(*arguments)
         status = 0
     except SystemExit as end:
         status = end.code
@@ -83,22 +88,20 @@ def _run(request: dict[str, Any], stdout: int, stderr: int) -> NoReturn:
         os._exit(status or 0)
 
 
-def _command(*arguments: str) -> None:
-    sys.argv = ["airflow", *arguments]
-    if arguments[0] == "-c":
-        exec(arguments[1], {"__name__": "__main__"})
-        return
-    from airflow.__main__ import main
+def run_command(*arguments: str) -> None:
+    """Run a command of Airflow's in this process.
 
-    main()  # type: ignore[no-untyped-call]
+    :raises SystemExit: it ended with another status than 0
+    """
+    sys.argv = command_line(*arguments)
+    of_airflow = Path(sys.argv[0]).name == "airflow"
+    import_module("airflow.__main__" if of_airflow else "airflow_kafka_offsets.cli.program").main()
 
 
 def _import_airflow() -> None:
     """Import what commands import, and build the execution API. No thread and no connection may be there when it
     forks.
     """
-    from importlib import import_module
-
     from airflow.cli.cli_parser import get_parser
     from airflow.sdk.execution_time.supervisor import in_process_api_server
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-import httpx2
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy.engine import Engine
@@ -18,6 +17,10 @@ from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.plugin.readings import Readings
 from airflow_kafka_offsets.plugin.sources import Discovery, Registered, Source
 from tests.support.clients import Kafka
+
+if TYPE_CHECKING:
+    # FastAPI's client of tests has it, or httpx before.
+    import httpx2
 
 ROLES = {"viewer": "VIEWER", "editor": "USER", "operator": "OP"}
 """Roles of Airflow's simple auth manager: who reads DAGs, who edits them, who reads connections, too."""
