@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
+from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks.spark_log import CollapsedLog
 
@@ -60,9 +61,9 @@ class SparkHook(SparkSubmitHook):
         self._is_killed = True
         try:
             super().on_kill()
-        except FileNotFoundError as error:
-            # Without YARN's own program nobody else ends the application: the driver ends itself (`spark.mailbox`).
-            log.info("%s is not installed: the driver of the application ends by itself", error.filename)
+        except Exception as error:
+            # YARN's own program is missing, or this machine may not ask Kubernetes. spark-submit is stopped already.
+            log.info("The driver is not stopped by the cluster, and ends by itself: %s", shortened(str(error)))
 
     def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
         # From here on there is a process.

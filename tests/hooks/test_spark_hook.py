@@ -13,6 +13,7 @@ import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
+from airflow_kafka_offsets.hooks.spark_hook import SparkHook
 
 PROVIDER = "apache-airflow-providers-apache-spark"
 
@@ -62,6 +63,20 @@ def test_the_process_is_kept_while_it_runs(monkeypatch: pytest.MonkeyPatch, tmp_
     assert hook._submit_sp.stdout is not None
     hook._submit_sp.wait()
     hook._submit_sp.stdout.close()
+
+
+def test_a_cluster_that_cannot_be_asked_to_stop_a_driver_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would hide the error for which the application is stopped, and nobody would tell the driver."""
+
+    def not_configured(self: SparkSubmitHook) -> None:
+        raise RuntimeError("Service host/port is not set.")
+
+    monkeypatch.setattr(SparkSubmitHook, "on_kill", not_configured)
+    with caplog.at_level("INFO"):
+        SparkHook(conn_id="spark_default").on_kill()
+    assert "ends by itself: Service host/port is not set." in caplog.text
 
 
 def test_the_environment_is_an_argument_of_submit() -> None:
