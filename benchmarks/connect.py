@@ -178,9 +178,9 @@ def _launcher(name: str) -> Launcher:
 
     if name != MAILBOX:
         return make_launcher(name, name="benchmark")
-    from benchmarks.mailbox import PYTHON, MailboxLauncher
+    from benchmarks.mailbox import MailboxLauncher
 
-    return MailboxLauncher("spark_submit", conf=PYTHON)
+    return MailboxLauncher("spark_submit")
 
 
 def _seconds(url: str, bootstrap_servers: str, topic: str, launcher: Callable[[], Launcher]) -> float:
