@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
+from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks.spark_log import CollapsedLog
 
 log = logging.getLogger(__name__)
@@ -19,10 +20,19 @@ class SparkHook(SparkSubmitHook):
     """Runs spark-submit.
 
     :param folded: logs what it prints
+    :raises ConfigurationError: the connection leads to Kubernetes, whose provider is missing
     """
 
     def __init__(self, folded: CollapsedLog | None = None, **arguments: Any) -> None:
-        super().__init__(**arguments)
+        try:
+            super().__init__(**arguments)
+        except (NameError, RuntimeError) as error:
+            if "kube" not in str(error):
+                raise
+            raise ConfigurationError(
+                "A connection to k8s://… needs Airflow's provider of Kubernetes: install "
+                "apache-airflow-providers-cncf-kubernetes on the worker"
+            ) from error
         self.folded = folded or CollapsedLog(log)
         self._is_killed = False
 

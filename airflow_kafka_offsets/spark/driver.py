@@ -131,7 +131,7 @@ def failure(batch_id: int, error: Exception, transform: DataFrameTransform | Non
     if _CRASH.search(text):
         return WorkerCrashError(f"A Python process of Spark, or its executor, ended while it staged batch {batch_id}")
     # After that line come Java's stack frames, indented, and the same again as causes.
-    lines = [line for line in text.splitlines() if re.match(r"(?!Caused by|Driver stacktrace)\S", line)]
+    lines = [line for line in text.splitlines() if re.match(r"(?!Caused by|Driver stacktrace|at |\.\.\. \d)\S", line)]
     cause = shortened(lines[-1]) if lines else type(error).__name__
     return StagingError(f"Spark did not stage batch {batch_id}: {cause}")
 

@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 import sqlalchemy as sa
+from airflow.providers.apache.spark.hooks import spark_submit
 from pyspark.sql import DataFrame
 
 from airflow_kafka_offsets import Staging
@@ -316,6 +317,13 @@ def test_a_connection_that_cannot_work_is_refused(
 
     with pytest.raises(ConfigurationError, match=message):
         SparkSubmitLauncher("spark_default").check(staging_dir)
+
+
+def test_a_master_of_kubernetes_without_its_provider_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(spark_submit, "kube_client", raising=False)
+    connect(monkeypatch, host="k8s://https://127.0.0.1", port=6443)
+    with pytest.raises(ConfigurationError, match="install apache-airflow-providers-cncf-kubernetes on the worker"):
+        SparkSubmitLauncher("spark_default").check("/shared")
 
 
 def test_an_application_whose_end_would_not_be_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

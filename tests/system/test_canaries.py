@@ -353,6 +353,7 @@ def test_secrets_of_a_driver_in_a_container_are_found_nowhere(loads: Loads, topi
             load_well_and_badly(loads, topic, ["undecodable", "refused"])
         pages = cluster.pages()
         # With all that containers left: the cluster keeps it.
+        assert any(cluster.directory.rglob("launch_container.sh"))
         loads.assert_found_nowhere(cluster.directory)
     assert watch.found == set()
     assert any("YarnCoarseGrainedExecutorBackend" in command for command in watch.commands)

@@ -4,6 +4,7 @@ container, which does not see the worker's files.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -12,18 +13,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pyarrow import fs
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import Staging
+from airflow_kafka_offsets.exceptions import StagingError
+from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
+from airflow_kafka_offsets.staging.directory import StagingDirectory
 from devstack.kafka import KafkaBroker
 from devstack.orders import produce_orders
 from devstack.paths import REPOSITORY
 from devstack.process import wait_until
 from devstack.yarn import HadoopCluster, Node
 from tests.support.airflow_runs import DAGS, Run, Runs, airflow_runs, airflow_uri
-from tests.support.loads import TopicFactory, assert_exactly_once, rows
+from tests.support.clients import produce
+from tests.support.loads import Loader, TopicFactory, assert_exactly_once, names, rows
 
 pytestmark = [
     pytest.mark.server,
@@ -64,6 +72,12 @@ def runs(
     wait_until(lambda: not containers(hadoop), 300, "all containers to end")
 
 
+def left_in(directory: str) -> list[str]:
+    """Return the names in a directory."""
+    staging = StagingDirectory(directory)
+    return [info.base_name for info in staging.filesystem.get_file_info(fs.FileSelector(staging.path))]
+
+
 def containers(hadoop: HadoopCluster) -> dict[str, Node]:
     """The containers that run, with their nodes."""
     return {container: node for node in hadoop.nodes for container in node.containers()}
@@ -102,6 +116,48 @@ def test_a_load_on_yarn_is_exact(
     wait_until(lambda: not containers(hadoop), 60, "the containers to end")
     (application,) = hadoop.applications()[before:]
     assert application["finalStatus"] == "SUCCEEDED"
+
+
+@pytest.fixture
+def loader(
+    hadoop: HadoopCluster, kafka: KafkaBroker, postgres_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Loader]:
+    """Loads in this process, whose drivers are in containers."""
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(hadoop.conf_dir))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "yarn"}))
+    yield Loader(kafka, postgres_engine, SparkSubmitLauncher("spark_default", conf=hadoop.spark("cluster")))
+    wait_until(lambda: not containers(hadoop), 60, "the driver to end")
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False], ids=["Airflow stops the task", "the driver is killed"])
+def test_a_driver_that_ends_early(
+    hadoop: HadoopCluster, loader: Loader, kafka: KafkaBroker, topic: TopicFactory, is_cancelled: bool
+) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 1000))
+    staging = Staging(dir=f"{hadoop.hdfs}/staging")
+
+    def end() -> None:
+        wait_until(lambda: any(name.endswith("_000002") for name in containers(hadoop)), 120, "an executor")
+        if is_cancelled:
+            loader.launcher.cancel()
+        else:
+            ((container, node),) = (
+                (name, node) for name, node in containers(hadoop).items() if name.endswith("_000001")
+            )
+            node.kill_container(container)
+
+    with ThreadPoolExecutor() as pool:
+        ended = pool.submit(end)
+        with pytest.raises(StagingError) as raised:
+            loader(name, staging=staging)
+        ended.result()
+    if not is_cancelled:
+        assert f"Application {hadoop.applications()[-1]['id']} finished with failed status" in str(raised.value)
+    wait_until(lambda: not containers(hadoop), 30, "the driver to end")
+    loader(name, staging=staging)
+    assert_exactly_once(loader.engine)
+    assert left_in(f"{hadoop.hdfs}/staging") == []
 
 
 VICTIMS = ("worker", "node", "driver", "executor")
@@ -145,12 +201,17 @@ def test_kills_at_random_moments_leave_every_record_once(
 
 
 def kill_after(seconds: float, run: Run, hadoop: HadoopCluster, victim: str, chance: random.Random) -> bool:
-    """Kill something; return False where the run has ended before, or where nothing of that kind is there."""
+    """Kill something; return False where the run has ended before."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if run.process.poll() is not None:
-            return False
+    while run.process.poll() is None:
         time.sleep(0.1)
+        if time.monotonic() > deadline and kill(run, hadoop, victim, chance):
+            return True
+    return False
+
+
+def kill(run: Run, hadoop: HadoopCluster, victim: str, chance: random.Random) -> bool:
+    """Kill something; return False where there is none."""
     if victim == "worker":
         run.kill()
         return True
