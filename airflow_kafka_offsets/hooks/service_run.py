@@ -81,11 +81,14 @@ class ServiceRun:
     def run(self) -> None:
         """Submit the application, and ask for its state until it has ended.
 
-        :raises StagingError: it failed or was cancelled, or the service does not answer
+        :raises StagingError: it was not taken, failed or was cancelled, or the service does not answer
         """
         if self._killed.is_set():
             raise StagingError(f"The application for {self._where} was cancelled before it was submitted")
-        run_id = self._service.submit(self._submission)
+        try:
+            run_id = self._service.submit(self._submission)
+        except Exception as error:
+            raise StagingError(f"{self._where} did not take the application: {shortened(str(error))}") from error
         log.info("Submitted run %s to %s", run_id, self._where)
         pause, failures = _FIRST_PAUSE, 0
         while True:
