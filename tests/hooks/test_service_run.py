@@ -155,3 +155,18 @@ def test_a_run_that_is_killed_before_it_starts_is_not_submitted() -> None:
     with pytest.raises(StagingError, match="was cancelled before it was submitted"):
         run.run()
     assert service.cancelled == []
+
+
+@pytest.mark.parametrize("does", ["hurry", "kill"])
+def test_a_run_that_waits_to_ask_again_is_woken(monkeypatch: pytest.MonkeyPatch, does: str) -> None:
+    monkeypatch.setattr(service_run, "_FIRST_PAUSE", 600)
+    service = Answers("")
+    run = ServiceRun(service, SUBMISSION, "Processes")
+    with ThreadPoolExecutor(1) as threads:
+        done = threads.submit(run.run)
+        getattr(run, does)()
+        assert (str(done.exception(30)), service.cancelled) in [
+            ("None", []),
+            ("Run r1 of Processes was cancelled", ["r1"]),
+            ("The application for Processes was cancelled before it was submitted", []),
+        ]

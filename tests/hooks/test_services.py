@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -117,6 +118,7 @@ def test_a_load_on_a_service_is_exact_and_sends_it_no_secret(
     topic: TopicFactory,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     name = topic(partitions=2)
     produce(kafka, name, names(0, 200))
@@ -134,6 +136,9 @@ def test_a_load_on_a_service_is_exact_and_sends_it_no_secret(
     assert len(submissions) == 1
     assert "dag.load_orders" in submissions[0] or place.name == "dataproc"
     assert [request for request in place.server.requests if SECRET in request or PASSWORD in request] == []
+    (token,) = set(re.findall(r'"([0-9a-f]{64})"', submissions[0]))
+    assert token not in caplog.text
+    assert token not in "".join(capfd.readouterr())
 
 
 class SecretLoader(Loader):
