@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
+from airflow_kafka_offsets.core.addresses import is_this_machine
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.hooks.service_run import ServiceLauncher, Submission
 
@@ -29,6 +31,17 @@ class LivyLauncher(ServiceLauncher):
 
     def service(self) -> Livy:
         return Livy(self._make_hook(livy_conn_id=self._conn_id), self._options)
+
+    def weakness(self) -> str | None:
+        hook = self._make_hook(livy_conn_id=self._conn_id)
+        hook.get_conn()
+        url = urlsplit(hook.base_url)
+        if url.scheme == "https" or is_this_machine(url.hostname):
+            return None
+        return (
+            f"The traffic with Livy at {url.netloc} is unprotected, including the password and the token of the "
+            f"mailbox: set the host of connection {self._conn_id!r} to https://…"
+        )
 
 
 class Livy:

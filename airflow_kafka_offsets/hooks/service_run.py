@@ -76,15 +76,14 @@ class ServiceRun:
 
     def __init__(self, service: Service, submission: Submission, where: str) -> None:
         self._service, self._submission, self._where = service, submission, where
-        self._woken = Event()
-        self._is_killed = False
+        self._woken, self._killed = Event(), Event()
 
     def run(self) -> None:
         """Submit the application, and ask for its state until it has ended.
 
         :raises StagingError: it was not taken, failed or was cancelled, or the service does not answer
         """
-        if self._is_killed:
+        if self._killed.is_set():
             raise StagingError(f"The application for {self._where} was cancelled before it was submitted")
         try:
             run_id = self._service.submit(self._submission)
@@ -96,7 +95,7 @@ class ServiceRun:
             if self._woken.wait(pause):
                 self._woken.clear()
                 pause = _FIRST_PAUSE
-            if self._is_killed:
+            if self._killed.is_set():
                 self._service.cancel(run_id)
                 raise StagingError(f"Run {run_id} of {self._where} was cancelled")
             pause = min(pause * 1.5, _LONGEST_PAUSE)
@@ -116,7 +115,7 @@ class ServiceRun:
 
     def kill(self) -> None:
         """Have the thread that waits cancel the run."""
-        self._is_killed = True
+        self._killed.set()
         self._woken.set()
 
     def hurry(self) -> None:

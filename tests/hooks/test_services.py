@@ -176,6 +176,21 @@ def test_a_load_that_is_cancelled_cancels_the_run(place: Place, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
+@on_services
+def test_plain_text_to_a_livy_on_another_machine_is_a_weakness(monkeypatch: pytest.MonkeyPatch) -> None:
+    for host, is_weak in (
+        ("livy.example.com", True),
+        ("https://livy.example.com/gateway", False),
+        ("localhost", False),
+    ):
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_SERVICE", json.dumps({"conn_type": "livy", "host": host, "port": 8998}))
+        launcher = make_launcher("spark_service", name="load")
+        assert isinstance(launcher, ServiceLauncher)
+        weakness = launcher.weakness()
+        assert (weakness is not None) == is_weak, host
+        assert weakness is None or "Livy at livy.example.com:8998 is unprotected" in weakness
+
+
 Refused = Callable[..., str]
 
 
