@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
+from pathlib import Path
 
+from airflow_kafka_offsets.hooks.job_channel import Channel, MailboxChannel, mailbox_beside
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 from airflow_kafka_offsets.hooks.spark_hook import SparkHook
-
-PYTHON = {"spark.pyspark.driver.python": sys.executable, "spark.pyspark.python": sys.executable}
-"""A driver in a cluster has its own Python."""
+from airflow_kafka_offsets.hooks.spark_log import CollapsedLog
+from airflow_kafka_offsets.spark.job import StageJob
 
 
 class MailboxLauncher(SparkSubmitLauncher):
     """Submits in client mode, and has jobs go through a mailbox."""
 
-    def _deploy_mode(self, hook: SparkHook) -> tuple[str, str]:
-        return "cluster", "this class"
-
-    def _check_deploy_mode(self, hook: SparkHook) -> None:
-        """Refuse nothing: the driver is here."""
+    def _channel(self, hook: SparkHook, directory: Path, job: StageJob, folded: CollapsedLog) -> Channel:
+        return MailboxChannel(mailbox_beside(job.staging_uri), folded.show_sent)

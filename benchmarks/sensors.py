@@ -26,7 +26,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from airflow_kafka_offsets.hooks import connections
-from airflow_kafka_offsets.kafka.admin import client_log
+from airflow_kafka_offsets.kafka.config import client_log
 from airflow_kafka_offsets.lag.shared_poll import SharedPoll
 from airflow_kafka_offsets.lag.thresholds import LagWatch
 from airflow_kafka_offsets.sensors.lag import KafkaLagSensor

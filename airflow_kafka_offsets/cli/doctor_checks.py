@@ -321,11 +321,11 @@ class CheckContext:
 
     @_check("Spark security", _FIX_SECURITY, _SPARK)
     def spark_security(self) -> str:
-        self._skip_service()
         if self._launcher.master.startswith("local"):
             raise CheckSkipped("driver and executors are one process")
         if problem := self._launcher.weakness():
             raise CheckFailedError(problem)
+        self._skip_service()
         if self._is_connect:
             return "encrypted between this machine and the server, or on this machine"
         return "authenticated and encrypted between driver and executors"

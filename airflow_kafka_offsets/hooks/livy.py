@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
+from airflow_kafka_offsets.core.addresses import is_this_machine
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.hooks.service_run import ServiceLauncher, Submission
 
@@ -29,6 +32,17 @@ class LivyLauncher(ServiceLauncher):
     def service(self) -> Livy:
         return Livy(self._make_hook(livy_conn_id=self._conn_id), self._options)
 
+    def weakness(self) -> str | None:
+        hook = self._make_hook(livy_conn_id=self._conn_id)
+        hook.get_conn()
+        url = urlsplit(hook.base_url)
+        if url.scheme == "https" or is_this_machine(url.hostname):
+            return None
+        return (
+            f"The traffic with Livy at {url.netloc} is unprotected, including the password and the token of the "
+            f"mailbox: set the host of connection {self._conn_id!r} to https://…"
+        )
+
 
 class Livy:
     """Batches of Livy.
@@ -41,7 +55,7 @@ class Livy:
         self._hook, self._options = hook, options
 
     def submit(self, submission: Submission) -> str:
-        batch = self._hook.post_batch(
+        body = self._hook.build_post_batch_body(
             # Livy refuses a second batch of the same name.
             name=f"{submission.name}-{uuid4().hex[:8]}",
             file=submission.application,
@@ -51,7 +65,12 @@ class Livy:
             conf={name: value for name, value in submission.properties.items() if value},
             **self._options,
         )
-        return str(batch)
+        # `post_batch` would log the token among the arguments.
+        headers = self._hook.extra_headers
+        response = self._hook.run_method("/batches", "POST", data=json.dumps(body), headers=headers)
+        if not response.ok:
+            raise RuntimeError(f"status {response.status_code}: {response.text}")
+        return str(response.json()["id"])
 
     def state(self, run_id: str) -> str | None:
         # The hook's enumeration of states lacks one that Livy has.

@@ -30,7 +30,7 @@ from airflow_kafka_offsets.staging.directory import StagingDirectory
 
 log = logging.getLogger(__name__)
 
-# Seconds between two questions for the state of a run. It ends a little later than the application at the most.
+# Seconds between two questions for the state of a run.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 10.0
 
 # Questions in a row that a service may leave unanswered.
@@ -76,20 +76,26 @@ class ServiceRun:
 
     def __init__(self, service: Service, submission: Submission, where: str) -> None:
         self._service, self._submission, self._where = service, submission, where
-        self._killed = Event()
+        self._woken, self._killed = Event(), Event()
 
     def run(self) -> None:
         """Submit the application, and ask for its state until it has ended.
 
-        :raises StagingError: it failed or was cancelled, or the service does not answer
+        :raises StagingError: it was not taken, failed or was cancelled, or the service does not answer
         """
         if self._killed.is_set():
             raise StagingError(f"The application for {self._where} was cancelled before it was submitted")
-        run_id = self._service.submit(self._submission)
+        try:
+            run_id = self._service.submit(self._submission)
+        except Exception as error:
+            raise StagingError(f"{self._where} did not take the application: {shortened(str(error))}") from error
         log.info("Submitted run %s to %s", run_id, self._where)
         pause, failures = _FIRST_PAUSE, 0
         while True:
-            if self._killed.wait(pause):
+            if self._woken.wait(pause):
+                self._woken.clear()
+                pause = _FIRST_PAUSE
+            if self._killed.is_set():
                 self._service.cancel(run_id)
                 raise StagingError(f"Run {run_id} of {self._where} was cancelled")
             pause = min(pause * 1.5, _LONGEST_PAUSE)
@@ -110,6 +116,11 @@ class ServiceRun:
     def kill(self) -> None:
         """Have the thread that waits cancel the run."""
         self._killed.set()
+        self._woken.set()
+
+    def hurry(self) -> None:
+        """Have the thread ask at once, and then again after short pauses: the application is about to end."""
+        self._woken.set()
 
 
 class ServiceLauncher(ApplicationLauncher):
@@ -139,6 +150,7 @@ class ServiceLauncher(ApplicationLauncher):
     ) -> None:
         super().__init__(conn_id, conf=conf, name=name)
         self._options = dict(options or {})
+        self._run: ServiceRun | None = None
 
     @abstractmethod
     def service(self) -> Service:
@@ -202,7 +214,13 @@ class ServiceLauncher(ApplicationLauncher):
         properties = {"spark.sql.session.timeZone": "UTC", "spark.redaction.regex": REDACTION, **self._conf}
         texts = {name: _text(value) for name, value in properties.items()}
         submission = Submission(self.name, application, package, tuple(channel.arguments), texts)
-        return ServiceRun(self.service(), submission, self.master), channel
+        self._run = ServiceRun(self.service(), submission, self.master)
+        return self._run, channel
+
+    def _end(self) -> bool:
+        if self._run is not None:
+            self._run.hurry()
+        return super()._end()
 
 
 def _text(value: object) -> str:

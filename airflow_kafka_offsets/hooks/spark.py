@@ -141,12 +141,9 @@ class SparkSubmitLauncher(ApplicationLauncher):
         resolving = self._make_hook()
         directory = stack.enter_context(job_directory())
         application, package = write_application(directory)
+        channel = self._channel(resolving, directory, job, folded)
         environment = submit_environment()
-        channel: Channel
-        if self._deploy_mode(resolving)[0] == "cluster":
-            channel = MailboxChannel(mailbox_beside(job.staging_uri), folded.show_sent)
-        else:
-            channel = SocketChannel(directory)
+        if self._deploy_mode(resolving)[0] == "client":
             home = spark_home(resolving.resolved["spark_binary"])
             environment |= java_options(job, home, {**_spark_defaults(), **self._conf})
             if _is_local(resolving.resolved["master"]):
@@ -160,6 +157,11 @@ class SparkSubmitLauncher(ApplicationLauncher):
             application_args=list(channel.arguments),
         )
         return SubmitRun(hook, str(application), environment), channel
+
+    def _channel(self, hook: SparkHook, directory: Path, job: StageJob, folded: CollapsedLog) -> Channel:
+        if self._deploy_mode(hook)[0] == "cluster":
+            return MailboxChannel(mailbox_beside(job.staging_uri), folded.show_sent)
+        return SocketChannel(directory)
 
     def _make_hook(self, **arguments: Any) -> SparkHook:
         hook = SparkHook(conn_id=self._conn_id, name=self.name, **arguments)

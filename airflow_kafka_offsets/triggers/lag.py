@@ -34,24 +34,35 @@ _KAFKA_SECONDS = 10.0
 _polls: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], SharedPoll]] = WeakKeyDictionary()
 
 
-def prepare(watched: LagWatch) -> Callable[..., SharedPoll]:
+def prepare(watched: LagWatch, loop: asyncio.AbstractEventLoop) -> Callable[..., SharedPoll]:
     """Import what a poll needs, which takes long and would block all triggers.
 
+    :param loop: the event loop of the triggers
     :return: a function that makes a poll; its parameter `ended` is called when the poll ends
     """
+    from asgiref.sync import sync_to_async
+
     from airflow_kafka_offsets.hooks.connections import database_engine, kafka_cluster
     from airflow_kafka_offsets.lag.shared_poll import SharedPoll
+
+    def opened(function: Callable[..., Any], *args: Any) -> Any:
+        # The functions ask Airflow for a connection. Before 3.2.2, it mixes up answers, and the triggerer ends, where a
+        # thread asks that is none of asgiref's.
+        opening = sync_to_async(function, thread_sensitive=False)(*args)
+        return asyncio.run_coroutine_threadsafe(opening, loop).result()
 
     cluster = partial(kafka_cluster, watched.kafka_conn_id, watched.isolation_level, timeout=_KAFKA_SECONDS)
     stats = component_stats()
     polled = partial(emit_poll, stats, watched.kafka_conn_id)
-    return partial(SharedPoll, cluster, database_engine, polled=polled, measured=partial(emit_lag, stats))
+    by_airflow = partial(opened, cluster), partial(opened, database_engine)
+    return partial(SharedPoll, *by_airflow, polled=polled, measured=partial(emit_lag, stats))
 
 
 async def watch(watched: LagWatch) -> AsyncGenerator[PollResult | Exception]:
     """Generate the results of the poll that all triggers of this event loop share, without end."""
-    open_poll = await asyncio.to_thread(prepare, watched)
-    polls = _polls.setdefault(asyncio.get_running_loop(), {})
+    loop = asyncio.get_running_loop()
+    open_poll = await asyncio.to_thread(prepare, watched, loop)
+    polls = _polls.setdefault(loop, {})
     key = watched.kafka_conn_id, watched.isolation_level
     if key not in polls:
         polls[key] = open_poll(ended=lambda: polls.pop(key, None))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,13 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets.hooks.java import class_archive, class_options
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
+from devstack.airflow import command_line
 from devstack.kafka import KafkaBroker
 from devstack.paths import pyspark_home
 from tests.support.clients import produce
 from tests.support.loads import Loader, TopicFactory, names
 
-AIRFLOW = str(Path(sys.executable).with_name("airflow"))
+COMMAND = command_line("kafka-offsets", "archive-classes")
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def classes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def archive_classes() -> subprocess.CompletedProcess[str]:
-    return subprocess.run([AIRFLOW, "kafka-offsets", "archive-classes"], capture_output=True, text=True, timeout=300)
+    return subprocess.run(COMMAND, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.long

@@ -19,7 +19,7 @@ from airflow_kafka_offsets.exceptions import KafkaOffsetsError
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 from airflow_kafka_offsets.loading.load import load
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
-from benchmarks.mailbox import PYTHON, MailboxLauncher
+from benchmarks.mailbox import MailboxLauncher
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
 from tests.support.loads import Loader, TopicFactory, assert_exactly_once, names
@@ -76,7 +76,7 @@ def test_three_batches(
 ) -> None:
     name = topic()
     produce(kafka, name, names(0, 30))
-    loader = Loader(kafka, postgres_engine, launcher_class("spark_default", conf={**applications.conf, **PYTHON}))
+    loader = Loader(kafka, postgres_engine, launcher_class("spark_default", conf=applications.conf))
 
     with caplog.at_level("INFO"):
         result = loader(name, limits=Limits(max_records=10), transform=transform)

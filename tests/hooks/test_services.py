@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -117,6 +118,7 @@ def test_a_load_on_a_service_is_exact_and_sends_it_no_secret(
     topic: TopicFactory,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     name = topic(partitions=2)
     produce(kafka, name, names(0, 200))
@@ -134,6 +136,9 @@ def test_a_load_on_a_service_is_exact_and_sends_it_no_secret(
     assert len(submissions) == 1
     assert "dag.load_orders" in submissions[0] or place.name == "dataproc"
     assert [request for request in place.server.requests if SECRET in request or PASSWORD in request] == []
+    (token,) = set(re.findall(r'"([0-9a-f]{64})"', submissions[0]))
+    assert token not in caplog.text
+    assert token not in "".join(capfd.readouterr())
 
 
 class SecretLoader(Loader):
@@ -169,6 +174,21 @@ def test_a_load_that_is_cancelled_cancels_the_run(place: Place, tmp_path: Path) 
     launcher.close()
     wait_until(lambda: not place.server.running(), 30, "the application to end")
     assert list(tmp_path.iterdir()) == []
+
+
+@on_services
+def test_plain_text_to_a_livy_on_another_machine_is_a_weakness(monkeypatch: pytest.MonkeyPatch) -> None:
+    for host, is_weak in (
+        ("livy.example.com", True),
+        ("https://livy.example.com/gateway", False),
+        ("localhost", False),
+    ):
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_SERVICE", json.dumps({"conn_type": "livy", "host": host, "port": 8998}))
+        launcher = make_launcher("spark_service", name="load")
+        assert isinstance(launcher, ServiceLauncher)
+        weakness = launcher.weakness()
+        assert (weakness is not None) == is_weak, host
+        assert weakness is None or "Livy at livy.example.com:8998 is unprotected" in weakness
 
 
 Refused = Callable[..., str]

@@ -216,7 +216,7 @@ def test_plain_text_to_another_machine_is_a_weakness(connect: Callable[..., Spar
     assert "is unprotected" in weakness
 
 
-class Requests(grpc.GenericRpcHandler):
+class Requests(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC declares no types
     """A server of gRPC that implements nothing, and keeps the headers of what it is asked."""
 
     def __init__(self) -> None:

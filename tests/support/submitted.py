@@ -73,19 +73,19 @@ class Submitted:
         self.stopped = directory / "stopped"
         programs = directory / "bin"
         programs.mkdir()
-        self._program = programs / "spark3-submit"
+        self.program = programs / "spark3-submit"
         self._submit(SUBMIT.format(python=sys.executable, stopped=self.stopped, mailbox=MAILBOX))
         extra = {"spark-binary": "spark3-submit", "deploy-mode": deploy_mode}
         connection = {"conn_type": "spark", "host": "local[2]", "extra": extra}
         self.environment = {"PATH": str(programs), "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(connection)}
 
     def _submit(self, script: str) -> None:
-        self._program.write_text(script)
-        self._program.chmod(0o755)
+        self.program.write_text(script)
+        self.program.chmod(0o755)
 
     def prints(self, output: bytes) -> None:
         """Let the application print something else before its first job."""
-        script = self._program.read_text()
+        script = self.program.read_text()
         self._submit(
             script.replace("status =", f"sys.stdout.buffer.write({output!r}); sys.stdout.flush()\nstatus =", 1)
         )
@@ -95,13 +95,13 @@ class Submitted:
 
         :return: the file in which its process id is then
         """
-        driver, pid = self._program.with_name("driver.py"), self.staging / "driver"
+        driver, pid = self.program.with_name("driver.py"), self.staging / "driver"
         wait = (
             f"Path({str(pid)!r}).write_text(str(os.getpid()))\n"
             f"while not Path({str(until)!r}).exists(): time.sleep(0.02)\n"
             "status ="
         )
-        driver.write_text(self._program.read_text().replace("status =", wait, 1))
+        driver.write_text(self.program.read_text().replace("status =", wait, 1))
         self._submit(f'#!/bin/sh\n{sys.executable} {driver} "$@" &\nwait\n')
         return pid
 

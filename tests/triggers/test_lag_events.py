@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -64,7 +66,8 @@ def test_triggers_of_two_isolation_levels_share_no_poll(monkeypatch: pytest.Monk
 
 def test_the_garbage_collector_of_the_process_is_left_as_it_is() -> None:
     frozen, before = gc.get_freeze_count(), (gc.isenabled(), gc.get_threshold())
-    prepare(LagWatch(group_id="group", conn_id="warehouse", min_lag=1))
+    with closing(asyncio.new_event_loop()) as loop:
+        prepare(LagWatch(group_id="group", conn_id="warehouse", min_lag=1), loop)
     assert (gc.isenabled(), gc.get_threshold()) == before
     # What the tests themselves have frozen (`conftest.py`) may end meanwhile.
     assert gc.get_freeze_count() <= frozen

@@ -13,8 +13,10 @@ import psutil
 import pytest
 import sqlalchemy as sa
 from airflow.triggers.base import BaseTrigger
+from asgiref.sync import async_to_sync
 
 from airflow_kafka_offsets import StateTables
+from airflow_kafka_offsets.hooks import connections
 from airflow_kafka_offsets.hooks.metrics import emit_poll
 from airflow_kafka_offsets.kafka.admin import RetryingAdmin
 from airflow_kafka_offsets.lag import shared_poll
@@ -32,6 +34,24 @@ from tests.support.loads import Loader, TopicFactory, names
 from tests.support.running_triggers import SECONDS, Looked, arguments, more_looks, run, running, until
 
 pytestmark = pytest.mark.server
+
+
+def test_airflow_is_asked_for_connections_in_the_loop_of_the_triggers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow 3.1 waits for the answer in another loop where its own cannot be found: the triggerer ends."""
+
+    async def asks() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    for name in ("kafka_cluster", "database_engine"):
+        monkeypatch.setattr(connections, name, lambda *_, **__: async_to_sync(asks)())
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        opened = module.prepare(KafkaLagTrigger(**arguments("any", min_lag=1)), loop)(ended=lambda: None)
+        assert await asyncio.to_thread(opened.open_cluster) is loop
+        assert await asyncio.to_thread(opened.open_engine, "warehouse") is loop
+
+    run(test)
 
 
 def test_all_triggers_of_a_cluster_share_one_poll_and_leave_nothing_open(

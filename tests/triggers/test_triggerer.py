@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,8 @@ def test_a_triggerer_starts_the_run_that_the_lag_asks_for(
     more = produce_orders(broker.bootstrap_servers, "orders", 1500)
     wait_until(lambda: loaded() == few + more, TIMEOUT, "the load", interval=0.5)
     wait_until(lambda: runs() == [("success",)], TIMEOUT, "the end of the run", interval=0.5)
-    (extra,) = query(home, "SELECT extra FROM asset_event")
+    # The load has an event of its own.
+    (extra,) = query(home, "SELECT extra FROM asset_event WHERE source_dag_id IS NULL")
     assert json.loads(extra[0])["payload"]["met"] == ["min_lag"]
 
 
@@ -147,7 +149,8 @@ def test_sensors_wait_in_every_mode(home: AirflowHome) -> None:
         "reschedule": "success",
         "deferred": "success",
         "soft_poke": "skipped",
-        "soft_deferred": "skipped",
+        # Airflow 3.1 does not skip a sensor whose time is over while it is deferred.
+        "soft_deferred": "failed" if version("apache-airflow").startswith("3.1.") else "skipped",
         "late_poke": "failed",
         "late_deferred": "failed",
         "unknown": "failed",
