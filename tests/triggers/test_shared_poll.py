@@ -48,8 +48,11 @@ def test_airflow_is_asked_for_connections_in_the_loop_of_the_triggers(monkeypatc
     async def test() -> None:
         loop = asyncio.get_running_loop()
         opened = module.prepare(KafkaLagTrigger(**arguments("any", min_lag=1)), loop)(ended=lambda: None)
-        assert await asyncio.to_thread(opened.open_cluster) is loop
-        assert await asyncio.to_thread(opened.open_engine, "warehouse") is loop
+        asked: list[Any] = [
+            await asyncio.to_thread(opened.open_cluster),
+            await asyncio.to_thread(opened.open_engine, "warehouse"),
+        ]
+        assert asked == [loop, loop]
 
     run(test)
 
