@@ -189,14 +189,16 @@ class Mailbox:
         """
         if self._sealed:
             self._write()
-        elif time.monotonic() - self._written > HEARTBEAT_SECONDS:
+        # In a removed directory some stores take other objects.
+        if time.monotonic() - min(self._written, self._heard) > HEARTBEAT_SECONDS:
             try:
                 is_there = self._directory.holds(_name(_WORKER, 0))
             except OSError:
                 return  # of a store that fails, the other side learns soon
             if not is_there:
                 raise MailboxEndedError(f"{self._directory.uri} was removed")
-            self.send(_HEARTBEAT)
+            if not self._sealed and time.monotonic() - self._written > HEARTBEAT_SECONDS:
+                self.send(_HEARTBEAT)
 
     def _write(self) -> None:
         with self._sending:

@@ -202,6 +202,31 @@ class TestEnd:
         with pytest.raises(MailboxEndedError, match="was removed"):
             taken(driver, 1)
 
+    @pytest.mark.parametrize("has_directories", [True, False])
+    def test_a_removed_mailbox_ends_a_driver_that_has_more_to_say(
+        self, directory: StagingDirectory, monkeypatch: pytest.MonkeyPatch, has_directories: bool
+    ) -> None:
+        """Long before the worker would be taken for dead, and also where a store creates what is missing."""
+        monkeypatch.setattr(module, "DEAD_SECONDS", 60.0)
+        _, driver = opened(directory)
+        directory.remove()
+        if not has_directories:
+            Path(directory.path).mkdir()
+        ended = threading.Event()
+
+        def say() -> None:
+            while not ended.wait(0.01):
+                driver.send("a line for the log")
+
+        talking = threading.Thread(target=say)
+        talking.start()
+        try:
+            with pytest.raises(MailboxEndedError, match="was removed"):
+                next(driver.messages())
+        finally:
+            ended.set()
+            talking.join()
+
     def test_what_a_store_does_not_take_is_written_later(
         self, directory: StagingDirectory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
