@@ -58,9 +58,9 @@ lowest: setup ## test the lowest versions that pyproject.toml allows, in an envi
 	@scripts/bootstrap.sh lowest
 	.build/lowest/bin/python -m pytest -W default $(PARALLEL) $(LOWEST:%=tests/%.py) $(ARGS)
 
-services: quick-java ## loads on Livy, and on stand-ins for Databricks, EMR Serverless and Dataproc, through their providers, in an environment of its own
+services: quick-java ## loads on Livy, and on stand-ins for Databricks, EMR Serverless, Dataproc and Kubernetes, through their providers, in an environment of its own
 	@scripts/bootstrap.sh services
-	.build/services/bin/python -m pytest -W default -m "long or not long" tests/hooks/test_services.py $(ARGS)
+	.build/services/bin/python -m pytest -W default -m "long or not long" tests/hooks/test_services.py tests/system/test_kubernetes.py $(ARGS)
 
 demo: setup ## see it work: two loads of orders with Airflow and Spark, and the proof that they are exact
 	$(PYTHON) -m demo
@@ -133,7 +133,7 @@ constraints: setup ## pin what pyproject.toml and constraints/*.in ask for, with
 	$(COMPILE) --generate-hashes -c .build/lowest.in -c .build/airflow.txt pyproject.toml $(EXTRAS) --extra mysql --group dev -o .build/lowest.txt >/dev/null && \
 	cp .build/lowest.txt constraints/lowest.txt && \
 	cp constraints/dev.txt .build/services.txt && \
-	$(COMPILE) --generate-hashes $(ARGS) pyproject.toml $(EXTRAS) $(SERVICES) --group dev -o .build/services.txt >/dev/null && \
+	$(COMPILE) --generate-hashes $(ARGS) pyproject.toml $(EXTRAS) $(SERVICES) --group dev --group services -o .build/services.txt >/dev/null && \
 	cp .build/services.txt constraints/services.txt && \
 	$(COMPILE) --generate-hashes $(ARGS) constraints/build.in -o constraints/build.txt >/dev/null && \
 	$(COMPILE) --generate-hashes $(ARGS) constraints/uv.in -o constraints/uv.txt >/dev/null && \
