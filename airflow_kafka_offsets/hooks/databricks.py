@@ -55,10 +55,10 @@ class Databricks:
         options = dict(self._options)
         task: dict[str, Any] = {
             "task_key": "load",
-            # A cluster has no --py-files: the application adds the package itself.
+            # A cluster has no --py-files: the application adds them itself.
             "spark_python_task": {
                 "python_file": submission.application,
-                "parameters": [*submission.arguments, submission.package],
+                "parameters": [*submission.arguments, *submission.py_files],
             },
             **{name: options.pop(name) for name in (*_CLUSTERS, "libraries") if name in options},
         }
