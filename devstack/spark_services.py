@@ -22,7 +22,7 @@ from devstack.paths import pyspark_home
 from devstack.process import ServerProcess
 from devstack.server import Stack
 
-SERVICES = ("livy", "databricks", "emr", "dataproc")
+SERVICE_EXTRAS = ("livy", "databricks", "emr", "dataproc")
 """The extras of this package for services: their many packages are installed for `make services` alone."""
 
 _POLL_SECONDS = 0.05

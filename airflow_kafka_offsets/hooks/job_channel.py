@@ -65,6 +65,9 @@ class Channel(Protocol):
     def send(self, line: str) -> None:
         """Send a line; if the application is gone, it gives no answer."""
 
+    def settle(self) -> None:
+        """Receive what the application sent before it ended."""
+
     def disconnect(self) -> None:
         """Tell the application that there are no other jobs."""
 
@@ -115,6 +118,9 @@ class SocketChannel:
         assert self._connection is not None
         with suppress(ConnectionError):
             self._connection.sendall(f"{line}\n".encode())
+
+    def settle(self) -> None:
+        """Do nothing: what was sent can be read."""
 
     def disconnect(self) -> None:
         # The driver's Python outlives its JVM where it waits for a job, or is only about to connect.
@@ -173,6 +179,11 @@ class MailboxChannel:
     def send(self, line: str) -> None:
         assert self._mailbox is not None
         self._mailbox.send(LINE + line)
+
+    def settle(self) -> None:
+        assert self._mailbox is not None
+        if self._mailbox.has_met and self._thread.is_alive():
+            self._mailbox.settle()
 
     def disconnect(self) -> None:
         assert self._mailbox is not None

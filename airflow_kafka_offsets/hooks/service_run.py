@@ -43,9 +43,11 @@ class Submission:
 
     :param name: of the application
     :param application: the URI of the Python file with the application
-    :param py_files: the URIs of the archive with this package, and of the user's own modules
+    :param py_files: the URIs of the archive with this package, and of the user's own modules, for `--py-files`; where a
+        service has no such option, the application takes them as its last arguments
     :param arguments: of the application
-    :param properties: Spark properties, without those that hold secrets, which go through the mailbox
+    :param properties: Spark properties, without those that hold secrets, which go through the mailbox; what the options
+        of a DAG say of the same properties takes precedence
     """
 
     name: str
@@ -56,16 +58,20 @@ class Submission:
 
 
 class Service(Protocol):
-    """A service that runs Spark applications."""
+    """A service that runs Spark applications. Its methods raise what the hook of the provider raises."""
 
     def submit(self, submission: Submission) -> str:
         """Submit an application; return the id of its run."""
 
     def state(self, run_id: str) -> str | None:
-        """Return None while a run is waiting or running, nothing where it succeeded, or why it failed."""
+        """Return None while a run is waiting or running, an empty text if it succeeded, and otherwise why it failed:
+        the state and the reason, such as the last line of the driver's log (`core.text.shortened`).
+
+        After ten errors in a row the run is given up.
+        """
 
     def cancel(self, run_id: str) -> None:
-        """End a run."""
+        """End a run, which may have ended just now."""
 
 
 class ServiceRun:
@@ -156,9 +162,10 @@ class ServiceLauncher(ApplicationLauncher):
 
     @abstractmethod
     def service(self) -> Service:
-        """Return the service.
+        """Return the service. Called before anything is planned, when the options were checked, and for each
+        application: make the client here, so that a wrong connection is found early, and send no request.
 
-        :raises ConfigurationError: an option is missing, or the library that it needs
+        :raises ConfigurationError: options contradict each other, or the provider is not installed
         """
 
     @property
@@ -166,11 +173,7 @@ class ServiceLauncher(ApplicationLauncher):
         """The service, in the place of a master."""
         return self.title
 
-    def _make_hook(self, **arguments: Any) -> Any:
-        """Check the options, and return the hook.
-
-        :raises ConfigurationError: an option is missing or not known, or the provider is not installed
-        """
+    def _check_options(self) -> None:
         if unknown := sorted(self._options.keys() - {*self.required, *self.optional}):
             raise ConfigurationError(
                 f"Spark.options has {first_few(map(repr, unknown))}, which {self.title} does not take; it may have "
@@ -180,6 +183,12 @@ class ServiceLauncher(ApplicationLauncher):
             raise ConfigurationError(
                 f"Connection {self._conn_id!r} leads to {self.title}: set {' and '.join(missing)} in Spark.options"
             )
+
+    def _make_hook(self, **arguments: Any) -> Any:
+        """Return the hook.
+
+        :raises ConfigurationError: the provider is not installed
+        """
         module, _, name = self.hook.partition(":")
         try:
             hook = getattr(import_module(module), name)
@@ -200,6 +209,7 @@ class ServiceLauncher(ApplicationLauncher):
         :raises AirflowNotFoundException: the connection does not exist
         :raises ConfigurationError: something is missing; the message says what
         """
+        self._check_options()
         self.service()
         if not staging_dir:
             raise ConfigurationError(

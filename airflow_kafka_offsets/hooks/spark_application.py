@@ -154,7 +154,11 @@ class SparkApplication:
     def _answer(self) -> Answer | None:
         """Wait for an answer; return None where the application has ended."""
         assert self._connection is not None
-        if self._connection in wait([self._connection, self._ended]):
+        ready = wait([self._connection, self._ended])
+        if self._connection not in ready:
+            self._channel.settle()
+            ready = wait([self._connection], timeout=0)
+        if ready:
             with suppress(ConnectionError):
                 if answer := self._connection.recv(1):
                     return Answer(answer)

@@ -20,7 +20,7 @@ import hmac
 import time
 from collections import deque
 from collections.abc import Iterator
-from threading import Event, Lock
+from threading import Condition, Event, Lock
 from typing import TYPE_CHECKING
 
 from airflow_kafka_offsets.core.text import shortened
@@ -35,6 +35,9 @@ HEARTBEAT_SECONDS, DEAD_SECONDS = 15.0, 120.0
 
 # A pause is the time since the last message, divided by this, and within these bounds, in seconds.
 _WAITED_PER_PAUSE, _SHORTEST_PAUSE, _LONGEST_PAUSE = 32, 0.02, 2.0
+
+# Two of the longest pauses, and as much for a slow store.
+_SETTLE_SECONDS = 8.0
 
 _WORKER, _DRIVER = "worker", "driver"
 
@@ -69,6 +72,8 @@ class Mailbox:
         self._ciphers: dict[str, ChaCha20Poly1305] = {}
         self._sealed: deque[tuple[str, str]] = deque()
         self._sending, self._closed = Lock(), Event()
+        self._reading = Condition()
+        self._empty_reads = 0
         self._sent = self._received = 0
         self._written = self._heard = time.monotonic()
 
@@ -142,15 +147,27 @@ class Mailbox:
                 if message != _HEARTBEAT:
                     yield message
                 continue
+            with self._reading:
+                self._empty_reads += 1
+                self._reading.notify_all()
             if (silent := time.monotonic() - self._heard) > DEAD_SECONDS:
                 because = f": {shortened(str(trouble))}" if trouble is not None else ""
                 raise MailboxEndedError(f"The {self._other} gave no sign of life for {silent:.0f} s{because}")
             self._stay_alive()
             self._pause()
 
+    def settle(self) -> None:
+        """Wait until the messages are received that are written now; not longer than a store takes."""
+        with self._reading:
+            # A read that is under way may have begun before the last message was there.
+            enough = self._empty_reads + 2
+            self._reading.wait_for(lambda: self._empty_reads >= enough or self._closed.is_set(), _SETTLE_SECONDS)
+
     def close(self) -> None:
         """End the thread that reads messages."""
         self._closed.set()
+        with self._reading:
+            self._reading.notify_all()
 
     @property
     def has_met(self) -> bool:

@@ -26,8 +26,9 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.hooks.connections import LAUNCHERS, make_launcher
 from airflow_kafka_offsets.hooks.service_run import ServiceLauncher
 from devstack.kafka import KafkaBroker
+from devstack.paths import REPOSITORY
 from devstack.process import wait_until
-from devstack.spark_services import SERVICES as EXTRAS
+from devstack.spark_services import SERVICE_EXTRAS
 from tests.spark.test_package import JOB
 from tests.support.clients import produce
 from tests.support.loads import Loader, TopicFactory, assert_exactly_once, names
@@ -35,7 +36,7 @@ from tests.support.loads import Loader, TopicFactory, assert_exactly_once, names
 SECRET = "5ecret-of-the-store"
 PASSWORD = "5ecret-of-kafka"
 
-# The type of a connection, the class of a server, and options.
+# By extra: the type of a connection, the class of a server, and options.
 SERVICES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "livy": ("livy", "devstack.livy:LivyServer", {"driver_cores": 1}),
     "databricks": (
@@ -52,6 +53,11 @@ SERVICES: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
+def test_every_service_is_named_wherever_its_provider_is_installed() -> None:
+    (in_makefile,) = re.findall(r"^SERVICES := (.*)", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    assert tuple(SERVICES) == SERVICE_EXTRAS == tuple(in_makefile.replace("--extra", "").split())
+
+
 def has_provider(name: str) -> bool:
     try:
         return find_spec(launcher_class(name).hook.partition(":")[0]) is not None
@@ -65,7 +71,7 @@ def launcher_class(name: str) -> type[ServiceLauncher]:
     return found
 
 
-PRESENT = [name for name in EXTRAS if has_provider(name)]
+PRESENT = [name for name in SERVICE_EXTRAS if has_provider(name)]
 
 
 def on_services(test: Callable[..., None]) -> Callable[..., None]:
@@ -217,7 +223,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> Refused:
     return message
 
 
-@pytest.mark.parametrize("name", EXTRAS)
+@pytest.mark.parametrize("name", SERVICE_EXTRAS)
 def test_a_service_without_its_provider_is_refused(
     refused: Refused, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -225,7 +231,7 @@ def test_a_service_without_its_provider_is_refused(
     assert refused(name).endswith(f"pip install 'airflow-kafka-offsets[{name}]'")
 
 
-@pytest.mark.parametrize("name", EXTRAS)
+@pytest.mark.parametrize("name", SERVICE_EXTRAS)
 def test_a_service_without_a_place_for_staged_files_is_refused(
     refused: Refused, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

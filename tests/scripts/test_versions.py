@@ -10,7 +10,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from devstack.spark_services import SERVICES
+from devstack.spark_services import SERVICE_EXTRAS
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +31,7 @@ VULNERABLE = {
 def requirements() -> Iterator[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     # What services need is not among the lowest versions.
-    extras = [listed for name, listed in project["optional-dependencies"].items() if name not in SERVICES]
+    extras = [listed for name, listed in project["optional-dependencies"].items() if name not in SERVICE_EXTRAS]
     for listed in (project["dependencies"], *extras):
         yield from map(Requirement, listed)
 
