@@ -243,12 +243,11 @@ def test_a_service_without_a_place_for_staged_files_is_refused(
     ("name", "changes", "message"),
     [
         ("livy", {"options": {"file": "/other.py"}}, "Spark.options has 'file', which Livy does not take; it may have"),
-        ("databricks", {"options": {"new_cluster": None}}, "set either new_cluster or existing_cluster_id in"),
-        ("databricks", {"options": {"existing_cluster_id": "1"}}, "set either new_cluster or existing_cluster_id in"),
+        ("databricks", {"options": {"new_cluster": None}}, "leads to Databricks: set new_cluster in Spark.options"),
         (
             "databricks",
-            {"options": {"new_cluster": None, "existing_cluster_id": "1"}, "conf": {"spark.a": "1"}},
-            "Spark.conf cannot be set in a running cluster",
+            {"options": {"existing_cluster_id": "1"}},
+            "has 'existing_cluster_id', which Databricks does not",
         ),
         (
             "databricks",
