@@ -190,6 +190,9 @@ class Service(ApplicationLauncher):
     def kill(self) -> None:
         self.killed.set()
 
+    def check(self, staging_dir: str | None) -> None:
+        """Do nothing."""
+
 
 @pytest.fixture
 def job(tmp_path: Path) -> StageJob:
@@ -250,5 +253,10 @@ def test_a_run_whose_driver_is_silent_is_stopped(
     else:
         with pytest.raises(StagingError, match="no sign of life"):
             service(job)
-    within_seconds(lambda: service.close() or True)
+
+    def is_closed() -> bool:
+        service.close()
+        return True
+
+    assert within_seconds(is_closed)
     assert service.killed.is_set()
