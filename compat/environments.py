@@ -11,7 +11,7 @@ from pathlib import Path
 
 from compat.cells import LOWEST, Environment
 from devstack.paths import BUILD, REPOSITORY
-from devstack.spark_services import SERVICES
+from devstack.spark_services import SERVICE_EXTRAS
 
 _STORED = ("--config-settings-package", "pyspark:--build-option=--compression=stored")
 # What Airflow's own constraints are about.
@@ -83,7 +83,7 @@ def _resolve(home: Path, environment: Environment) -> Path:
     # The extra `mysql` needs a release that closed a vulnerability, newer than Airflow 3.1.
     core.write_text("\n".join(line for line in core.read_text().splitlines() if not line.startswith("cryptography==")))
     named = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    extras = [part for name in named if name not in SERVICES for part in ("--extra", name)]
+    extras = [part for name in named if name not in SERVICE_EXTRAS for part in ("--extra", name)]
     _uv(*compile_, "-c", str(core), "pyproject.toml", *extras, "--group", "dev", "-o", str(listed))
     return listed
 

@@ -76,10 +76,11 @@ class DataprocService(SparkService):
     def _create(self, request: CreateBatchRequest, context: grpc.ServicerContext) -> operations_pb2.Operation:
         self.requests.append(CreateBatchRequest.to_json(request))
         job = request.batch.pyspark_batch
-        (package,) = job.python_file_uris
         properties = request.batch.runtime_config.properties
         name = f"{request.parent.replace('/regions/', '/locations/')}/batches/{request.batch_id}"
-        self._numbers[name] = self.begin(job.main_python_file_uri, job.args, dict(properties), package)
+        self._numbers[name] = self.begin(
+            job.main_python_file_uri, job.args, dict(properties), ",".join(job.python_file_uris)
+        )
         return operations_pb2.Operation(name=self._operation(name))
 
     def _get(self, request: GetBatchRequest, context: grpc.ServicerContext) -> Batch:

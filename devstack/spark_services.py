@@ -118,15 +118,15 @@ class SparkService(Stack):
         application: str,
         arguments: Sequence[str],
         properties: Mapping[str, str],
-        package: str | None = None,
+        py_files: str | None = None,
     ) -> int:
         """Start a job.
 
-        :param package: for `--py-files`
+        :param py_files: for `--py-files`
         :return: its number
         """
         options = [part for name, value in properties.items() for part in ("--conf", f"{name}={value}")]
-        options += ["--py-files", package] if package is not None else []
+        options += ["--py-files", py_files] if py_files is not None else []
         submit = [
             str(pyspark_home() / "bin" / "spark-submit"),
             "--master",
@@ -268,9 +268,9 @@ class EmrServerlessService(HttpSparkService):
                     parameters["jobDriver"]["sparkSubmit"],
                     parameters["configurationOverrides"]["applicationConfiguration"],
                 )
-                option, package = shlex.split(job["sparkSubmitParameters"])
+                option, py_files = shlex.split(job["sparkSubmitParameters"])
                 assert (option, settings["classification"]) == ("--py-files", "spark-defaults")
-                number = self.begin(job["entryPoint"], job["entryPointArguments"], settings["properties"], package)
+                number = self.begin(job["entryPoint"], job["entryPointArguments"], settings["properties"], py_files)
                 return {"applicationId": application, "jobRunId": self._id(number), "arn": "arn:aws:emr-serverless"}
             case "GET", ["applications", application, "jobruns", run_id]:
                 run = self.runs[int(run_id)]

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from devstack.spark_services import SERVICES
+from devstack.spark_services import SERVICE_EXTRAS
 
 ROOT = Path(__file__).parents[1]
 
@@ -122,7 +122,7 @@ def main() -> int:
     run(tools / "twine", "check", "--strict", *files)
 
     # Those of services bring hundreds of packages, in versions that fit constraints/services.txt.
-    extras = ",".join(name for name in project["optional-dependencies"] if name not in SERVICES)
+    extras = ",".join(name for name in project["optional-dependencies"] if name not in SERVICE_EXTRAS)
     pythons = re.findall(r"Programming Language :: Python :: (3\.\d+)", "\n".join(project["classifiers"]))
     faults = []
     for python in reversed(pythons):

@@ -8,30 +8,21 @@ from typing import Any
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks.service_run import ServiceLauncher, Submission
 
-_CLUSTERS = ("new_cluster", "existing_cluster_id")
-
 
 class DatabricksLauncher(ServiceLauncher):
-    """Runs jobs in a run of Databricks. Its options are fields of a request to `jobs/runs/submit`, or of its task: one
-    of `new_cluster` and `existing_cluster_id`, and others.
+    """Runs jobs in a run of Databricks. Its options are fields of a request to `jobs/runs/submit`, or of its task.
+
+    There is no `existing_cluster_id`: the SparkContext of a cluster that others use would keep the package when its
+    file is gone.
     """
 
     title = "Databricks"
     extra = "databricks"
     hook = "airflow.providers.databricks.hooks.databricks:DatabricksHook"
-    optional = (*_CLUSTERS, "libraries", "timeout_seconds", "access_control_list")
+    required = ("new_cluster",)
+    optional = ("libraries", "timeout_seconds", "access_control_list")
 
     def service(self) -> Databricks:
-        if len(self._options.keys() & set(_CLUSTERS)) != 1:
-            raise ConfigurationError(
-                f"Connection {self._conn_id!r} leads to Databricks: set either new_cluster or existing_cluster_id in "
-                "Spark.options"
-            )
-        if "existing_cluster_id" in self._options and self._conf:
-            raise ConfigurationError(
-                "Spark.conf cannot be set in a running cluster, that of Spark.options['existing_cluster_id']: set the "
-                "properties where the cluster is made, or use new_cluster"
-            )
         if self._secrets:
             # The application could only set them before Spark starts.
             raise ConfigurationError(
@@ -55,16 +46,16 @@ class Databricks:
         options = dict(self._options)
         task: dict[str, Any] = {
             "task_key": "load",
-            # A cluster has no --py-files: the application adds the package itself.
+            # A cluster has no --py-files: the application adds them itself.
             "spark_python_task": {
                 "python_file": submission.application,
-                "parameters": [*submission.arguments, submission.package],
+                "parameters": [*submission.arguments, *submission.py_files],
             },
-            **{name: options.pop(name) for name in (*_CLUSTERS, "libraries") if name in options},
         }
-        if (cluster := task.get("new_cluster")) is not None:
-            conf = {**submission.properties, **cluster.get("spark_conf", {})}
-            task["new_cluster"] = {**cluster, "spark_conf": conf}
+        if (libraries := options.pop("libraries", None)) is not None:
+            task["libraries"] = libraries
+        cluster = options.pop("new_cluster")
+        task["new_cluster"] = {**cluster, "spark_conf": {**submission.properties, **cluster.get("spark_conf", {})}}
         return str(self._hook.submit_run({"run_name": submission.name, "tasks": [task], **options}))
 
     def state(self, run_id: str) -> str | None:

@@ -39,7 +39,7 @@ class Dataproc:
     def submit(self, submission: Submission) -> str:
         job = {
             "main_python_file_uri": submission.application,
-            "python_file_uris": [submission.package],
+            "python_file_uris": list(submission.py_files),
             "args": list(submission.arguments),
         }
         runtime = dict(self._batch.get("runtime_config", {}))

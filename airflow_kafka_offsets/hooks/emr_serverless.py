@@ -40,7 +40,7 @@ class EmrServerless:
         job = {
             "entryPoint": submission.application,
             "entryPointArguments": list(submission.arguments),
-            "sparkSubmitParameters": shlex.join(["--py-files", submission.package]),
+            "sparkSubmitParameters": shlex.join(["--py-files", ",".join(submission.py_files)]),
         }
         overrides = dict(self._request.get("configurationOverrides", {}))
         # There may be one of a name. Here, properties need no quotes.

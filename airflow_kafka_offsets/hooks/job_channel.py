@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
@@ -17,12 +18,15 @@ from typing import Protocol, Self
 
 from airflow.sdk.log import mask_secret
 
-from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
+from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, StagingError
 from airflow_kafka_offsets.spark.jobs import ANSWER, END, LINE, LINES
 from airflow_kafka_offsets.spark.mailbox import Mailbox
 from airflow_kafka_offsets.spark.package import DIRECTORY, temporary_directory
 from airflow_kafka_offsets.spark.progress import mark_of
 from airflow_kafka_offsets.staging.directory import StagingDirectory
+
+log = logging.getLogger(__name__)
 
 # The addresses of Unix domain sockets have 108 bytes on Linux and 104 on macOS, the last of which is zero.
 _LONGEST_PATH = 103
@@ -60,6 +64,8 @@ class Channel(Protocol):
     def accept(self) -> socket.socket:
         """Return what the answers can be read from, once `listen` is readable. It is at its end where the application
         is gone.
+
+        :raises KafkaOffsetsError: what has come is not the application, or it cannot take jobs
         """
 
     def send(self, line: str) -> None:
@@ -173,7 +179,8 @@ class MailboxChannel:
         return self._heard
 
     def accept(self) -> socket.socket:
-        self._heard.recv(1)
+        if not self._heard.recv(1) and self.error is not None:
+            raise self.error
         return self._heard
 
     def send(self, line: str) -> None:
@@ -192,12 +199,19 @@ class MailboxChannel:
         else:
             # An application that only comes now finds nothing, and ends.
             self._mailbox.close()
-            self._directory.remove()
+            self._remove()
 
     def _close(self) -> None:
         self._heard.close()
         self._tells.close()
-        self._directory.remove()
+        self._remove()
+
+    def _remove(self) -> None:
+        try:
+            self._directory.remove()
+        except Exception as error:
+            # It fails no load: a later one removes it.
+            log.warning("The mailbox %s could not be removed: %s", self._directory.uri, shortened(str(error)))
 
     def _receive(self) -> None:
         assert self._mailbox is not None
@@ -211,6 +225,9 @@ class MailboxChannel:
                         self._tells.sendall(message.removeprefix(ANSWER).encode())
         except KafkaOffsetsError as error:
             self.error = error
+        except Exception as error:
+            self.error = StagingError(f"The mailbox {self._directory.uri} failed: {shortened(str(error))}")
+            self.error.__cause__ = error
         finally:
             with suppress(OSError):  # nobody reads it any more
                 self._tells.shutdown(socket.SHUT_RDWR)

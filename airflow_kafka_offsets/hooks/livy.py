@@ -59,7 +59,7 @@ class Livy:
             # Livy refuses a second batch of the same name.
             name=f"{submission.name}-{uuid4().hex[:8]}",
             file=submission.application,
-            py_files=[submission.package],
+            py_files=list(submission.py_files),
             args=list(submission.arguments),
             # Livy refuses empty values.
             conf={name: value for name, value in submission.properties.items() if value},

@@ -43,8 +43,8 @@ class Submission:
 
     :param name: of the application
     :param application: the URI of the Python file with the application
-    :param package: the URI of the archive with this package, for `--py-files`; where a service has no such option, the
-        application takes it as its last argument
+    :param py_files: the URIs of the archive with this package, and of the user's own modules, for `--py-files`; where a
+        service has no such option, the application takes them as its last arguments
     :param arguments: of the application
     :param properties: Spark properties, without those that hold secrets, which go through the mailbox; what the options
         of a DAG say of the same properties takes precedence
@@ -52,7 +52,7 @@ class Submission:
 
     name: str
     application: str
-    package: str
+    py_files: tuple[str, ...]
     arguments: tuple[str, ...]
     properties: Mapping[str, str]
 
@@ -155,6 +155,8 @@ class ServiceLauncher(ApplicationLauncher):
         options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(conn_id, conf=conf, name=name)
+        # Where a service has --py-files, they take the place of the property.
+        self._py_files = [file for file in str(self._conf.pop("spark.submit.pyFiles", "")).split(",") if file]
         self._options = dict(options or {})
         self._run: ServiceRun | None = None
 
@@ -223,7 +225,7 @@ class ServiceLauncher(ApplicationLauncher):
         application, package = _upload(directory)
         properties = {"spark.sql.session.timeZone": "UTC", "spark.redaction.regex": REDACTION, **self._conf}
         texts = {name: _text(value) for name, value in properties.items()}
-        submission = Submission(self.name, application, package, tuple(channel.arguments), texts)
+        submission = Submission(self.name, application, (package, *self._py_files), tuple(channel.arguments), texts)
         self._run = ServiceRun(self.service(), submission, self.master)
         return self._run, channel
 

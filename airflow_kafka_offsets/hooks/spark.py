@@ -211,7 +211,8 @@ def _default_properties(master: str, deploy_mode: str) -> dict[str, str]:
     }
     if deploy_mode == "cluster":
         # A mailbox has one driver. If it dies, another application stages the batch.
-        return properties | {"spark.yarn.maxAppAttempts": "1"}
+        # Whatever spark-defaults.conf says, spark-submit waits for the end.
+        return properties | {"spark.yarn.maxAppAttempts": "1", **dict.fromkeys(_WAIT, "true")}
     # The Python of this process has this package and the transform.
     properties["spark.pyspark.driver.python"] = sys.executable
     if _is_local(master):

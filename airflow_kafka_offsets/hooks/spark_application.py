@@ -106,6 +106,9 @@ class SparkApplication:
         """
         with self._resources:
             self._channel.disconnect()
+            if self._channel.error is not None:
+                # The driver may never read that there are no other jobs.
+                self.kill()
             try:
                 self._join()
             except BaseException:
@@ -138,7 +141,8 @@ class SparkApplication:
             raise ApplicationEndedError
         self._channel.send(job.to_text())
         if self._answer() is not Answer.BEGUN:
-            if not is_first:
+            # Nobody knows whether a driver that is only silent stages the job.
+            if not is_first and self._channel.error is None:
                 raise ApplicationEndedError
             self._raise_end(job)
         return self._answer() or self._raise_end(job)

@@ -20,7 +20,7 @@ from enum import Enum
 from queue import SimpleQueue
 
 from airflow_kafka_offsets.exceptions import StagingError
-from airflow_kafka_offsets.spark.mailbox import Mailbox, MailboxEndedError
+from airflow_kafka_offsets.spark.mailbox import Mailbox
 from airflow_kafka_offsets.spark.progress import Display, MarkedLines, mark_of
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 
@@ -131,12 +131,15 @@ class MailboxJobs(Jobs):
 
     def _receive(self) -> None:
         # Also where somebody else wrote into the mailbox.
-        with suppress(MailboxEndedError, StagingError):
-            for message in self._mailbox.messages():
-                if message == END:
-                    break
-                self._received.put(message.removeprefix(LINE))
-        self._close()
+        try:
+            with suppress(StagingError):
+                for message in self._mailbox.messages():
+                    if message == END:
+                        break
+                    self._received.put(message.removeprefix(LINE))
+        finally:
+            # Whatever was raised: nobody else ends the application.
+            self._close()
 
 
 class _SentLines(MarkedLines):

@@ -7,7 +7,7 @@ Jobs hold secrets, and a driver executes what a job says. So messages are sealed
 makes a key pair when it starts, and writes the public key as its object 0, authenticated by a token that the worker
 gives the application as an argument (X25519, HKDF with the token, ChaCha20-Poly1305; the number of a message is its
 nonce). Who may only read and write the staging location learns nothing, and cannot pose as either side, nor repeat,
-swap or change messages. Who also knows the token can pose as a driver that has not come yet.
+swap or change messages. Who also knows the token can pose as either side until both have met.
 
 A side that has written nothing for `DEAD_SECONDS` is taken for dead: each writes at least every `HEARTBEAT_SECONDS`.
 """
@@ -20,11 +20,12 @@ import hmac
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from threading import Condition, Event, Lock
 from typing import TYPE_CHECKING
 
 from airflow_kafka_offsets.core.text import shortened
-from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, StagingError
+from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 
 if TYPE_CHECKING:
@@ -51,7 +52,11 @@ _HEARTBEAT = ""
 _NO_LIBRARY = "no cryptography"
 
 
-class MailboxEndedError(KafkaOffsetsError):
+# hdfs-native raises a RuntimeError for what the NameNode refuses, as in safe mode.
+_STORE_FAILED = (OSError, RuntimeError)
+
+
+class MailboxEndedError(StagingError):
     """The other side is gone."""
 
 
@@ -75,7 +80,7 @@ class Mailbox:
         self._reading = Condition()
         self._empty_reads = 0
         self._sent = self._received = 0
-        self._written = self._heard = time.monotonic()
+        self._written = self._heard = self._looked = time.monotonic()
 
     @classmethod
     def of_worker(cls, directory: StagingDirectory, token: str) -> Mailbox:
@@ -111,8 +116,12 @@ class Mailbox:
         :raises ConfigurationError: the driver's Python lacks a library
         :raises StagingError: what is there is not the driver's
         """
+        drivers: bytes | None = None
         while not self._closed.is_set():
-            if (drivers := self._read_key(self._public_key)) is not None:
+            # A store that fails may answer later; without it, the driver ends, and the application with it.
+            with suppress(*_STORE_FAILED):
+                drivers = self._read_key(self._public_key)
+            if drivers is not None:
                 self._agree(drivers, self._public_key, drivers)
                 self._heard = time.monotonic()
                 return True
@@ -140,16 +149,17 @@ class Mailbox:
             try:
                 message = self._read()
                 trouble = None
-            except OSError as error:
+            except _STORE_FAILED as error:
                 message, trouble = None, error
             if message is not None:
                 self._heard = time.monotonic()
                 if message != _HEARTBEAT:
                     yield message
                 continue
-            with self._reading:
-                self._empty_reads += 1
-                self._reading.notify_all()
+            if trouble is None:
+                with self._reading:
+                    self._empty_reads += 1
+                    self._reading.notify_all()
             if (silent := time.monotonic() - self._heard) > DEAD_SECONDS:
                 because = f": {shortened(str(trouble))}" if trouble is not None else ""
                 raise MailboxEndedError(f"The {self._other} gave no sign of life for {silent:.0f} s{because}")
@@ -187,18 +197,16 @@ class Mailbox:
 
         :raises MailboxEndedError: the mailbox was removed
         """
+        # Also where this side writes all the time: an object store takes what nobody will read.
+        if time.monotonic() - self._looked > HEARTBEAT_SECONDS:
+            self._looked = time.monotonic()
+            with suppress(*_STORE_FAILED):
+                if not self._directory.holds(_name(_WORKER, 0)):
+                    raise MailboxEndedError(f"{self._directory.uri} was removed")
         if self._sealed:
             self._write()
-        # In a removed directory some stores take other objects.
-        if time.monotonic() - min(self._written, self._heard) > HEARTBEAT_SECONDS:
-            try:
-                is_there = self._directory.holds(_name(_WORKER, 0))
-            except OSError:
-                return  # of a store that fails, the other side learns soon
-            if not is_there:
-                raise MailboxEndedError(f"{self._directory.uri} was removed")
-            if not self._sealed and time.monotonic() - self._written > HEARTBEAT_SECONDS:
-                self.send(_HEARTBEAT)
+        elif time.monotonic() - self._written > HEARTBEAT_SECONDS:
+            self.send(_HEARTBEAT)
 
     def _write(self) -> None:
         with self._sending:
@@ -206,10 +214,17 @@ class Mailbox:
                 name, text = self._sealed[0]
                 try:
                     self._directory.write_text(name, text)
-                except OSError:
-                    return  # the thread that reads tries again
+                except _STORE_FAILED:
+                    if not self._is_written(name, text):
+                        return  # the thread that reads tries again
                 self._sealed.popleft()
                 self._written = time.monotonic()
+
+    def _is_written(self, name: str, text: str) -> bool:
+        """Return whether only the answer of the store was lost: HDFS renames no file to one that exists."""
+        with suppress(*_STORE_FAILED):
+            return self._directory.holds(name, len(text))
+        return False
 
     def _read(self) -> str | None:
         """Return the next message, if it is there."""
@@ -228,7 +243,8 @@ class Mailbox:
 
     def _text(self, name: str) -> str | None:
         try:
-            return self._directory.read_text(name, _MOST_CHARACTERS[self._other])
+            # Azure shows an object that is being written as an empty one.
+            return self._directory.read_text(name, _MOST_CHARACTERS[self._other]) or None
         except FileNotFoundError:
             return None
         except ValueError as error:

@@ -24,15 +24,15 @@ _ARCHIVE = "airflow_kafka_offsets.zip"
 _APPLICATION = """\
 import sys
 
-if sys.argv[3:]:
-    # A service without --py-files.
+# Of a service without --py-files.
+for file in sys.argv[3:]:
     from pyspark import SparkContext
 
-    SparkContext.getOrCreate().addPyFile(sys.argv.pop())
+    SparkContext.getOrCreate().addPyFile(file)
 
 from airflow_kafka_offsets.spark.driver import main
 
-if status := main(sys.argv[1:]):
+if status := main(sys.argv[1:3]):
     sys.exit(status)
 """
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,9 +13,31 @@ from pyarrow import fs
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 
+def _as_os_error(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method whose errors are those of every other file system: hdfs-native raises a RuntimeError for what the
+    NameNode refuses, as in safe mode.
+    """
+
+    @wraps(method)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(*args, **kwargs)
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
+
+    return called
+
+
 class _Hdfs(HdfsFileSystem):
     """A file system whose directories only their owner can read."""
 
+    info = _as_os_error(HdfsFileSystem.info)
+    ls = _as_os_error(HdfsFileSystem.ls)
+    mv = _as_os_error(HdfsFileSystem.mv)
+    rm = _as_os_error(HdfsFileSystem.rm)
+    _open = _as_os_error(HdfsFileSystem._open)
+
+    @_as_os_error
     def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
         super().mkdir(path, create_parents, permission=0o700)
 

@@ -17,6 +17,7 @@ from airflow_kafka_offsets.hooks.service_run import Service, ServiceLauncher, Se
 from devstack.process import wait_until
 from tests.support.submitted import Submitted, no_process_left
 
+CONF = {"spark.executor.cores": 2, "spark.a": True, "spark.submit.pyFiles": "s3://a/one.zip,s3://a/two.zip"}
 SECRETS = {"spark.hadoop.fs.s3a.secret.key": "5ecret"}
 
 
@@ -70,7 +71,7 @@ def launcher(processes: Processes, submitted: Submitted) -> Iterator[ServiceLaun
         def service(self) -> Service:
             return processes
 
-    launcher = Launcher("spark_default", conf={"spark.executor.cores": 2, "spark.a": True, **SECRETS}, name="dag.task")
+    launcher = Launcher("spark_default", conf=CONF | SECRETS, name="dag.task")
     with no_process_left():
         yield launcher
         launcher.close()
@@ -88,6 +89,12 @@ def test_one_run_of_a_service_stages_all_jobs(
     assert len(set(submitted.pids(1, 2))) == 1
     assert (submission.name, submission.properties["spark.executor.cores"]) == ("dag.task", "2")
     assert submission.properties["spark.a"] == "true"
+    assert [file.rpartition("/")[2] for file in submission.py_files] == [
+        "airflow_kafka_offsets.zip",
+        "one.zip",
+        "two.zip",
+    ]
+    assert "spark.submit.pyFiles" not in submission.properties
     assert "5ecret" not in repr(submission)
     assert submitted.process(1)["properties"] == SECRETS
     messages = [record.getMessage() for record in caplog.records]
@@ -132,7 +139,7 @@ class Answers:
         self.cancelled.append(run_id)
 
 
-SUBMISSION = Submission("name", "/application.py", "/package.zip", ("/mailbox", "token"), {})
+SUBMISSION = Submission("name", "/application.py", ("/package.zip",), ("/mailbox", "token"), {})
 
 
 def test_a_service_that_does_not_answer_is_asked_again() -> None:
@@ -143,7 +150,7 @@ def test_a_service_that_does_not_answer_is_asked_again() -> None:
 
 
 def test_a_submission_that_is_refused_names_the_service() -> None:
-    refused = Submission("name", "", "", (), {})
+    refused = Submission("name", "", (), (), {})
     with pytest.raises(StagingError, match="Processes did not take the application: 403: the quota is used up"):
         ServiceRun(Answers(), refused, "Processes").run()
 

@@ -10,6 +10,7 @@ import logging
 import re
 import sys
 import threading
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -128,18 +129,24 @@ def test_a_load_on_a_service_is_exact_and_sends_it_no_secret(
 ) -> None:
     name = topic(partitions=2)
     produce(kafka, name, names(0, 200))
-    loader = SecretLoader(kafka, postgres_engine, place.launcher())
+    own = tmp_path / "own.zip"
+    with zipfile.ZipFile(own, "w") as archive:
+        archive.writestr("own.py", "")
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    loader = SecretLoader(kafka, postgres_engine, place.launcher(**{"spark.submit.pyFiles": str(own)}))
 
     with caplog.at_level(logging.INFO):
-        result = loader(name, staging=Staging(dir=str(tmp_path)), limits=Limits(max_records=100))
+        result = loader(name, staging=Staging(dir=str(staging)), limits=Limits(max_records=100))
 
     assert (result.rows, len(result.batches)) == (200, 2)
     assert_exactly_once(postgres_engine)
     assert "Submitted run " in caplog.text
     assert caplog.text.count("100 offsets in 1 slice for Spark") == 2
-    assert list(tmp_path.iterdir()) == []
+    assert list(staging.iterdir()) == []
     submissions = [request for request in place.server.requests if "application.py" in request]
     assert len(submissions) == 1
+    assert str(own) in submissions[0]
     assert "dag.load_orders" in submissions[0] or place.name == "dataproc"
     assert [request for request in place.server.requests if SECRET in request or PASSWORD in request] == []
     (token,) = set(re.findall(r'"([0-9a-f]{64})"', submissions[0]))
@@ -236,12 +243,11 @@ def test_a_service_without_a_place_for_staged_files_is_refused(
     ("name", "changes", "message"),
     [
         ("livy", {"options": {"file": "/other.py"}}, "Spark.options has 'file', which Livy does not take; it may have"),
-        ("databricks", {"options": {"new_cluster": None}}, "set either new_cluster or existing_cluster_id in"),
-        ("databricks", {"options": {"existing_cluster_id": "1"}}, "set either new_cluster or existing_cluster_id in"),
+        ("databricks", {"options": {"new_cluster": None}}, "leads to Databricks: set new_cluster in Spark.options"),
         (
             "databricks",
-            {"options": {"new_cluster": None, "existing_cluster_id": "1"}, "conf": {"spark.a": "1"}},
-            "Spark.conf cannot be set in a running cluster",
+            {"options": {"existing_cluster_id": "1"}},
+            "has 'existing_cluster_id', which Databricks does not",
         ),
         (
             "databricks",

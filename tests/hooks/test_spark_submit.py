@@ -347,6 +347,7 @@ def test_a_driver_in_a_cluster_gets_nothing_of_this_machine(monkeypatch: pytest.
             r".*/airflow_kafka_offsets\.zip,hdfs:///shop\.zip", command[command.index("--py-files") + 1]
         )
         assert "spark.yarn.maxAppAttempts=1" in command
+        assert "spark.yarn.submit.waitAppCompletion=true" in command
         assert [argument for argument in command if sys.executable in argument] == []
 
 

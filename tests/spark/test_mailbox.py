@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.spark import mailbox as module
+from airflow_kafka_offsets.spark.jobs import MailboxJobs
 from airflow_kafka_offsets.spark.mailbox import Mailbox, MailboxEndedError
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from devstack.s3 import S3Server
@@ -123,7 +124,6 @@ class TestSomebodyElseWrites:
         [
             pytest.param(lambda first, second: first[:-8] + second[-8:], id="a changed message"),
             pytest.param(lambda first, second: second, id="another message"),
-            pytest.param(lambda first, second: "", id="nothing"),
             pytest.param(lambda first, second: "ü", id="no base64"),
             pytest.param(lambda first, second: "x" * (5 << 20), id="more than a driver writes"),
         ],
@@ -244,6 +244,67 @@ class TestEnd:
         worker.send("second")
         with running(worker):
             assert taken(driver, 2) == ["first", "second"]
+
+    def test_a_write_whose_answer_was_lost_is_not_repeated(
+        self, directory: StagingDirectory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """HDFS would refuse it for ever: no file is renamed to one that exists."""
+        worker, driver = opened(directory)
+        write, asked = StagingDirectory.write_text, list[str]()
+
+        def loses_answers(self: StagingDirectory, name: str, text: str) -> None:
+            asked.append(name)
+            write(self, name, text)
+            raise OSError("connection reset")
+
+        monkeypatch.setattr(StagingDirectory, "write_text", loses_answers)
+        worker.send("first")
+        worker.send("second")
+        assert taken(driver, 2) == ["first", "second"]
+        assert asked == ["worker-00000001", "worker-00000002"]
+
+    def test_a_side_that_writes_all_the_time_learns_that_the_mailbox_is_removed(
+        self, directory: StagingDirectory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As in an object store, which takes what nobody will read."""
+        monkeypatch.setattr(module, "DEAD_SECONDS", 60.0)
+        _, driver = opened(directory)
+        directory.remove()
+        driver.send("a line")
+        with pytest.raises(MailboxEndedError, match="was removed"):
+            taken(driver, 1)
+
+    def test_a_store_that_fails_while_the_driver_is_awaited(
+        self, directory: StagingDirectory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        worker = Mailbox.of_worker(directory, TOKEN)
+        Mailbox.of_driver(directory, TOKEN)
+        read, fails = StagingDirectory.read_text, [OSError("503 Slow Down"), RuntimeError("safe mode")]
+
+        def unsteady(self: StagingDirectory, name: str, most: int | None = None) -> str:
+            if fails:
+                raise fails.pop()
+            return read(self, name, most)
+
+        monkeypatch.setattr(StagingDirectory, "read_text", unsteady)
+        assert worker.meet()
+
+    def test_an_object_that_is_being_written_is_not_there_yet(self, directory: StagingDirectory) -> None:
+        """As Azure shows it."""
+        worker, driver = opened(directory)
+        driver.send("done")
+        file_, text = file(directory, DRIVERS_FIRST), file(directory, DRIVERS_FIRST).read_text()
+        file_.write_text("")
+        threading.Timer(0.2, file_.write_text, [text]).start()
+        assert taken(worker, 1) == ["done"]
+
+    def test_a_driver_ends_whatever_its_store_raises(
+        self, directory: StagingDirectory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        Mailbox.of_worker(directory, TOKEN)
+        monkeypatch.setattr(Mailbox, "messages", lambda _: iter([][0]))
+        monkeypatch.setattr(threading, "excepthook", lambda _: None)
+        assert list(MailboxJobs(directory.uri, TOKEN).lines()) == []
 
     def test_why_a_store_cannot_be_read_is_in_the_error(
         self, directory: StagingDirectory, monkeypatch: pytest.MonkeyPatch

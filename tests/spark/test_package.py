@@ -65,14 +65,14 @@ class TestApplication:
             "context = types.SimpleNamespace(addPyFile=lambda file: sys.path.insert(0, file))\n"
             "spark = types.SimpleNamespace(getOrCreate=lambda: context)\n"
             "sys.modules['pyspark'] = types.SimpleNamespace(SparkContext=spark)\n"
-            f"sys.argv = ['application.py', '/mailbox', 'token', {str(package)!r}]\n"
+            f"sys.argv = ['application.py', '/mailbox', 'token', 'own.zip', {str(package)!r}]\n"
             "sys.path[:] = [path for path in sys.path if not path.endswith('.zip')]\n"
-            "stub = types.SimpleNamespace(main=lambda arguments: print(sys.path[0], *arguments))\n"
+            "stub = types.SimpleNamespace(main=lambda arguments: print(*sys.path[:2], *arguments))\n"
             "sys.modules['airflow_kafka_offsets.spark.driver'] = stub\n"
             f"runpy.run_path({str(application)!r}, run_name='__main__')\n"
         )
         done = run(code, package)
-        assert (done.returncode, done.stdout) == (0, f"{package} /mailbox token\n")
+        assert (done.returncode, done.stdout) == (0, f"{package} own.zip /mailbox token\n")
 
 
 def contents(archive: Path) -> dict[str, bytes]:
