@@ -47,7 +47,7 @@ def test_airflow_is_asked_for_connections_in_the_loop_of_the_triggers(monkeypatc
 
     async def test() -> None:
         loop = asyncio.get_running_loop()
-        opened = module.prepare(KafkaLagTrigger(**arguments("any", min_lag=1)), loop)(ended=lambda: None)
+        opened: Any = module.prepare(KafkaLagTrigger(**arguments("any", min_lag=1)), loop)(ended=lambda: None)
         assert await asyncio.to_thread(opened.open_cluster) is loop
         assert await asyncio.to_thread(opened.open_engine, "warehouse") is loop
 
