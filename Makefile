@@ -6,7 +6,7 @@ PARALLEL := -n 3 --dist worksteal
 # Airflow is started dozens of times; without bytecode each start compiles it anew, which takes longer than the start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup quick-java test unit integration mysql lint format types size lowest compat demo soak fuzz bench bench-quick bench-growth bench-rewind bench-lag bench-pages bench-formats bench-transforms bench-lake bench-connect bench-scale airflow docs reference constraints release-check clean
+.PHONY: help setup quick-java test unit integration mysql lint format types size lowest services compat demo soak fuzz bench bench-quick bench-growth bench-rewind bench-lag bench-pages bench-formats bench-transforms bench-lake bench-connect bench-scale airflow docs reference constraints release-check clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,10 @@ lowest: setup ## test the lowest versions that pyproject.toml allows, in an envi
 	@scripts/bootstrap.sh lowest
 	.build/lowest/bin/python -m pytest -W default $(PARALLEL) $(LOWEST:%=tests/%.py) $(ARGS)
 
+services: quick-java ## loads on Livy, and on stand-ins for Databricks, EMR Serverless and Dataproc, through their providers, in an environment of its own
+	@scripts/bootstrap.sh services
+	.build/services/bin/python -m pytest -W default -m "long or not long" tests/hooks/test_services.py $(ARGS)
+
 demo: setup ## see it work: two loads of orders with Airflow and Spark, and the proof that they are exact
 	$(PYTHON) -m demo
 
@@ -84,6 +88,7 @@ bench-rewind: setup ## measure previews and rewinds of 10 to 2,000 partitions, a
 
 bench-lag: setup ## measure looks at 10 to 10,000 partitions, and a triggerer with a thousand lag triggers
 	$(PYTHON) -m benchmarks.lag
+	$(PYTHON) -m benchmarks.sensors
 	$(PYTHON) -m benchmarks.triggers $(ARGS)
 
 bench-pages: setup ## measure the table of 500 groups of 10,000 partitions in the web interface
@@ -114,18 +119,22 @@ reference: setup ## write the pages of the commands from their help
 	$(PYTHON) scripts/command_reference.py
 
 COMPILE := uv pip compile --quiet --no-annotate -p 3.11 --custom-compile-command "make constraints"
-EXTRAS := --extra spark --extra postgres --extra sqlite --extra avro --extra protobuf --extra json-schema --extra sql --extra iceberg --extra delta --extra parquet
+EXTRAS := --extra spark --extra postgres --extra sqlite --extra avro --extra protobuf --extra json-schema --extra sql --extra iceberg --extra delta --extra parquet --extra hdfs
+SERVICES := --extra livy --extra databricks --extra emr --extra dataproc
 # The oldest Airflow needs the dependencies of its time, but for those that pyproject.toml names, and what they need.
 AIRFLOW_TIME := 2026-02-10
 constraints: setup ## pin what pyproject.toml and constraints/*.in ask for, with hashes (ARGS=--upgrade: the newest of all)
 	@export PATH="$$PATH:.build/tools/bin"; \
 	$(COMPILE) --generate-hashes $(ARGS) pyproject.toml $(EXTRAS) --group dev -o constraints/dev.txt >/dev/null && \
-	$(COMPILE) --no-header --no-deps --resolution lowest-direct pyproject.toml --all-extras -o .build/lowest.in >/dev/null && \
+	$(COMPILE) --no-header --no-deps --resolution lowest-direct pyproject.toml $(EXTRAS) --extra mysql -o .build/lowest.in >/dev/null && \
 	{ grep -E '^apache-airflow(-providers-common-compat)?==' .build/lowest.in; printf 'apache-airflow-providers-%s\n' fab openlineage; } | \
 	$(COMPILE) --no-header --exclude-newer $(AIRFLOW_TIME) - | grep -vE "^($$(sed 's/\[.*\]//; s/==.*/|/' .build/lowest.in | tr -d '\n')cryptography)==" >.build/airflow.txt && \
 	cp constraints/dev.txt .build/lowest.txt && \
-	$(COMPILE) --generate-hashes -c .build/lowest.in -c .build/airflow.txt pyproject.toml --all-extras --group dev -o .build/lowest.txt >/dev/null && \
+	$(COMPILE) --generate-hashes -c .build/lowest.in -c .build/airflow.txt pyproject.toml $(EXTRAS) --extra mysql --group dev -o .build/lowest.txt >/dev/null && \
 	cp .build/lowest.txt constraints/lowest.txt && \
+	cp constraints/dev.txt .build/services.txt && \
+	$(COMPILE) --generate-hashes $(ARGS) pyproject.toml $(EXTRAS) $(SERVICES) --group dev -o .build/services.txt >/dev/null && \
+	cp .build/services.txt constraints/services.txt && \
 	$(COMPILE) --generate-hashes $(ARGS) constraints/build.in -o constraints/build.txt >/dev/null && \
 	$(COMPILE) --generate-hashes $(ARGS) constraints/uv.in -o constraints/uv.txt >/dev/null && \
 	$(COMPILE) --generate-hashes $(ARGS) constraints/release.in -o constraints/release.txt >/dev/null

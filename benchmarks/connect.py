@@ -39,11 +39,13 @@ from devstack.postgres import PostgresServer
 from devstack.spark_connect import SparkConnectServer
 from devstack.topics import delete_topic
 
-SUBMIT, CONNECT = "spark-submit", "Spark Connect"
+SUBMIT, CONNECT, MAILBOX = "spark-submit", "Spark Connect", "spark-submit, mailbox"
 CLASSIC_SESSION, CONNECT_SESSION = "classic session, kept", "Spark Connect session, kept"
 
 _LARGE = 200_000
 _AT_MOST = {SMALL: 0.25, _LARGE: 0.5}
+
+_MOST_SECONDS = 2.0
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 
@@ -79,6 +81,7 @@ def main() -> int:
         contenders = {
             SUBMIT: lambda load: _in_process(load, "spark_submit"),
             CONNECT: lambda load: _in_process(load, "spark_connect"),
+            MAILBOX: lambda load: _in_process(load, MAILBOX),
             **_sessions(stack, server),
         }
         lines = [", ".join(f"{name} {value}" for name, value in describe(postgres).items())]
@@ -164,14 +167,20 @@ def _in_process(load: Load, conn_id: str) -> float:
 
 
 def _obey(order: _Order, pipe: Connection) -> None:
-    from airflow_kafka_offsets.hooks.connections import make_launcher
-
     os.environ.update(order.environment)
     with redirect_stdout(StringIO()):
-        seconds = _seconds(
-            order.url, order.bootstrap_servers, order.topic, lambda: make_launcher(order.conn_id, name="benchmark")
-        )
+        seconds = _seconds(order.url, order.bootstrap_servers, order.topic, lambda: _launcher(order.conn_id))
     pipe.send(seconds)
+
+
+def _launcher(name: str) -> Launcher:
+    from airflow_kafka_offsets.hooks.connections import make_launcher
+
+    if name != MAILBOX:
+        return make_launcher(name, name="benchmark")
+    from benchmarks.mailbox import MailboxLauncher
+
+    return MailboxLauncher("spark_submit")
 
 
 def _seconds(url: str, bootstrap_servers: str, topic: str, launcher: Callable[[], Launcher]) -> float:
@@ -191,6 +200,8 @@ def _report(measured: Measured) -> Iterator[str]:
     for name, seconds in measured.seconds.items():
         yield f"  {name:34} {measured.median(name):6.2f} s  {min(seconds):6.2f} to {max(seconds):5.2f}"
     asked = _AT_MOST[measured.dataset.records]
+    more = measured.median(MAILBOX) - measured.median(SUBMIT)
+    yield verdict(Bar(f"{MAILBOX}, seconds more than {SUBMIT}", _MOST_SECONDS, more, None, at_most=True))
     for name in (CONNECT, CLASSIC_SESSION, CONNECT_SESSION):
         ratio = measured.median(name) / measured.median(SUBMIT)
         yield verdict(Bar(f"{name} : {SUBMIT}", asked, ratio, None, at_most=True))

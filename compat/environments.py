@@ -6,10 +6,12 @@ import hashlib
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 from compat.cells import LOWEST, Environment
 from devstack.paths import BUILD, REPOSITORY
+from devstack.spark_services import SERVICE_EXTRAS
 
 _STORED = ("--config-settings-package", "pyspark:--build-option=--compression=stored")
 # What Airflow's own constraints are about.
@@ -80,8 +82,9 @@ def _resolve(home: Path, environment: Environment) -> Path:
     _uv(*compile_, *date, str(asked), "-o", str(core))
     # The extra `mysql` needs a release that closed a vulnerability, newer than Airflow 3.1.
     core.write_text("\n".join(line for line in core.read_text().splitlines() if not line.startswith("cryptography==")))
-    extras = ("--all-extras", "--group", "dev")
-    _uv(*compile_, "-c", str(core), "pyproject.toml", *extras, "-o", str(listed))
+    named = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = [part for name in named if name not in SERVICE_EXTRAS for part in ("--extra", name)]
+    _uv(*compile_, "-c", str(core), "pyproject.toml", *extras, "--group", "dev", "-o", str(listed))
     return listed
 
 

@@ -34,6 +34,8 @@ class HttpProxy:
     def __init__(self, server_port: int, path: str) -> None:
         self.triggered = threading.Event()
         """Set when the fault is applied, before the client can notice it; cleared when the next fault is requested."""
+        self.requests: list[str] = []
+        """Each request as it came, without its headers."""
         self._server_port = server_port
         self._path = re.compile(path)
         self._fault: Fault | None = None
@@ -68,6 +70,7 @@ class HttpProxy:
 
     def _serve(self, request: "_Handler") -> None:
         body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
+        self.requests.append(f"{request.command} {request.path} {body.decode(errors='replace')}")
         fault = self._take_fault(request.command, request.path)
         if fault not in (Fault.CUT_BEFORE, Fault.REFUSE):
             status, headers, answer = self._ask(request, body)

@@ -554,7 +554,7 @@ def _damaged_frames(rng: random.Random, corpus: Sequence[bytes]) -> bytes:
 def _job_lines() -> tuple[Reader, Sequence[bytes]]:
     import socket
 
-    from airflow_kafka_offsets.spark.job import Jobs
+    from airflow_kafka_offsets.spark.jobs import SocketJobs
 
     path = f"{tempfile.mkdtemp(prefix='fuzz-')}/s"
 
@@ -564,7 +564,7 @@ def _job_lines() -> tuple[Reader, Sequence[bytes]]:
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(path)
             server.listen()
-            jobs = Jobs(path)
+            jobs = SocketJobs(path)
             peer, _ = server.accept()
         with peer, suppress(OSError):
             peer.settimeout(5)
@@ -574,6 +574,33 @@ def _job_lines() -> tuple[Reader, Sequence[bytes]]:
         return str(count > 0)
 
     return read, [b"{}\nabc\n", b"x"]
+
+
+def _mailbox_objects() -> tuple[Reader, Sequence[bytes]]:
+    """Objects that another writes into a mailbox: in place of the driver's key, and of its first message."""
+    from airflow_kafka_offsets.spark.mailbox import Mailbox
+    from airflow_kafka_offsets.staging.directory import StagingDirectory
+
+    directory = StagingDirectory(tempfile.mkdtemp(prefix="fuzz-"))
+    worker = Mailbox.of_worker(directory, "7" * 64)
+    driver = Mailbox.of_driver(directory, "7" * 64)
+    assert worker.meet()
+    driver.send("abegun")
+    key, message = (Path(directory.path, f"driver-{number:08}") for number in range(2))
+    corpus = [key.read_bytes(), message.read_bytes(), b"no cryptography"]
+
+    def read(data: bytes) -> str:
+        found = []
+        worker._received = 0
+        for place, reads in ((key, worker.meet), (message, lambda: next(worker.messages()))):
+            place.write_bytes(data)
+            try:
+                found.append(str(reads()))
+            except KafkaOffsetsError as error:
+                found.append(str(error))
+        return " ".join(found)
+
+    return read, corpus
 
 
 TARGETS: dict[str, Target] = {
@@ -592,4 +619,5 @@ TARGETS: dict[str, Target] = {
     "forms": Target(_forms),
     "child-answers": Target(_child_answers, _damaged_frames),
     "job-lines": Target(_job_lines),
+    "mailbox": Target(_mailbox_objects),
 }

@@ -1,12 +1,13 @@
 #!/bin/sh
 # Makes a checkout ready to work with, on a machine that has git, make and Python 3.11: an environment in .venv with
-# everything the tests need, Java, and Kafka's jars. With the argument `lowest`, makes an environment of the lowest
-# versions in .build/lowest. Says one line a step; a second run does nothing.
+# everything the tests need, Java, and Kafka's jars. With the argument `lowest` or `services`, makes an environment of
+# constraints/lowest.txt in .build/lowest, or of constraints/services.txt in .build/services. Says one line a step; a
+# second run does nothing.
 set -eu
 cd "$(dirname "$0")/.."
 
 case ${1:-} in
-    lowest) environment=.build/lowest listed=constraints/lowest.txt stamp=.build/lowest.stamp ;;
+    lowest | services) environment=.build/$1 listed=constraints/$1.txt stamp=.build/$1.stamp ;;
     *) environment=.venv listed=constraints/dev.txt stamp=.build/setup.stamp ;;
 esac
 

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     warm_airflow.stop_server()
     stop_rest_server()
     config.stash[_HOME].close()
-    shutil.rmtree(config.stash[_SCRATCH], ignore_errors=True)
+    # multiprocessing removes its own directory in it at the end, by a finalizer of priority -100.
+    Finalize(None, shutil.rmtree, [config.stash[_SCRATCH]], {"ignore_errors": True}, exitpriority=-200)
 
 
 def _own_temporary_directory() -> Path:

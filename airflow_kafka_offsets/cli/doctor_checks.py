@@ -26,7 +26,7 @@ from airflow_kafka_offsets.cli.doctor_database import (
 from airflow_kafka_offsets.cli.load_target import named_table
 from airflow_kafka_offsets.core.text import count, first_few, first_reason
 from airflow_kafka_offsets.database.weakness import database_weakness
-from airflow_kafka_offsets.hooks.connections import make_launcher
+from airflow_kafka_offsets.hooks.connections import LAUNCHERS, make_launcher
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.config import weaknesses
 from airflow_kafka_offsets.ledger.group_table import targets_of_groups
@@ -276,6 +276,7 @@ class CheckContext:
     def java(self) -> str:
         if self._is_connect:
             raise CheckSkipped("Spark is that of the Spark Connect server")
+        self._skip_service()
         from airflow_kafka_offsets.hooks.java import check_java
 
         check_java()
@@ -284,20 +285,29 @@ class CheckContext:
     @_check(
         "Spark connection",
         "add a connection of type spark, with the master as its host: local[*], spark://…, yarn, k8s://…; or of type "
-        "spark_connect",
+        "spark_connect, or of a service",
     )
     def spark_connection(self) -> str:
         # Without such a connection, the hook would use YARN.
         # That of either type of connection has a master and a weakness.
         self._launcher = cast("Any", make_launcher(self._args.spark_conn_id, name="doctor"))
-        return f"{'Spark Connect,' if self._is_connect else 'master'} {self._launcher.master}"
+        kind = {"spark": "master", "spark_connect": "Spark Connect,"}.get(self._conn_type, "service")
+        return f"{kind} {self._launcher.master}"
+
+    @property
+    def _conn_type(self) -> str:
+        try:
+            return str(BaseHook.get_connection(self._args.spark_conn_id).conn_type)
+        except AirflowNotFoundException:
+            return ""
 
     @property
     def _is_connect(self) -> bool:
-        try:
-            return bool(BaseHook.get_connection(self._args.spark_conn_id).conn_type == "spark_connect")
-        except AirflowNotFoundException:
-            return False
+        return self._conn_type == "spark_connect"
+
+    def _skip_service(self) -> None:
+        if self._conn_type in LAUNCHERS.keys() - {"spark", "spark_connect"}:
+            raise CheckSkipped("a service starts Spark, with the options of a task, which are not known here")
 
     @_check(
         "spark-submit",
@@ -315,6 +325,7 @@ class CheckContext:
             raise CheckSkipped("driver and executors are one process")
         if problem := self._launcher.weakness():
             raise CheckFailedError(problem)
+        self._skip_service()
         if self._is_connect:
             return "encrypted between this machine and the server, or on this machine"
         return "authenticated and encrypted between driver and executors"

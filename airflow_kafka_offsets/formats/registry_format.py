@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
 from weakref import finalize
 
@@ -320,7 +320,7 @@ class RegistryFormat(Templated, ABC):
         target: str,
         target_columns: Callable[[], Sequence[str] | None],
         others: Collection[str] = (),
-        check_added: Callable[[pa.Field], None] | None = None,
+        added_check: Callable[[], Callable[[pa.Field], None]] | None = None,
     ) -> Self:
         """Return the format with the columns that its schemas, the target and the user's choice give it: a declared one
         as it was declared, another as the newest schema with its field has it. Fields of older schemas that cannot be
@@ -331,15 +331,15 @@ class RegistryFormat(Templated, ABC):
         :param target: its name, for messages
         :param target_columns: returns the names of its columns, or None if it does not exist
         :param others: the names of columns that are not of this format
-        :param check_added: raises a TargetError or a ConfigurationError for a column that the target cannot have; None
-            where a transform decides its columns
+        :param added_check: returns what raises a TargetError or a ConfigurationError for a column that the target
+            cannot have; None where a transform decides its columns
         :raises ConfigurationError: the target, which is to decide the columns, does not exist, has none of the fields,
             or has a column whose name is that of a field but for the case; or a field of the newest schema cannot be a
             column
         """
         import pyarrow as pa
 
-        from airflow_kafka_offsets.formats.columns import check_new_column, count_types, spark_ddl
+        from airflow_kafka_offsets.formats.columns import count_types, spark_ddl
 
         types = self.field_types()
         newest = with_values(self, schemas={number: self.schemas[number] for number in self._newest}).field_types()
@@ -352,10 +352,7 @@ class RegistryFormat(Templated, ABC):
             names += [name for name in types if name not in names]
         columns, budget, left_out = [], Budget(), {}
         taken = {name.lower() for name in (*given.names, *others)}
-        in_target: dict[str, set[str]] = {}
-        if check_added is not None and not newest.keys() >= set(names) - set(given.names):
-            for name in target_columns() or ():
-                in_target.setdefault(name.lower(), set()).add(name)
+        older_check = cache(lambda: _check_of_older_fields(taken, target_columns, added_check))
         for name in names:
             if name in given.names:
                 columns.append(given.field(name))
@@ -365,10 +362,7 @@ class RegistryFormat(Templated, ABC):
                 # Each has the limit of its own schema.
                 budget.take(0, count_types(column.type))
                 if name not in newest:
-                    other_spellings = in_target.get(name.lower(), set()) - {name}
-                    check_new_column(column, is_taken=name.lower() in taken or bool(other_spellings))
-                    if check_added is not None:
-                        check_added(column)
+                    older_check()(column)
             except (SchemaError, ConfigurationError, TargetError) as error:
                 if name in newest:
                     raise ConfigurationError(
@@ -418,6 +412,32 @@ class RegistryFormat(Templated, ABC):
             left_out=self.left_out,
             schemas_read=schemas.read,
         )
+
+
+def _check_of_older_fields(
+    taken: Collection[str],
+    target_columns: Callable[[], Sequence[str] | None],
+    added_check: Callable[[], Callable[[pa.Field], None]] | None,
+) -> Callable[[pa.Field], None]:
+    """Return what raises for a field of an older schema that cannot be a column; see `RegistryFormat.with_fields`.
+
+    :param taken: the names of other columns, in lower case
+    """
+    from airflow_kafka_offsets.formats.columns import check_new_column
+
+    spellings: dict[str, set[str]] = {}
+    for name in (target_columns() or ()) if added_check is not None else ():
+        spellings.setdefault(name.lower(), set()).add(name)
+    check_added = None if added_check is None else added_check()
+
+    def check(column: pa.Field) -> None:
+        lower = column.name.lower()
+        others = spellings.get(lower, set()) - {column.name}
+        check_new_column(column, is_taken=lower in taken or bool(others))
+        if check_added is not None:
+            check_added(column)
+
+    return check
 
 
 def _names_of_target(

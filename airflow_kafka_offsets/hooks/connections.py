@@ -36,8 +36,14 @@ if TYPE_CHECKING:
 LAUNCHERS = {
     "spark": "airflow_kafka_offsets.hooks.spark:SparkSubmitLauncher",
     "spark_connect": "airflow_kafka_offsets.hooks.spark_connect:SparkConnectLauncher",
+    "livy": "airflow_kafka_offsets.hooks.livy:LivyLauncher",
+    "databricks": "airflow_kafka_offsets.hooks.databricks:DatabricksLauncher",
+    "aws": "airflow_kafka_offsets.hooks.emr_serverless:EmrServerlessLauncher",
+    "google_cloud_platform": "airflow_kafka_offsets.hooks.dataproc:DataprocLauncher",
 }
 """The class of the launcher for each type of connection."""
+
+_WITHOUT_OPTIONS = ("spark", "spark_connect")
 
 # Fields of a connection, in the order of `sqlalchemy.URL.create`.
 _FIELDS = ("login", "password", "host", "port", "schema")
@@ -299,10 +305,13 @@ def pipeline_connections(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
     return {conn_id: registry_config(conn_id) for conn_id in pipeline.conn_ids} | sink_connections(pipeline.sink)
 
 
-def make_launcher(conn_id: str, *, conf: Mapping[str, Any] | None = None, name: str) -> Launcher:
+def make_launcher(
+    conn_id: str, *, conf: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None, name: str
+) -> Launcher:
     """Return the launcher for a connection.
 
     :param conf: Spark properties; they take precedence over those that the package sets
+    :param options: of the request of a service
     :param name: the name of the Spark application
     :raises AirflowNotFoundException: the connection does not exist
     :raises ConfigurationError: the table has no launcher for the type of the connection
@@ -314,5 +323,11 @@ def make_launcher(conn_id: str, *, conf: Mapping[str, Any] | None = None, name: 
             f"{', '.join(LAUNCHERS)}"
         )
     module, _, class_name = LAUNCHERS[conn_type].partition(":")
-    launcher: Launcher = getattr(import_module(module), class_name)(conn_id, conf=conf, name=name)
+    if options and conn_type in _WITHOUT_OPTIONS:
+        raise ConfigurationError(
+            f"Spark.options are for services: connection {conn_id!r} of type {conn_type!r} takes Spark.conf alone"
+        )
+    launcher: Launcher = getattr(import_module(module), class_name)(
+        conn_id, conf=conf, name=name, **({"options": options} if options else {})
+    )
     return launcher

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,10 +20,20 @@ from airflow.providers.common.compat.sdk import BaseHook, conf
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks.java import check_java, java_options
-from airflow_kafka_offsets.hooks.spark_application import ApplicationEndedError, SparkApplication, SparkHook
+from airflow_kafka_offsets.hooks.job_channel import (
+    Channel,
+    MailboxChannel,
+    SocketChannel,
+    job_directory,
+    mailbox_beside,
+)
+from airflow_kafka_offsets.hooks.spark_application import ApplicationLauncher
+from airflow_kafka_offsets.hooks.spark_hook import SparkHook, SubmitRun
+from airflow_kafka_offsets.hooks.spark_log import CollapsedLog
 from airflow_kafka_offsets.spark import daemon
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.properties import REDACTION, read_defaults, split_secrets, weakness
+from airflow_kafka_offsets.spark.package import write_application
+from airflow_kafka_offsets.spark.properties import REDACTION, read_defaults, weakness
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +42,13 @@ _DAEMON = "spark.python.daemon.module"
 _MASTER = re.compile(r"local(\[.+\])?|yarn|[\w+-]+://.+")
 
 _DEPLOY_MODE = "spark.submit.deployMode"
+
+# The masters in whose clusters Spark starts drivers in Python, and the properties by which spark-submit waits for them.
+_CLUSTERS = ("yarn", "k8s://")
+
+_WAIT = ("spark.yarn.submit.waitAppCompletion", "spark.kubernetes.submission.waitAppCompletion")
+
+_PY_FILES = "spark.submit.pyFiles"
 
 # What spark-submit inherits: where programs and their settings are, and how object stores and Kerberos know who asks.
 # Nothing else of a worker's environment, which may hold a secret under any name. AIRFLOW_HOME and AIRFLOW_CTX_* hold
@@ -47,24 +64,12 @@ _INHERITED = (
 )
 
 
-class SparkSubmitLauncher:
-    """Runs jobs in an application of `spark-submit`, in client deploy mode: the driver runs on the machine of the task.
+class SparkSubmitLauncher(ApplicationLauncher):
+    """Runs jobs in an application of `spark-submit`. In client deploy mode the driver runs on the machine of the task,
+    in cluster deploy mode in the cluster.
 
     :param conn_id: a connection of the official Spark provider
-    :param conf: Spark properties; they take precedence over those that this package sets. Those that hold secrets are
-        in no argument and no environment variable: the application sets them itself (see `spark.properties`)
-    :param name: the application's name
     """
-
-    def __init__(self, conn_id: str, *, conf: Mapping[str, Any] | None = None, name: str = "kafka-offsets") -> None:
-        self._conn_id = conn_id
-        self._conf, self._secrets = split_secrets(conf or {})
-        self.name = name
-        self.last_batch: int | None = None
-        """The batch that was last given to Spark."""
-        self._application: SparkApplication | None = None
-        self._with_sql = False
-        self._is_staging = self._is_cancelled = False
 
     def check(self, staging_dir: str | None) -> None:
         """Check, before anything is planned, that Spark can be launched.
@@ -75,25 +80,13 @@ class SparkSubmitLauncher:
         # The hook ignores a missing connection, and would submit to YARN instead.
         connection = BaseHook.get_connection(self._conn_id)
         hook = self._make_hook()
-        master, deploy_mode, binary = (hook.resolved[name] for name in ("master", "deploy_mode", "spark_binary"))
-        # spark-submit takes the first of these places that names one.
-        for place, mode in (
-            (f"'deploy-mode' from the extra of connection {self._conn_id!r}", deploy_mode),
-            (f"{_DEPLOY_MODE} from Spark.conf", self._conf.get(_DEPLOY_MODE)),
-            (f"{_DEPLOY_MODE} from spark-defaults.conf", _spark_defaults().get(_DEPLOY_MODE)),
-        ):
-            if mode == "client":
-                break
-            if mode:
-                raise ConfigurationError(
-                    f"Deploy mode {mode!r} cannot be used: this package needs client mode, in which progress and "
-                    f"errors reach the task's log. Remove {place}."
-                )
+        master, binary = hook.resolved["master"], hook.resolved["spark_binary"]
         if _MASTER.fullmatch(master) is None:
             raise ConfigurationError(
                 f"Connection {connection.conn_id!r} leads to {master!r}, which is no master of Spark: its host is "
                 "local[*], spark://…, yarn or k8s://…"
             )
+        self._check_deploy_mode(hook)
         if not staging_dir and not _is_local(master):
             raise ConfigurationError(
                 f"Connection {connection.conn_id!r} leads to the cluster {master}: set Staging.dir to a location that "
@@ -117,67 +110,66 @@ class SparkSubmitLauncher:
         """Return what the connection's cluster lacks to protect Kafka's credentials; None where it lacks nothing."""
         return weakness(self.master, {**_spark_defaults(), **self._conf})
 
-    def __call__(self, job: StageJob) -> None:
-        """Stage a job in the application of the jobs before, or start one."""
-        self.last_batch = job.batch_id
-        self._is_cancelled, self._is_staging = False, True
-        try:
-            self._stage(job)
-        except BaseException:
-            # Its error is the one that is raised.
-            if self._application is not None and self._application.has_ended:
-                self._end()
-            raise
-        finally:
-            self._is_staging = False
+    def _check_deploy_mode(self, hook: SparkHook) -> None:
+        mode, place = self._deploy_mode(hook)
+        master = hook.resolved["master"]
+        if mode not in ("client", "cluster"):
+            raise ConfigurationError(f"{mode!r} from {place} is no deploy mode of Spark: it is client or cluster")
+        if mode == "client":
+            return
+        if not master.startswith(_CLUSTERS):
+            raise ConfigurationError(
+                f"Deploy mode 'cluster' cannot be used with {master}: Spark has drivers in Python in clusters of YARN "
+                f"and Kubernetes only. Remove {place}."
+            )
+        for name in _WAIT:
+            if str(self._properties(hook, mode).get(name, "true")).lower() != "true":
+                raise ConfigurationError(f"{name} is not true: the end of the application would not be known")
 
-    def cancel(self) -> None:
-        """Stop the application, if it stages a job."""
-        if self._is_staging:
-            self._is_cancelled = True
-            if self._application is not None:
-                self._application.kill()
+    def _deploy_mode(self, hook: SparkHook) -> tuple[str, str]:
+        """Return the deploy mode, and the place that names it: spark-submit takes the first of these."""
+        for place, mode in (
+            (f"'deploy-mode' from the extra of connection {self._conn_id!r}", hook.resolved["deploy_mode"]),
+            (f"{_DEPLOY_MODE} from Spark.conf", self._conf.get(_DEPLOY_MODE)),
+            (f"{_DEPLOY_MODE} from spark-defaults.conf", _spark_defaults().get(_DEPLOY_MODE)),
+        ):
+            if mode:
+                return str(mode), place
+        return "client", "Spark"
 
-    def close(self) -> None:
-        """End the application, if one is running."""
-        if not self._end():
-            log.warning("The Spark application ended with an error after its last batch, which is not affected")
-
-    def _end(self) -> bool:
-        """End the application, if one is running; return whether spark-submit had no error."""
-        application, self._application = self._application, None
-        return application is None or application.close() is None
-
-    def _stage(self, job: StageJob) -> None:
-        with_sql = job.dataframe_transform is not None
-        if self._with_sql != with_sql:
-            self.close()
-        if self._application is not None:
-            try:
-                self._application.stage(job)
-                return
-            except ApplicationEndedError:
-                log.warning(
-                    "The Spark application ended after the batch before, and batch %d starts another", job.batch_id
-                )
-                self._end()
-        self._with_sql = with_sql
-        hook = self._make_hook()
-        home, properties = spark_home(hook.resolved["spark_binary"]), {**_spark_defaults(), **self._conf}
-        self._application = SparkApplication(
-            lambda package, path: self._make_hook(py_files=package, application_args=[path]),
-            submit_environment() | java_options(job, home, properties),
-            self._secrets,
-            is_local=_is_local(hook.resolved["master"]),
+    def _open(self, job: StageJob, folded: CollapsedLog, stack: ExitStack) -> tuple[SubmitRun, Channel]:
+        resolving = self._make_hook()
+        directory = stack.enter_context(job_directory())
+        application, package = write_application(directory)
+        channel = self._channel(resolving, directory, job, folded)
+        environment = submit_environment()
+        if self._deploy_mode(resolving)[0] == "client":
+            home = spark_home(resolving.resolved["spark_binary"])
+            environment |= java_options(job, home, {**_spark_defaults(), **self._conf})
+            if _is_local(resolving.resolved["master"]):
+                # For Python workers, whose daemon is a module of the package.
+                python_path = [str(package), environment.get("PYTHONPATH", "")]
+                environment["PYTHONPATH"] = os.pathsep.join(filter(None, python_path))
+        stack.enter_context(channel)
+        hook = self._make_hook(
+            folded=folded,
+            py_files=",".join(filter(None, [str(package), self._conf.get(_PY_FILES)])),
+            application_args=list(channel.arguments),
         )
-        if self._is_cancelled:
-            self._application.kill()
-        self._application.stage(job)
+        return SubmitRun(hook, str(application), environment), channel
+
+    def _channel(self, hook: SparkHook, directory: Path, job: StageJob, folded: CollapsedLog) -> Channel:
+        if self._deploy_mode(hook)[0] == "cluster":
+            return MailboxChannel(mailbox_beside(job.staging_uri), folded.show_sent)
+        return SocketChannel(directory)
 
     def _make_hook(self, **arguments: Any) -> SparkHook:
         hook = SparkHook(conn_id=self._conn_id, name=self.name, **arguments)
-        hook.set_properties({**_default_properties(hook.resolved["master"]), **self._conf})
+        hook.set_properties(self._properties(hook, self._deploy_mode(hook)[0]))
         return hook
+
+    def _properties(self, hook: SparkHook, deploy_mode: str) -> dict[str, Any]:
+        return {**_default_properties(hook.resolved["master"], deploy_mode), **self._conf}
 
 
 def spark_home(binary: str) -> Path | None:
@@ -210,15 +202,19 @@ def _spark_defaults() -> dict[str, str]:
     return read_defaults(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
-def _default_properties(master: str) -> dict[str, str]:
+def _default_properties(master: str, deploy_mode: str) -> dict[str, str]:
     """Return the Spark properties that this package sets."""
     properties = {
-        # The Python of this process has this package and the transform.
-        "spark.pyspark.driver.python": sys.executable,
         "spark.sql.session.timeZone": "UTC",
         "spark.log.level": "WARN",
         "spark.redaction.regex": REDACTION,
     }
+    if deploy_mode == "cluster":
+        # A mailbox has one driver. If it dies, another application stages the batch.
+        # Whatever spark-defaults.conf says, spark-submit waits for the end.
+        return properties | {"spark.yarn.maxAppAttempts": "1", **dict.fromkeys(_WAIT, "true")}
+    # The Python of this process has this package and the transform.
+    properties["spark.pyspark.driver.python"] = sys.executable
     if _is_local(master):
         # Executors run on this machine, too. An application that takes seconds needs no web server.
         properties |= {"spark.pyspark.python": sys.executable, "spark.ui.enabled": "false"}

@@ -150,7 +150,8 @@ class SparkConnectLauncher:
                 "the worker, install pyspark-client in the version of the server"
             ) from error
         hook = SparkConnectHook(self._conn_id)
-        if not hook.get_connection(self._conn_id).host:
+        connection = hook.get_connection(self._conn_id)
+        if not connection.host:
             raise ConfigurationError(f"Connection {self._conn_id!r} has no host: that of the Spark Connect server")
         try:
             server, found, parameters = hook.get_connection_url().partition("/;")
@@ -163,6 +164,9 @@ class SparkConnectLauncher:
                 "sc://name, without a path, and its port"
             ) from None
         builder.set(builder.PARAM_USER_AGENT, self.name)
+        # Those that PySpark does not know are headers of each request.
+        for header, value in connection.extra_dejson.get("headers", {}).items():
+            builder.set(header.lower(), value)
         return builder
 
     def _wait_for(self, builder: DefaultChannelBuilder) -> None:

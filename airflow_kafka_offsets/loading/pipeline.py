@@ -184,7 +184,7 @@ class Pipeline:
             self.sink.name,
             lambda: table().prepare(None).known,
             others,
-            (lambda column: table().check_added(column)) if is_plain else None,
+            (lambda: table().added_check()) if is_plain else None,
         )
 
     def with_schemas(self, stored: Sequence[ReadSchema]) -> Pipeline:

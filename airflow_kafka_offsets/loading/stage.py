@@ -246,11 +246,11 @@ def _launch(launcher: Launcher, job: StageJob) -> None:
     """Run the Spark application once."""
     try:
         launcher(job)
-    except KafkaOffsetsError:
-        raise
     except Exception as error:
         # Several tasks may have failed. An error that no retry can fix comes first.
         reported = sorted(reported_failures(job), key=lambda error: (error.retriable, str(error)))
+        if isinstance(error, KafkaOffsetsError) and not reported:
+            raise
         cause = reported[0] if reported else failure(job.batch_id, error, job.dataframe_transform)
         # A reported error says all that the user can use.
         raise cause from None if reported or isinstance(cause, TransformError) else error

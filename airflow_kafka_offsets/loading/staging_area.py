@@ -27,8 +27,10 @@ from airflow_kafka_offsets.staging.directory import StagingDirectory
 
 log = logging.getLogger(__name__)
 
-# The names of attempts. A directory of any other name is not an attempt's.
+# The names of attempts, and of mailboxes (`spark.mailbox`). A directory of any other name is not this package's.
 _ATTEMPT = re.compile(r"batch-([0-9]+)-[0-9a-f]{32}")
+
+_MAILBOX = re.compile(r"mailbox-[0-9a-f]{32}")
 
 # So many directories one load looks at, each of which takes requests to the store.
 _MOST_DIRECTORIES = 500
@@ -127,7 +129,7 @@ def remove_attempt(batch_id: int, uri: str, staging_dir: str | None) -> None:
 
 
 def clean_up(ledger: Ledger, pipeline: Pipeline) -> None:
-    """Remove directories of closed batches, and old directories that no batch names.
+    """Remove directories of closed batches, and old directories that no batch names, mailboxes included.
 
     A directory that an open batch of these state tables names, or a prefetched one, always stays. A directory that no
     batch names here is that of a replaced attempt, or of a batch in another database that shares the location. Only its
@@ -142,7 +144,8 @@ def clean_up(ledger: Ledger, pipeline: Pipeline) -> None:
     directories = random.sample(directories, min(len(directories), _MOST_DIRECTORIES))
     batches = ledger.tables.offset_batches.c
     query = sa.select(batches.batch_id, batches.staging_uri, batches.state).where(
-        batches.batch_id.in_({batch_id for batch_id, _ in directories}), batches.staging_uri.is_not(None)
+        batches.batch_id.in_({batch_id for batch_id, _ in directories if batch_id is not None}),
+        batches.staging_uri.is_not(None),
     )
     with ledger.connect() as conn:
         states = {(row.batch_id, row.staging_uri): row.state for row in conn.execute(query)}
@@ -159,18 +162,19 @@ def clean_up(ledger: Ledger, pipeline: Pipeline) -> None:
                 return
 
 
-def _directories(root: StagingDirectory) -> list[tuple[int, StagingDirectory]]:
-    """Return the directories of attempts below a root, each with the id of its batch."""
+def _directories(root: StagingDirectory) -> list[tuple[int | None, StagingDirectory]]:
+    """Return the directories of attempts below a root, each with the id of its batch, and mailboxes, without one."""
     try:
         infos = root.filesystem.get_file_info(fs.FileSelector(root.path, allow_not_found=True))
     except OSError as error:
         log.warning("The staging directories in %s cannot be listed: %s", root.uri, error)
         return []
+    names = [str(info.base_name) for info in infos if info.type == fs.FileType.Directory]
+    batches = {name: _batch_of(root, root.child_uri(name)) for name in names}
     return [
-        (batch_id, root.child(info.base_name))
-        for info in infos
-        if info.type == fs.FileType.Directory
-        and (batch_id := _batch_of(root, root.child_uri(info.base_name))) is not None
+        (batch_id, root.child(name))
+        for name, batch_id in batches.items()
+        if batch_id is not None or _MAILBOX.fullmatch(name)
     ]
 
 

@@ -252,7 +252,12 @@ class PipelineOperator(GroupOperator):
         from airflow_kafka_offsets.hooks.metrics import emit_commit
 
         run = task_run(context)
-        self._launcher = make_launcher(self.spark.conn_id, conf=self.spark.conf, name=f"{run.dag_id}.{run.task_id}")
+        self._launcher = make_launcher(
+            self.spark.conn_id,
+            conf=self.spark.conf,
+            options=self.spark.options,
+            name=f"{run.dag_id}.{run.task_id}",
+        )
         config = kafka_config(self.kafka_conn_id)
         pipeline = self.pipeline()
         with self.ledger(self.sink.conn_id) as ledger:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_kafka_offsets.core.instants import Start
+    from airflow_kafka_offsets.kafka.cluster import Cluster
     from airflow_kafka_offsets.lag.thresholds import Require
 
 
@@ -80,6 +81,9 @@ class KafkaLagSensor(BaseSensorOperator):
     isolation_level: IsolationLevel
     state_tables: StateTables
     deferrable: bool
+
+    # Kept from one poke to the next, in a sensor that stays: a new client logs in again.
+    _cluster: Cluster | None = None
 
     def __init__(
         self,
@@ -161,15 +165,18 @@ class KafkaLagSensor(BaseSensorOperator):
         watch = self._rendered_watch()
         try:
             question = watch.question()
-            cluster = kafka_cluster(self.kafka_conn_id, self.isolation_level, timeout=_KAFKA_SECONDS)
+            if self._cluster is None:
+                self._cluster = kafka_cluster(self.kafka_conn_id, self.isolation_level, timeout=_KAFKA_SECONDS)
             with (
                 open_ledger(self.conn_id, self.state_tables.schema, self.state_tables.prefix) as ledger,
                 translated_errors(f"The database of connection {self.conn_id!r} could not be read", ""),
             ):
-                report = measure_lag(ledger, cluster, question, new_group=True)
+                report = measure_lag(ledger, self._cluster, question, new_group=True)
             emit_lag(Stats, self.group_id, report)
             judgement = watch.judge(report)
         except KafkaOffsetsError as error:
+            # The connection may have changed.
+            self._cluster = None
             if not error.retriable:
                 raise AirflowFailException(f"{type(error).__name__}: {with_names(self, error)}") from None
             self.log.warning("Poking again: %s", error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -48,11 +48,16 @@ class FanOutTable(Table):
         known = tuple(names) if plain and None not in plain else None
         return TargetColumns(self.sink.name, known, may_grow=may_grow)
 
-    def check_added(self, column: pa.Field) -> None:
-        """Check each target that takes rows as they are decoded."""
-        for branch, table in zip(self.sink.branches, self.tables, strict=True):
-            if branch.transform is None:
-                table.check_added(column)
+    def added_check(self) -> Callable[[pa.Field], None]:
+        """Return the checks of each target that takes rows as they are decoded."""
+        branches = zip(self.sink.branches, self.tables, strict=True)
+        checks = [table.added_check() for branch, table in branches if branch.transform is None]
+
+        def check(column: pa.Field) -> None:
+            for each in checks:
+                each(column)
+
+        return check
 
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
         """Raise if a target holds rows of a batch that the state tables do not know."""

@@ -11,7 +11,7 @@ A target takes the rows of a batch in one of two ways.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from types import MappingProxyType
@@ -179,12 +179,12 @@ class Table(ABC):
         :raises ConfigurationError: the sink's own parameters cannot work
         """
 
-    def check_added(self, column: pa.Field) -> None:  # noqa: B027
-        """Check that the target could get a column, by its name and type. Nothing is asked of a server.
+    def added_check(self) -> Callable[[pa.Field], None]:
+        """Return a check that the target could get a column, by its name and type, or has one that takes its values.
 
-        :raises TargetError: it could not
-        :raises ConfigurationError: the name is too long
+        The check raises a TargetError, or a ConfigurationError where the name is too long.
         """
+        return lambda column: None
 
     def drop_unused(self) -> bool:
         """Drop the target if an earlier load created it, and it has no rows; return whether it did. The state tables

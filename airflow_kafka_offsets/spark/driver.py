@@ -17,7 +17,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -34,8 +34,9 @@ from airflow_kafka_offsets.formats.columns import spark_ddl
 from airflow_kafka_offsets.formats.read_schemas import with_texts
 from airflow_kafka_offsets.spark.daemon import prefer_installed_pyspark
 from airflow_kafka_offsets.spark.failures import report_failure, reported_failures
-from airflow_kafka_offsets.spark.job import Answer, Jobs, SentJob, StageJob, split_job
-from airflow_kafka_offsets.spark.progress import Display, MarkedLines, Progress, SliceNotes, mark_of
+from airflow_kafka_offsets.spark.job import SentJob, StageJob, split_job
+from airflow_kafka_offsets.spark.jobs import Answer, open_jobs
+from airflow_kafka_offsets.spark.progress import Display, Progress, SliceNotes
 from airflow_kafka_offsets.spark.tasks import RESULT_DDL, job_of_attempt, read_arrow, stage_slices, write_arrow
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead, StagedFile
@@ -66,14 +67,14 @@ _CLOCK = re.compile(r"\bcurrent_(?:date|timestamp|time)\b|\bnow\(", re.IGNORECAS
 _CRASH = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure")
 
 
-def main(path: str) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Stage the jobs that a launcher sends.
 
-    :param path: of the launcher's socket
+    :param arguments: of the application, see `open_jobs`
     :return: the exit status
     """
     prefer_installed_pyspark()
-    jobs = Jobs(path)
+    jobs = open_jobs(arguments)
     lines = jobs.lines()
     # Where there is no line, the launcher is gone, and there are no jobs either.
     application = Application(json.loads(next(lines, "{}")))
@@ -82,10 +83,7 @@ def main(path: str) -> int:
             jobs.answer(Answer.STOPPED)
             return 1
         jobs.answer(Answer.BEGUN)
-        display = MarkedLines(mark_of(path))
-        answer = _stage(application, job, display)
-        display.end()
-        jobs.answer(answer)
+        jobs.answer(_stage(application, job, jobs.display))
     return 0
 
 
@@ -133,7 +131,7 @@ def failure(batch_id: int, error: Exception, transform: DataFrameTransform | Non
     if _CRASH.search(text):
         return WorkerCrashError(f"A Python process of Spark, or its executor, ended while it staged batch {batch_id}")
     # After that line come Java's stack frames, indented, and the same again as causes.
-    lines = [line for line in text.splitlines() if re.match(r"(?!Caused by|Driver stacktrace)\S", line)]
+    lines = [line for line in text.splitlines() if re.match(r"(?!Caused by|Driver stacktrace|at |\.\.\. \d)\S", line)]
     cause = shortened(lines[-1]) if lines else type(error).__name__
     return StagingError(f"Spark did not stage batch {batch_id}: {cause}")
 

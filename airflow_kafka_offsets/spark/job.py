@@ -1,10 +1,7 @@
 """The job of the Spark application, and how it reaches the driver and the executors. The files that the application
 writes are in `staging.directory`.
 
-A submitted application gets its jobs and secrets over a Unix socket: no file, argument or variable holds them. The
-launcher listens in a directory that only its owner can enter, and sends lines: Spark properties as JSON, then jobs. The
-application answers when a job begins and ends. It ends when the launcher closes the socket. If this happens during a
-job, it ends at once: the launcher was killed, and the staged files would not be committed.
+A submitted application gets its jobs and secrets as `spark.jobs` describes: no file, argument or variable holds them.
 
 Executors get Kafka's configuration and the connections in two halves, each of which alone is random bytes. One half is
 a file in the staging directory. The other is in the code that Spark sends to the executors, which Spark neither
@@ -16,18 +13,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import pickle
 import secrets
-import socket
-import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import lru_cache
 from itertools import chain
-from queue import SimpleQueue
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -226,55 +217,3 @@ def _combined(one: bytes, other: bytes) -> bytes:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-class Answer(Enum):
-    """The answer of the application to a job: whether it begins, then its result."""
-
-    BEGUN = b"b"
-    DONE = b"d"
-    FAILED = b"f"
-    """The staging directory says why."""
-    STOPPED = b"s"
-    """Spark's context was stopped before the job came; the application ends."""
-
-
-class Jobs:
-    """The lines that a launcher sends, for the application.
-
-    :param path: of the socket
-    """
-
-    def __init__(self, path: str) -> None:
-        self._received = SimpleQueue[str | None]()
-        self._is_running = self._is_closed = False
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.connect(path)
-        threading.Thread(target=self._receive, name="jobs", daemon=True).start()
-
-    def lines(self) -> Iterator[str]:
-        """Wait for each line: the Spark properties that hold secrets, then jobs."""
-        return iter(self._received.get, None)
-
-    def answer(self, answer: Answer) -> None:
-        """Send an answer of the last job."""
-        # Before the launcher can know it, and close the socket.
-        self._is_running = answer is Answer.BEGUN
-        # The thread looks at both in the other order.
-        if self._is_running and self._is_closed:
-            os._exit(1)
-        # Where the launcher is gone, there is no other job.
-        with suppress(ConnectionError):
-            self._socket.sendall(answer.value)
-
-    def _receive(self) -> None:
-        # What is no text is no job, either.
-        with suppress(ConnectionError, ValueError), self._socket.makefile(encoding="utf-8") as lines:
-            for line in lines:
-                # A line that is cut off is no job.
-                if line.endswith("\n"):
-                    self._received.put(line)
-        self._is_closed = True
-        self._received.put(None)
-        if self._is_running:
-            os._exit(1)

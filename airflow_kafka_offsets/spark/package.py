@@ -1,5 +1,5 @@
-"""Write the files that are submitted: this package, and the application that calls `main`. Jobs come over a
-socket (`job`).
+"""Write the files that are submitted: this package, and the application that calls `main`. `jobs`
+describes how jobs come.
 """
 
 from __future__ import annotations
@@ -24,9 +24,16 @@ _ARCHIVE = "airflow_kafka_offsets.zip"
 _APPLICATION = """\
 import sys
 
+# Of a service without --py-files.
+for file in sys.argv[3:]:
+    from pyspark import SparkContext
+
+    SparkContext.getOrCreate().addPyFile(file)
+
 from airflow_kafka_offsets.spark.driver import main
 
-sys.exit(main(sys.argv[1]))
+if status := main(sys.argv[1:3]):
+    sys.exit(status)
 """
 
 

@@ -34,8 +34,9 @@ _ABOUT = re.compile(rf"([._-](?i:{'|'.join(_WORDS)}|timeout)|{'|'.join(map(str.t
 class Spark(Options):
     """How an operator starts Spark.
 
-    :param conn_id: connection of the Spark provider, of type `spark` or `spark_connect` (templated)
+    :param conn_id: connection of the Spark provider, of type `spark` or `spark_connect`, or of a service (templated)
     :param conf: Spark properties (templated)
+    :param options: what a service's own request takes besides the application (templated)
     """
 
     conn_id: str = field(default="spark_default", metadata=ruled(NAME, templated=True))
@@ -46,6 +47,10 @@ class Spark(Options):
         metadata=ruled(
             or_none(Rule("a dictionary of properties", lambda value: isinstance(value, Mapping))), templated=True
         ),
+    )
+    options: Mapping[str, Any] | None = field(
+        default=None,
+        metadata=ruled(or_none(Rule("a dictionary", lambda value: isinstance(value, Mapping))), templated=True),
     )
 
 

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pyarrow import fs
+
+from airflow_kafka_offsets.core.libraries import require_library
 
 # These stores show an object once it is complete, and copy it to rename it.
 _OBJECT_STORES = {"s3", "gcs", "abfs"}
@@ -30,16 +33,22 @@ class StagingDirectory:
     """A directory on the local file system, HDFS or an object store.
 
     :param uri: an absolute path, or a URI that `pyarrow.fs.FileSystem.from_uri` knows
+    :raises ConfigurationError: it is on HDFS, and what reaches HDFS is not installed
     """
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        self.filesystem, path = fs.FileSystem.from_uri(uri)
+        self.filesystem, path = _open(uri)
         self.path = path.rstrip("/")
 
     def child(self, name: str) -> StagingDirectory:
         """Open a directory below this one."""
         return StagingDirectory(self.child_uri(name))
+
+    def sibling(self, name: str) -> StagingDirectory:
+        """Open another directory beside this one."""
+        base, mark, options = self.uri.partition("?")
+        return StagingDirectory(f"{base.rstrip('/').rpartition('/')[0]}/{name}{mark}{options}")
 
     def child_uri(self, name: str) -> str:
         """Return the URI of a directory below this one."""
@@ -97,17 +106,26 @@ class StagingDirectory:
         else:
             self._write(self.file(name), text)
 
+    def write_bytes(self, name: str, content: bytes) -> None:
+        """Write a file that nobody reads before it is named elsewhere."""
+        with self.filesystem.open_output_stream(self.file(name)) as stream:
+            stream.write(content)
+
     def _write(self, path: str, text: str) -> None:
         with self.filesystem.open_output_stream(path) as stream:
             stream.write(text.encode())
 
-    def read_text(self, name: str) -> str:
+    def read_text(self, name: str, most: int | None = None) -> str:
         """Read a file.
 
+        :param most: bytes
         :raises FileNotFoundError: the file does not exist
+        :raises ValueError: it has more bytes, or is no text
         """
         with self.filesystem.open_input_stream(self.file(name)) as stream:
-            text: bytes = stream.read()
+            text: bytes = stream.read(None if most is None else most + 1)
+        if most is not None and len(text) > most:
+            raise ValueError(f"{name} has more than {most:,} bytes")
         return text.decode()
 
     def read_texts(self, names: Collection[str]) -> dict[str, str]:
@@ -140,3 +158,19 @@ class StagingDirectory:
             for name, written_ns in files
             if name.startswith(prefix) and name.endswith(".json") and not name.startswith(".")
         }
+
+
+def _open(uri: str) -> tuple[fs.FileSystem, str]:
+    try:
+        filesystem, path = fs.FileSystem.from_uri(uri)
+        return filesystem, str(path)
+    except OSError as error:
+        reason = str(error).partition("\n")[0]
+        # libhdfs is a part of Hadoop, in Java, which pyarrow does not include.
+        if not uri.startswith("hdfs://") or re.search("load lib(jvm|hdfs)", reason) is None:
+            raise
+        libraries = f"hdfs-native, or Hadoop's libhdfs with JAVA_HOME, HADOOP_HOME and CLASSPATH ({reason})"
+        require_library(uri, "hdfs_native", "hdfs", library=libraries)
+    from airflow_kafka_offsets.staging.hdfs import open_hdfs
+
+    return open_hdfs(uri)

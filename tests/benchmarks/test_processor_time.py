@@ -29,6 +29,7 @@ def test_own_work_counts() -> None:
     assert processor.seconds == pytest.approx(0.5, abs=0.2)
 
 
+@pytest.mark.long
 def test_work_before_and_after_the_block_does_not_count() -> None:
     child = _start("burn(1.0); print('burnt', flush=True); sys.stdin.read(); burn(2.0)")
     assert child.stdout is not None
@@ -40,6 +41,7 @@ def test_work_before_and_after_the_block_does_not_count() -> None:
     assert processor.seconds < 0.3
 
 
+@pytest.mark.long
 def test_processes_that_live_shorter_than_a_pause_count() -> None:
     with ProcessorTime() as processor:
         for _ in range(8):

@@ -239,6 +239,15 @@ def test_a_connection_of_spark_connect(cli: CommandLine, spark_connect: SparkCon
     assert str(spark_connect.token) not in done.stdout + done.stderr
 
 
+def test_a_service_starts_spark_itself(cli: CommandLine) -> None:
+    cli.connect("spark_default", json.dumps({"conn_type": "aws"}))
+
+    found = findings(cli("doctor", *DB, "--spark-conn-id", "spark_default", "--output", "json"))
+
+    assert found["Spark connection"]["found"] == "service EMR Serverless"
+    assert {found[name]["result"] for name in ("Java", "spark-submit", "Spark security", "Spark master")} == {"skipped"}
+
+
 def test_a_server_of_spark_connect_that_is_down(cli: CommandLine) -> None:
     connection = {"conn_type": "spark_connect", "host": "spark.invalid", "port": free_port(), "login": "a"}
     cli.connect("spark_default", json.dumps(connection))

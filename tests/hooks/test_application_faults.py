@@ -8,16 +8,27 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
+from airflow_kafka_offsets.hooks.job_channel import MailboxChannel
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
-from airflow_kafka_offsets.hooks.spark_application import ApplicationEndedError
-from airflow_kafka_offsets.spark.job import Jobs
+from airflow_kafka_offsets.hooks.spark_application import ApplicationEndedError, ApplicationLauncher
+from airflow_kafka_offsets.hooks.spark_log import CollapsedLog
+from airflow_kafka_offsets.loading.stage import launch
+from airflow_kafka_offsets.spark import mailbox
+from airflow_kafka_offsets.spark.failures import report_failure
+from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.spark.jobs import ANSWER, Answer, SocketJobs
+from airflow_kafka_offsets.spark.mailbox import Mailbox
+from airflow_kafka_offsets.staging.directory import StagingDirectory
 from devstack.process import wait_until
+from tests.spark.test_package import JOB
 from tests.support.submitted import Submitted, no_process_left
 
 SECONDS = 20.0
@@ -27,9 +38,9 @@ class TimedOut(BaseException):
     """As Airflow's."""
 
 
-@pytest.fixture
-def submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submitted:
-    submitted = Submitted(tmp_path)
+@pytest.fixture(params=["client", "cluster"], ids=["socket", "mailbox"])
+def submitted(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submitted:
+    submitted = Submitted(tmp_path, request.param)
     submitted.install(monkeypatch)
     return submitted
 
@@ -117,7 +128,7 @@ def test_a_driver_ends_when_the_launcher_is_gone_before_it_sent_anything(tmp_pat
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(tmp_path / "jobs"))
         listener.listen(1)
-        jobs = Jobs(str(tmp_path / "jobs"))
+        jobs = SocketJobs(str(tmp_path / "jobs"))
     try:
         assert within_seconds(lambda: list(jobs.lines())) == []
     finally:
@@ -128,7 +139,7 @@ def test_a_driver_that_gets_what_is_no_text_ends(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(tmp_path / "jobs"))
         listener.listen(1)
-        jobs = Jobs(str(tmp_path / "jobs"))
+        jobs = SocketJobs(str(tmp_path / "jobs"))
         peer, _ = listener.accept()
         with peer:
             peer.sendall(b"job\n\xff\n")
@@ -150,3 +161,102 @@ def test_ended_application_is_not_read_further(submitted: Submitted, launcher: S
     with pytest.raises(ApplicationEndedError):
         application.stage(submitted.job(2))
     assert time.monotonic() - began < 4.0
+
+
+class Service(ApplicationLauncher):
+    """A service whose run ends when it is killed, or by itself.
+
+    :param directory: of attempts
+    :param begin: has the driver do something, when the run is submitted
+    """
+
+    def __init__(self, directory: Path, begin: Callable[[Service], None], *, ends: bool = False) -> None:
+        super().__init__("service")
+        self.mailbox, self.killed = StagingDirectory(str(directory / "mailbox-1")), threading.Event()
+        self.token = ""
+        self._begin, self._ends = begin, ends
+
+    def _open(self, job: StageJob, folded: CollapsedLog, stack: ExitStack) -> tuple[Service, MailboxChannel]:
+        channel = stack.enter_context(MailboxChannel(self.mailbox, folded.show_sent))
+        self.token = channel.arguments[1]
+        return self, channel
+
+    def run(self) -> None:
+        self._begin(self)
+        if not self._ends:
+            self.killed.wait()
+        raise StagingError("Run 1 failed: FAILED")
+
+    def kill(self) -> None:
+        self.killed.set()
+
+    def check(self, staging_dir: str | None) -> None:
+        """Do nothing."""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> StageJob:
+    (tmp_path / "attempt").mkdir()
+    return replace(JOB, staging_uri=str(tmp_path / "attempt"))
+
+
+def test_a_driver_without_a_library_is_in_the_error(tmp_path: Path, job: StageJob) -> None:
+    service = Service(tmp_path, lambda service: service.mailbox.write_text("driver-00000000", mailbox._NO_LIBRARY))
+    with pytest.raises(ConfigurationError, match="has no module 'cryptography'"):
+        launch(service, job, StagingDirectory(job.staging_uri))
+    service.close()
+    assert [file.name for file in tmp_path.iterdir()] == ["attempt"]
+
+
+def test_what_the_application_reports_comes_before_why_a_service_failed_it(tmp_path: Path, job: StageJob) -> None:
+    service = Service(tmp_path, lambda _: report_failure(job, ConfigurationError("no pyarrow")), ends=True)
+    with pytest.raises(ConfigurationError, match=r"^no pyarrow$"):
+        launch(service, job, StagingDirectory(job.staging_uri))
+    service.close()
+
+
+def test_a_mailbox_that_cannot_be_removed_fails_no_load(
+    tmp_path: Path, job: StageJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(_: StagingDirectory) -> None:
+        raise OSError("503 Slow Down")
+
+    monkeypatch.setattr(StagingDirectory, "remove", fails)
+    service = Service(tmp_path, lambda _: None, ends=True)
+    with pytest.raises(StagingError, match="Run 1 failed"):
+        launch(service, job, StagingDirectory(job.staging_uri))
+    service.close()
+    assert "mailbox-1 could not be removed: 503 Slow Down" in caplog.text
+
+
+@pytest.mark.parametrize("moment", ["between jobs", "within a job"])
+def test_a_run_whose_driver_is_silent_is_stopped(
+    tmp_path: Path, job: StageJob, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The service says for ever that it runs. A second run stages a job that the first one cannot have."""
+    monkeypatch.setattr(mailbox, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(mailbox, "DEAD_SECONDS", 1.0)
+
+    def stage_one(service: Service) -> None:
+        driver = Mailbox.of_driver(service.mailbox, service.token)
+        for answer in (Answer.BEGUN, Answer.DONE):
+            driver.send(ANSWER + answer.value.decode())
+
+    service = Service(tmp_path, stage_one)
+    service(job)
+    first = service._application
+    assert first is not None
+    if moment == "between jobs":
+        wait_until(lambda: first._channel.error is not None, SECONDS, "the silence")
+        with pytest.raises(ApplicationEndedError):
+            first.stage(job)
+    else:
+        with pytest.raises(StagingError, match="no sign of life"):
+            service(job)
+
+    def is_closed() -> bool:
+        service.close()
+        return True
+
+    assert within_seconds(is_closed)
+    assert service.killed.is_set()

@@ -19,6 +19,7 @@ from airflow_kafka_offsets.exceptions import KafkaOffsetsError
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 from airflow_kafka_offsets.loading.load import load
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
+from benchmarks.mailbox import MailboxLauncher
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
 from tests.support.loads import Loader, TopicFactory, assert_exactly_once, names
@@ -56,7 +57,13 @@ def applications(
 
 
 @pytest.mark.parametrize(
-    "transform", [None, pytest.param("tests.loading.test_transforms.twice", marks=pytest.mark.long)]
+    ("transform", "launcher_class"),
+    [
+        (None, SparkSubmitLauncher),
+        (None, MailboxLauncher),
+        pytest.param("tests.loading.test_transforms.twice", SparkSubmitLauncher, marks=pytest.mark.long),
+        pytest.param("tests.loading.test_transforms.twice", MailboxLauncher, marks=pytest.mark.long),
+    ],
 )
 def test_three_batches(
     applications: Applications,
@@ -64,14 +71,18 @@ def test_three_batches(
     postgres_engine: sa.Engine,
     topic: TopicFactory,
     transform: str | None,
+    launcher_class: type[SparkSubmitLauncher],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     name = topic()
     produce(kafka, name, names(0, 30))
-    loader = Loader(kafka, postgres_engine, SparkSubmitLauncher("spark_default", conf=applications.conf))
+    loader = Loader(kafka, postgres_engine, launcher_class("spark_default", conf=applications.conf))
 
-    result = loader(name, limits=Limits(max_records=10), transform=transform)
+    with caplog.at_level("INFO"):
+        result = loader(name, limits=Limits(max_records=10), transform=transform)
 
     assert result.records == 30
+    assert [line for line in caplog.messages if line.startswith("Batch") and "read 10 records of 10 planned" in line]
     assert applications.jobs() == [3]
     if transform is None:
         assert_exactly_once(postgres_engine)

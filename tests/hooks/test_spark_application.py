@@ -4,6 +4,7 @@ end.
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import multiprocessing
@@ -21,9 +22,9 @@ import psutil
 import pytest
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
-from airflow_kafka_offsets.hooks import spark_application
+from airflow_kafka_offsets.hooks import job_channel, spark
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
-from airflow_kafka_offsets.hooks.spark_application import CollapsedLog
+from airflow_kafka_offsets.hooks.spark_log import CollapsedLog
 from airflow_kafka_offsets.loading.stage import launch
 from airflow_kafka_offsets.spark import package
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -35,11 +36,14 @@ SECRET = "5ecret"
 PROPERTIES = {"spark.hadoop.fs.s3a.secret.key": SECRET}
 
 
-@pytest.fixture
-def submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submitted:
-    submitted = Submitted(tmp_path)
+@pytest.fixture(params=["client", "cluster"], ids=["socket", "mailbox"])
+def submitted(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submitted:
+    submitted = Submitted(tmp_path, request.param)
     submitted.install(monkeypatch)
     return submitted
+
+
+OVER_THE_SOCKET = pytest.mark.parametrize("submitted", ["client"], indirect=True, ids=["socket"])
 
 
 @pytest.fixture
@@ -50,7 +54,7 @@ def launcher(submitted: Submitted) -> Iterator[SparkSubmitLauncher]:
     with no_process_left():
         yield launcher
         launcher.close()
-    assert [thread for thread in threading.enumerate() if thread.name == "spark-submit"] == []
+    assert [thread for thread in threading.enumerate() if thread.name in ("spark-submit", "mailbox")] == []
     left = open_files() - before
 
     def are_closed() -> bool:
@@ -93,6 +97,7 @@ def test_the_application_is_started_by_the_first_job_and_ended_by_close(
     assert warnings_of(caplog) == []
 
 
+@OVER_THE_SOCKET
 def test_secrets_go_over_the_socket_alone(submitted: Submitted, launcher: SparkSubmitLauncher) -> None:
     launcher(submitted.job(1))
     seen = submitted.process(1)
@@ -109,6 +114,32 @@ def test_secrets_go_over_the_socket_alone(submitted: Submitted, launcher: SparkS
     assert SECRET not in json.dumps([process.cmdline(), process.environ()])
     launcher.close()
     assert not path.parent.exists()
+
+
+@pytest.mark.parametrize("submitted", ["cluster"], indirect=True, ids=["mailbox"])
+def test_secrets_in_a_mailbox_are_sealed(
+    submitted: Submitted, launcher: SparkSubmitLauncher, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        launcher(submitted.job(1))
+    seen = submitted.process(1)
+    assert (seen["properties"], seen["kafka"]["sasl.password"]) == (PROPERTIES, SECRET)
+    mailbox, token = Path(seen["argv"][0]), seen["argv"][1]
+    assert mailbox.parent == submitted.staging.parent
+    assert mailbox.stat().st_mode & 0o777 == 0o700
+    files = {file.name: file.read_text() for file in mailbox.iterdir()}
+    assert {"worker-00000000", "worker-00000001", "worker-00000002", "driver-00000000"} < files.keys()
+    written = "".join([*files, *map(decoded, files.values())])
+    process = psutil.Process(seen["pid"])
+    assert SECRET not in written + json.dumps([process.cmdline(), process.environ()])
+    assert token not in written
+    assert token not in caplog.text
+    launcher.close()
+    assert not mailbox.exists()
+
+
+def decoded(text: str) -> str:
+    return base64.b64decode(text).decode("latin-1")
 
 
 def test_a_job_that_needs_something_else_of_spark_gets_another(
@@ -208,7 +239,7 @@ class TestCancel:
             launcher.cancel()
             return write(directory)
 
-        monkeypatch.setattr(spark_application, "write_application", cancelled)
+        monkeypatch.setattr(spark, "write_application", cancelled)
         with pytest.raises(Exception, match="Error code is: -9"):
             launcher(submitted.job(1, "hangs"))
 
@@ -249,9 +280,10 @@ def test_the_application_ends_when_the_worker_is_killed(submitted: Submitted, do
         worker.kill()
         worker.join()
     (pid,) = submitted.pids(1)
-    wait_until(lambda: not psutil.pid_exists(pid), 10, "the end of the application")
+    wait_until(lambda: not psutil.pid_exists(pid), 30, "the end of the application")
 
 
+@OVER_THE_SOCKET
 class TestLongTemporaryDirectory:
     @pytest.fixture(autouse=True)
     def long(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -270,7 +302,7 @@ class TestLongTemporaryDirectory:
     def test_or_the_error_names_the_variable(
         self, submitted: Submitted, launcher: SparkSubmitLauncher, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(spark_application, "_SHORT_DIRECTORY", "/nowhere")
+        monkeypatch.setattr(job_channel, "_SHORT_DIRECTORY", "/nowhere")
         with pytest.raises(ConfigurationError, match=r"longlong.* is too long for a socket.*/nowhere.*: set TMPDIR"):
             launcher(submitted.job(1))
 

@@ -6,10 +6,12 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import psutil
 import pytest
 import sqlalchemy as sa
@@ -212,6 +214,30 @@ def test_plain_text_to_another_machine_is_a_weakness(connect: Callable[..., Spar
     weakness = connect(host="spark.invalid", password=None).weakness()
     assert weakness is not None
     assert "is unprotected" in weakness
+
+
+class Requests(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC declares no types
+    """A server of gRPC that implements nothing, and keeps the headers of what it is asked."""
+
+    def __init__(self) -> None:
+        self.headers: list[dict[str, Any]] = []
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> None:
+        self.headers.append(dict(handler_call_details.invocation_metadata))
+
+
+def test_headers_of_the_connection_are_sent_with_each_request(connect: Callable[..., SparkConnectLauncher]) -> None:
+    requests = Requests()
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[requests])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    extra = {"headers": {"X-Databricks-Cluster-Id": "0521-131856-htxvzvzz"}}
+    try:
+        with pytest.raises(StagingError):
+            connect(port=port, password=None, extra=extra).check(None)
+    finally:
+        server.stop(None).wait()
+    assert {headers["x-databricks-cluster-id"] for headers in requests.headers} == {"0521-131856-htxvzvzz"}
 
 
 def blocked(rows: DataFrame) -> DataFrame:

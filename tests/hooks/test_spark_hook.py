@@ -25,7 +25,7 @@ def spark_default(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def changed(what: str) -> str:
-    return f"{PROVIDER} {version(PROVIDER)}: {what}; see SparkHook in airflow_kafka_offsets/hooks/spark_application.py"
+    return f"{PROVIDER} {version(PROVIDER)}: {what}; see SparkHook in airflow_kafka_offsets/hooks/spark_hook.py"
 
 
 @pytest.mark.parametrize("attribute", ["_connection", "_conf", "_submit_sp"])

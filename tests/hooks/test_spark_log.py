@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_kafka_offsets.hooks.spark_application import CollapsedLog, SparkHook
+from airflow_kafka_offsets.hooks.spark_hook import SparkHook
+from airflow_kafka_offsets.hooks.spark_log import CollapsedLog
 from airflow_kafka_offsets.spark.progress import Display
 from tests.support.hostile import HOSTILE, controls
 

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
+import re
 import signal
 import sys
 import threading
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import sqlalchemy as sa
+from airflow.providers.apache.spark.hooks import spark_submit
 from pyspark.sql import DataFrame
 
 from airflow_kafka_offsets import Staging
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
+from airflow_kafka_offsets.hooks.spark_hook import SubmitRun
+from airflow_kafka_offsets.hooks.spark_log import CollapsedLog
 from airflow_kafka_offsets.loading.load import load
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.process import wait_until
 from devstack.topics import create_topic
+from tests.spark.test_job import JOB
 from tests.support.clients import produce
 from tests.support.loads import Loader, TopicFactory, names, positions, rows
 
@@ -290,10 +297,16 @@ def test_why_spark_failed_is_in_the_error(
         ({"host": "lokal[2]"}, None, r"leads to 'lokal\[2\]', which is no master of Spark: its host is local"),
         ({"host": "spark://127.0.0.1:1"}, None, "leads to the cluster spark://127.0.0.1:1: set Staging.dir"),
         (
-            {"host": "yarn", "extra": {"deploy-mode": "cluster"}},
+            {"host": "spark://127.0.0.1:1", "extra": {"deploy-mode": "cluster"}},
             "/shared",
-            "Deploy mode 'cluster' cannot be used.*Remove 'deploy-mode' from the extra of connection 'spark_default'",
+            "'cluster' cannot be used with spark://.*Remove 'deploy-mode' from the extra of connection 'spark_default'",
         ),
+        (
+            {"host": "yarn", "extra": {"deploy-mode": "clusters"}},
+            "/shared",
+            "'clusters' from 'deploy-mode' from the extra of .* is no deploy mode of Spark: it is client or cluster",
+        ),
+        ({"host": "yarn", "extra": {"deploy-mode": "cluster"}}, None, "leads to the cluster yarn: set Staging.dir"),
         ({"host": "local[*]", "extra": {"spark-binary": "spark2-submit"}}, None, "spark2-submit is not on the PATH"),
     ],
 )
@@ -304,6 +317,38 @@ def test_a_connection_that_cannot_work_is_refused(
 
     with pytest.raises(ConfigurationError, match=message):
         SparkSubmitLauncher("spark_default").check(staging_dir)
+
+
+def test_a_master_of_kubernetes_without_its_provider_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(spark_submit, "kube_client", raising=False)
+    connect(monkeypatch, host="k8s://https://127.0.0.1", port=6443)
+    with pytest.raises(ConfigurationError, match="install apache-airflow-providers-cncf-kubernetes on the worker"):
+        SparkSubmitLauncher("spark_default").check("/shared")
+
+
+def test_an_application_whose_end_would_not_be_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(monkeypatch, host="yarn", extra={"deploy-mode": "cluster"})
+    waits = "spark.yarn.submit.waitAppCompletion"
+    with pytest.raises(ConfigurationError, match=f"{waits} is not true"):
+        SparkSubmitLauncher("spark_default", conf={waits: "false"}).check("/shared")
+
+
+def test_a_driver_in_a_cluster_gets_nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither its Python nor another chance, and the user's archives beside that of this package."""
+    connect(monkeypatch, host="yarn", extra={"deploy-mode": "cluster"})
+    launcher = SparkSubmitLauncher("spark_default", conf={"spark.submit.pyFiles": "hdfs:///shop.zip"})
+    folded = CollapsedLog(logging.getLogger(__name__))
+    with ExitStack() as stack:
+        run, channel = launcher._open(replace(JOB, staging_uri=str(tmp_path / "batch-1")), folded, stack)
+        assert isinstance(run, SubmitRun)
+        command = run._hook._build_spark_submit_command("application.py")
+        assert command[-2:] == list(channel.arguments)
+        assert re.fullmatch(
+            r".*/airflow_kafka_offsets\.zip,hdfs:///shop\.zip", command[command.index("--py-files") + 1]
+        )
+        assert "spark.yarn.maxAppAttempts=1" in command
+        assert "spark.yarn.submit.waitAppCompletion=true" in command
+        assert [argument for argument in command if sys.executable in argument] == []
 
 
 def test_properties_of_spark_that_ask_for_cluster_mode_are_refused(

@@ -10,6 +10,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from devstack.spark_services import SERVICE_EXTRAS
+
 ROOT = Path(__file__).parents[2]
 
 # By package: the last version with a vulnerability that is known, and which one it is. Airflow is none of them: a
@@ -28,7 +30,9 @@ VULNERABLE = {
 
 def requirements() -> Iterator[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for listed in (project["dependencies"], *project["optional-dependencies"].values()):
+    # What services need is not among the lowest versions.
+    extras = [listed for name, listed in project["optional-dependencies"].items() if name not in SERVICE_EXTRAS]
+    for listed in (project["dependencies"], *extras):
         yield from map(Requirement, listed)
 
 

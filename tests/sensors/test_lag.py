@@ -74,6 +74,20 @@ class TestPoke:
         assert not self.sensor(sensed, max_lag=2).poke({}).is_done
         assert self.sensor(sensed, max_lag=3).poke({}).is_done
 
+    def test_the_client_is_kept_until_something_fails(self, sensed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        sensor, clients = self.sensor(sensed, min_lag=4), []
+        for _ in range(2):
+            assert not sensor.poke({}).is_done
+            clients.append(sensor._cluster)
+        with monkeypatch.context() as away:
+            away.setenv("AIRFLOW_CONN_WAREHOUSE", f"postgresql://postgres@127.0.0.1:{free_port()}/nowhere")
+            assert not sensor.poke({}).is_done
+            clients.append(sensor._cluster)
+        assert not sensor.poke({}).is_done
+        first, second, third = clients
+        assert first is not None
+        assert (second, third) == (first, None)
+
     def test_a_sensor_that_is_deferred_has_looked(self, sensed: str) -> None:
         with pytest.raises(TaskDeferred) as deferred:
             self.sensor(sensed, min_lag=4, poke_interval=20, deferrable=True).execute({})

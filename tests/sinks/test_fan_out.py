@@ -87,9 +87,9 @@ def test_a_target_that_is_one_wrote_nothing_into_several(engine: Engine) -> None
 def test_a_new_column_has_to_fit_the_sinks_that_take_rows_as_they_are_decoded(engine: Engine) -> None:
     tags = pa.field("tags", pa.list_(pa.string()))
     plain, taken_apart = SqlTable("a"), Branch(SqlTable("b"), transform=Sql("SELECT tags[1] AS tag FROM records"))
-    FanOut.of([taken_apart, Branch(SqlTable("c"), transform=taken_apart.transform)]).connect(engine).check_added(tags)
+    FanOut.of([taken_apart, Branch(SqlTable("c"), transform=taken_apart.transform)]).connect(engine).added_check()(tags)
     with pytest.raises(TargetError, match="'tags' is ARRAY<STRING>: SqlTable stores no nested columns"):
-        FanOut.of([plain, taken_apart]).connect(engine).check_added(tags)
+        FanOut.of([plain, taken_apart]).connect(engine).added_check()(tags)
 
 
 def test_each_sink_gets_its_rows_in_one_transaction(inline_loader: Loader, name: str) -> None:

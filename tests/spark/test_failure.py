@@ -34,6 +34,17 @@ def test_anything_else_may_pass_and_its_cause_is_named() -> None:
     assert str(error) == "Spark did not stage batch 7: OSError: [Errno 28] No space left on device"
 
 
+def test_an_application_that_failed_in_a_cluster_is_named() -> None:
+    """By what spark-submit printed last, which Airflow's hook quotes without its indentation."""
+    printed = (
+        "Cannot execute: spark-submit --master yarn. Error code is: 1.\nLast spark-submit output:\n"
+        'Exception in thread "main" org.apache.spark.SparkException: Application application_17_3 finished with failed '
+        "status\nat org.apache.spark.deploy.yarn.Client.run(Client.scala:1403)\n... 6 more"
+    )
+    named = "org.apache.spark.SparkException: Application application_17_3 finished with failed status"
+    assert str(failure(7, RuntimeError(printed))).endswith(named)
+
+
 def test_quotations_by_spark_are_cut() -> None:
     error = failure(7, RuntimeError(TEXT.format(last="ValueError: " + "x" * 300_000)))
     assert str(error).startswith("Spark did not stage batch 7: ValueError: xxx")

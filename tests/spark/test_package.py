@@ -50,13 +50,29 @@ class TestApplication:
         code = (
             "import runpy, sys\n"
             "from airflow_kafka_offsets.spark import driver\n"
-            "driver.main = lambda path: print('jobs of', path) or 7\n"
+            "driver.main = lambda arguments: print('jobs of', *arguments) or 7\n"
             "sys.argv = ['application.py', '/jobs']\n"
             f"runpy.run_path({str(application)!r}, run_name='__main__')\n"
         )
         done = run(code, package)
         assert done.returncode == 7
         assert done.stdout == "jobs of /jobs\n"
+
+    def test_application_of_a_service_without_py_files_adds_the_package_itself(self, tmp_path: Path) -> None:
+        application, package = write_application(tmp_path)
+        code = (
+            "import runpy, sys, types\n"
+            "context = types.SimpleNamespace(addPyFile=lambda file: sys.path.insert(0, file))\n"
+            "spark = types.SimpleNamespace(getOrCreate=lambda: context)\n"
+            "sys.modules['pyspark'] = types.SimpleNamespace(SparkContext=spark)\n"
+            f"sys.argv = ['application.py', '/mailbox', 'token', 'own.zip', {str(package)!r}]\n"
+            "sys.path[:] = [path for path in sys.path if not path.endswith('.zip')]\n"
+            "stub = types.SimpleNamespace(main=lambda arguments: print(*sys.path[:2], *arguments))\n"
+            "sys.modules['airflow_kafka_offsets.spark.driver'] = stub\n"
+            f"runpy.run_path({str(application)!r}, run_name='__main__')\n"
+        )
+        done = run(code, package)
+        assert (done.returncode, done.stdout) == (0, f"{package} own.zip /mailbox token\n")
 
 
 def contents(archive: Path) -> dict[str, bytes]:

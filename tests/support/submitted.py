@@ -1,5 +1,7 @@
 """A spark-submit without Spark: the application's own loop in a process of its own, which stages jobs there.
 
+Deploy mode `cluster`, which such a spark-submit takes for any master, has the jobs come through a mailbox.
+
 What a job does in it is in its `group_id`.
 """
 
@@ -16,22 +18,28 @@ from typing import Any
 import psutil
 import pytest
 
+from airflow_kafka_offsets.spark import mailbox
 from airflow_kafka_offsets.spark.job import StageJob
 from tests.spark.test_package import JOB
+
+# Seconds between heartbeats, and without any of them.
+MAILBOX = (0.5, 6.0)
 
 SUBMIT = """\
 #!{python}
 import json, os, signal, sys, time
 from pathlib import Path
 from airflow_kafka_offsets.exceptions import RecordError, StagingError
-from airflow_kafka_offsets.spark import driver
+from airflow_kafka_offsets.spark import driver, mailbox
+
+mailbox.HEARTBEAT_SECONDS, mailbox.DEAD_SECONDS = {mailbox}
 
 class Application(driver.Application):
     def stage(self, job, display):
         directory = Path(job.staging_uri)
         display.line(f"Batch {{job.batch_id}}: staged")
         process = {{
-            "pid": os.getpid(), "properties": self._properties, "kafka": dict(job.kafka_config), "argv": sys.argv
+            "pid": os.getpid(), "properties": self._properties, "kafka": dict(job.kafka_config), "argv": arguments
         }}
         (directory / "process.tmp").write_text(json.dumps(process))
         (directory / "process.tmp").rename(directory / f"process-{{job.batch_id}}.json")
@@ -49,7 +57,8 @@ class Application(driver.Application):
 
 driver.Application = Application
 print("26/11/23 01:00:00 WARN Utils: Set SPARK_LOCAL_IP", flush=True)
-status = driver.main(sys.argv[-1])
+arguments = sys.argv[[Path(one).name for one in sys.argv].index("application.py") + 1:]
+status = driver.main(arguments)
 print("26/11/23 01:00:09 WARN Utils: the end", flush=True)
 sys.exit(status)
 """
@@ -58,24 +67,25 @@ sys.exit(status)
 class Submitted:
     """Jobs, and the processes that staged them."""
 
-    def __init__(self, directory: Path) -> None:
-        self.staging = directory / "staging"
-        self.staging.mkdir()
+    def __init__(self, directory: Path, deploy_mode: str = "client") -> None:
+        self.staging = directory / "staged" / "batch-1"
+        self.staging.mkdir(parents=True)
         self.stopped = directory / "stopped"
         programs = directory / "bin"
         programs.mkdir()
-        self._program = programs / "spark3-submit"
-        self._submit(SUBMIT.format(python=sys.executable, stopped=self.stopped))
-        connection = {"conn_type": "spark", "host": "local[2]", "extra": {"spark-binary": "spark3-submit"}}
+        self.program = programs / "spark3-submit"
+        self._submit(SUBMIT.format(python=sys.executable, stopped=self.stopped, mailbox=MAILBOX))
+        extra = {"spark-binary": "spark3-submit", "deploy-mode": deploy_mode}
+        connection = {"conn_type": "spark", "host": "local[2]", "extra": extra}
         self.environment = {"PATH": str(programs), "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(connection)}
 
     def _submit(self, script: str) -> None:
-        self._program.write_text(script)
-        self._program.chmod(0o755)
+        self.program.write_text(script)
+        self.program.chmod(0o755)
 
     def prints(self, output: bytes) -> None:
         """Let the application print something else before its first job."""
-        script = self._program.read_text()
+        script = self.program.read_text()
         self._submit(
             script.replace("status =", f"sys.stdout.buffer.write({output!r}); sys.stdout.flush()\nstatus =", 1)
         )
@@ -85,17 +95,19 @@ class Submitted:
 
         :return: the file in which its process id is then
         """
-        driver, pid = self._program.with_name("driver.py"), self.staging / "driver"
+        driver, pid = self.program.with_name("driver.py"), self.staging / "driver"
         wait = (
             f"Path({str(pid)!r}).write_text(str(os.getpid()))\n"
             f"while not Path({str(until)!r}).exists(): time.sleep(0.02)\n"
             "status ="
         )
-        driver.write_text(self._program.read_text().replace("status =", wait, 1))
+        driver.write_text(self.program.read_text().replace("status =", wait, 1))
         self._submit(f'#!/bin/sh\n{sys.executable} {driver} "$@" &\nwait\n')
         return pid
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(mailbox, "HEARTBEAT_SECONDS", MAILBOX[0])
+        monkeypatch.setattr(mailbox, "DEAD_SECONDS", MAILBOX[1])
         monkeypatch.setenv("PATH", self.environment["PATH"], prepend=":")
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", self.environment["AIRFLOW_CONN_SPARK_DEFAULT"])
 

@@ -24,6 +24,7 @@ from devstack.process import wait_until
 from devstack.secured_kafka import SecuredKafka
 from devstack.spark import SparkStandalone
 from devstack.topics import create_topic
+from devstack.yarn import HadoopCluster
 from tests.support.airflow_runs import DAGS, Runs, airflow_uri
 from tests.support.canaries import Canaries, Watch
 from tests.support.clients import produce
@@ -100,6 +101,17 @@ class Loads:
         for path in (self.staging, self.events, self.local):
             path.mkdir()
         home.env["TMPDIR"] = str(self.local)
+        self.options: dict[str, Any] = {"transform": "load_under_test.keep_all"}
+        self.conf = {
+            "spark.ui.enabled": "false",
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": self.events.as_uri(),
+            "spark.eventLog.compress": "false",
+            "spark.local.dir": str(self.local),
+            **dict.fromkeys(SECRETS, "{{ conn.lake.password }}"),
+            "spark.hadoop.fs.s3a.session.token": "{{ var.value.lake_token }}",
+            "spark.executorEnv.API_KEY": "{{ var.value.api_key }}",
+        }
         self._dates = (f"2026-01-{day:02}" for day in range(1, 32))
 
     def connect(self, spark: str) -> None:
@@ -122,25 +134,14 @@ class Loads:
         self._import("connections", {"warehouse": airflow_uri(sa.create_engine(wrong))}, "--overwrite")
 
     def run(self, topic: str, **options: Any) -> tuple[int, str]:
-        """Load a topic, on Spark SQL, with properties of Spark that come from a connection and a variable."""
+        """Load a topic, with properties of Spark that come from a connection and a variable."""
         run = self.runs.begin(
             next(self._dates),
             topics=[topic],
             columns=COLUMNS,
             staging={"dir": str(self.staging)},
-            transform="load_under_test.keep_all",
-            spark={
-                "conf": {
-                    "spark.ui.enabled": "false",
-                    "spark.eventLog.enabled": "true",
-                    "spark.eventLog.dir": self.events.as_uri(),
-                    "spark.eventLog.compress": "false",
-                    "spark.local.dir": str(self.local),
-                    **dict.fromkeys(SECRETS, "{{ conn.lake.password }}"),
-                    "spark.hadoop.fs.s3a.session.token": "{{ var.value.lake_token }}",
-                    "spark.executorEnv.API_KEY": "{{ var.value.api_key }}",
-                }
-            },
+            spark={"conf": self.conf},
+            **self.options,
             **options,
         )
         status, output = run.end()
@@ -335,3 +336,26 @@ def test_secrets_of_a_cluster_are_found_nowhere_and_cross_no_network(
         [] if protected else ["connection", "variable", "environment", "group"]
     )
     assert ("unprotected" in loads.outputs[0]) is not protected
+
+
+# Half a dozen applications on YARN.
+@pytest.mark.long
+def test_secrets_of_a_driver_in_a_container_are_found_nowhere(loads: Loads, topic: Topics) -> None:
+    with HadoopCluster() as cluster:
+        loads.home.env["HADOOP_CONF_DIR"] = str(cluster.conf_dir)
+        # The driver sees no module of the worker's.
+        loads.options = {}
+        loads.conf |= cluster.spark("cluster") | PROTECTED
+        # YARN starts executors with their variables from a script in their directories.
+        del loads.conf["spark.executorEnv.API_KEY"]
+        loads.connect("yarn")
+        with loads.watch() as watch:
+            load_well_and_badly(loads, topic, ["undecodable", "refused"])
+        pages = cluster.pages()
+        # With all that containers left: the cluster keeps it.
+        assert any(cluster.directory.rglob("launch_container.sh"))
+        loads.assert_found_nowhere(cluster.directory)
+    assert watch.found == set()
+    assert any("YarnCoarseGrainedExecutorBackend" in command for command in watch.commands)
+    assert [path for path, page in pages.items() if loads.canaries.without("group").in_text(page)] == []
+    assert any("container_" in page for page in pages.values())

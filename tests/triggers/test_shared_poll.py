@@ -39,7 +39,7 @@ pytestmark = pytest.mark.server
 def test_airflow_is_asked_for_connections_in_the_loop_of_the_triggers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Airflow 3.1 waits for the answer in another loop where its own cannot be found: the triggerer ends."""
 
-    async def asks() -> asyncio.AbstractEventLoop:
+    async def asks() -> Any:
         return asyncio.get_running_loop()
 
     for name in ("kafka_cluster", "database_engine"):
@@ -47,9 +47,12 @@ def test_airflow_is_asked_for_connections_in_the_loop_of_the_triggers(monkeypatc
 
     async def test() -> None:
         loop = asyncio.get_running_loop()
-        opened: Any = module.prepare(KafkaLagTrigger(**arguments("any", min_lag=1)), loop)(ended=lambda: None)
-        assert await asyncio.to_thread(opened.open_cluster) is loop
-        assert await asyncio.to_thread(opened.open_engine, "warehouse") is loop
+        opened = module.prepare(KafkaLagTrigger(**arguments("any", min_lag=1)), loop)(ended=lambda: None)
+        asked: list[Any] = [
+            await asyncio.to_thread(opened.open_cluster),
+            await asyncio.to_thread(opened.open_engine, "warehouse"),
+        ]
+        assert asked == [loop, loop]
 
     run(test)
 

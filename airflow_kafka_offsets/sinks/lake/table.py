@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -88,6 +88,11 @@ class LakeTable(Table):
             match(self.sink.name, snapshot.columns, required, columns, may_grow=may_grow)
         # The tasks write final files: columns that are not known before they run cannot be added.
         return TargetColumns(self.sink.name, tuple(names), required, may_grow and columns is not None)
+
+    def added_check(self) -> Callable[[pa.Field], None]:
+        snapshot = self.snapshot()
+        columns = pa.schema([]) if snapshot is None else snapshot.columns
+        return lambda column: match(self.sink.name, columns, (), pa.schema([column]), may_grow=True)
 
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
         """Raise if the state tables lack the last publication of the group, or the table was rolled back to before it,

@@ -132,16 +132,10 @@ def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> pa.Schema:
             if not is_added(field.name):
                 faults.append(f"it has no column {field.name!r} ({add_column(table, field, dialect)})")
             continue
-        wire = wire_type(field.type, column.type, dialect)
-        if type(column.type) is sa.String and dialect.name == "postgresql":
-            faults.append(f'column {field.name!r} is of the type name or "char", which cut texts without an error')
-            continue
-        if column.computed is not None or (column.identity is not None and column.identity.always):
-            faults.append(f"column {field.name!r} is GENERATED ALWAYS by the database, and cannot be written")
-        elif wire is None:
-            faults.append(f"column {field.name!r} is {column.type}, the rows hold {type_name(field.type)}")
+        if (fault := _fault(column, field, dialect)) is None:
+            matched.append(pa.field(field.name, wire_type(field.type, column.type, dialect)))
         else:
-            matched.append(pa.field(field.name, wire))
+            faults.append(fault)
     if missing := [name for name in required(table) if name not in rows.names]:
         faults.append(f"it needs a value for {', '.join(map(repr, missing))}, which the rows do not hold")
     if faults:
@@ -150,6 +144,31 @@ def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> pa.Schema:
             "them in a transform, or alter the table; one without rows can be dropped, and the next run creates it"
         )
     return pa.schema(matched)
+
+
+def match_added(table: sa.Table | None, column: pa.Field, dialect: Dialect) -> None:
+    """Check that a table can have a column by its name and type, or has one that takes its values.
+
+    :param table: None where it does not exist
+    :raises TargetError: it cannot
+    :raises ConfigurationError: the name is too long
+    """
+    check_names(dialect, {"column": [column.name]})
+    created_type(column)
+    known = None if table is None else table.columns.get(column.name)
+    if known is not None and (fault := _fault(known, column, dialect)) is not None:
+        raise TargetError(fault)
+
+
+def _fault(column: sa.Column[Any], field: pa.Field, dialect: Dialect) -> str | None:
+    """Return why values cannot be written to a column, if they cannot."""
+    if type(column.type) is sa.String and dialect.name == "postgresql":
+        return f'column {field.name!r} is of the type name or "char", which cut texts without an error'
+    if column.computed is not None or (column.identity is not None and column.identity.always):
+        return f"column {field.name!r} is GENERATED ALWAYS by the database, and cannot be written"
+    if wire_type(field.type, column.type, dialect) is None:
+        return f"column {field.name!r} is {column.type}, the rows hold {type_name(field.type)}"
+    return None
 
 
 def wire_type(rows: pa.DataType, column: TypeEngine[Any], dialect: Dialect) -> pa.DataType | None:

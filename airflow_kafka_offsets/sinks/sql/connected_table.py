@@ -30,6 +30,7 @@ from airflow_kafka_offsets.sinks.sql.column_types import (
     is_added,
     is_created,
     match,
+    match_added,
     required,
 )
 from airflow_kafka_offsets.sinks.sql.kept_values import value_checks
@@ -95,9 +96,10 @@ class ConnectedSqlTable(Table):
             needed += [name for name in dict.fromkeys((*sink.upsert_key, *RECORD)) if name not in needed]
         return TargetColumns(sink.name, tuple(column.name for column in table.columns), tuple(needed), may_grow)
 
-    def check_added(self, column: pa.Field) -> None:
-        check_names(self.engine.dialect, {"column": [column.name]})
-        created_type(column)
+    def added_check(self) -> Callable[[pa.Field], None]:
+        with self.engine.connect() as conn:
+            table = self.reflect(conn)
+        return lambda column: match_added(table, column, self.engine.dialect)
 
     def drop_unused(self) -> bool:
         def work(conn: Connection) -> bool:

@@ -120,6 +120,24 @@ def test_names_that_differ_in_case_only_are_refused_before_spark_starts(
         table.prepare(rows, may_grow=True)
 
 
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_field_of_an_older_schema_is_compared_with_the_column_of_its_name(tmp_path: Path, kind: str) -> None:
+    engine = sa.create_engine("sqlite://", poolclass=sa.NullPool)
+    sinks: dict[str, Sink] = {"delta": DeltaTable(f"{tmp_path}/lake"), "iceberg": iceberg_sink("sql", tmp_path)}
+    table = sinks[kind].connect(engine)
+    new = pa.field("note", pa.string())
+    table.added_check()(new)
+    table.prepare(pa.schema([("id", pa.int64())]))
+
+    check = table.added_check()
+    for fits in (new, pa.field("id", pa.int32())):
+        check(fits)
+    with pytest.raises(TargetError, match="column 'id' is BIGINT, the rows hold STRING"):
+        check(pa.field("id", pa.string()))
+    with pytest.raises(TargetError, match="'id' and 'ID', whose names differ in case only"):
+        check(pa.field("ID", pa.int64()))
+
+
 def test_a_type_that_delta_lacks_is_refused_in_one_line(tmp_path: Path) -> None:
     nested = pa.schema([("s", pa.struct([("a", pa.int64()), ("A", pa.int64())]))])
     engine = sa.create_engine("sqlite://")
