@@ -56,12 +56,16 @@ def _run(name: str) -> bool:
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         try:
             python = str(python_of(name, cell.environment)) if cell.environment else sys.executable
-            env = {"SPARK_HOME": str(spark_home(cell.spark_home))} if cell.spark_home else {}
+            env = dict(os.environ)
+            if cell.spark_home is not None:
+                home = spark_home(cell.spark_home)
+                # The worker's own PySpark has to be that of Spark, which reads what it pickles.
+                env |= {"SPARK_HOME": str(home), "PYTHONPATH": str(home.parent)}
         except RuntimeError as error:
             print(f"  NO   {error}", flush=True)
             return False
         command = [python, "-m", "compat.program", *cell.servers, "--spark", cell.spark, "--result", file.name]
-        status = subprocess.run(command, cwd=REPOSITORY, env=os.environ | env).returncode
+        status = subprocess.run(command, cwd=REPOSITORY, env=env).returncode
         result = json.loads(Path(file.name).read_text() or "{}")
     if not result:
         return False

@@ -34,7 +34,7 @@ class Cell(NamedTuple):
     :param servers: that are not those of every day, such as `postgres-14`
     :param environment: None is that of every day
     :param spark: the master, or `standalone`
-    :param spark_home: the version of a PySpark that is SPARK_HOME, beside that of the environment
+    :param spark_home: the version of a PySpark that SPARK_HOME and PYTHONPATH name, before that of the environment
     """
 
     servers: tuple[str, ...] = ()

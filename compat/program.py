@@ -13,25 +13,27 @@ import os
 import platform
 import resource
 import signal
+import sqlite3
 import sys
+import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from importlib.metadata import distributions, version
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from importlib.metadata import version
 from pathlib import Path
 
 import sqlalchemy as sa
 from confluent_kafka import Producer
 
-from devstack.airflow import USER, AirflowHome
+from devstack.airflow import USER
 from devstack.kafka import KafkaBroker
 from devstack.kafka_jars import kafka_jars
 from devstack.mariadb import MariaDbServer
 from devstack.mysql import MySqlServer
 from devstack.orders import produce_orders
 from devstack.postgres import PostgresServer
-from devstack.process import ServerProcess, wait_until
+from devstack.process import wait_until
 from devstack.quick_java import quick_java_home
 from devstack.spark import SparkStandalone
 from devstack.topics import create_topic, delete_topic, end_offsets
@@ -69,7 +71,10 @@ class Cell:
             "spark_default": json.dumps(_spark_connection(spark)),
             "warehouse": self.database.airflow_uri("warehouse"),
         }
-        self.airflow = stack.enter_context(WarmAirflowHome(dags=DAGS, connections=connections))
+        # A cluster needs a directory that its executors share.
+        shared = stack.enter_context(tempfile.TemporaryDirectory(prefix="compat-"))
+        env = {"COMPAT_STAGING": shared} if master == "standalone" else {}
+        self.airflow = stack.enter_context(WarmAirflowHome(dags=DAGS, connections=connections, env=env))
         stack.callback(stop_server)
         self.dates = (f"2026-01-{day:02d}" for day in range(1, 29))
 
@@ -237,33 +242,38 @@ def transactions_compaction_and_recreated_topics(cell: Cell) -> None:
     expect(cell.count(f"{rows}'recreated'") == 1, "records of a recreated topic were loaded as those of the old one")
 
 
+def a_triggerer_wakes_a_sensor(cell: Cell) -> None:
+    """With all components of Airflow: `dags test` runs a trigger itself."""
+    home, rows = cell.airflow, FIRST + 2 * MORE
+    home.start()
+    # `dags test` has left the DAG paused.
+    for command in (("unpause",), ("trigger", "--run-id", "triggered")):
+        done = home.run("dags", *command, "compat_defer")
+        expect(done.returncode == 0, f"dags {command[0]} failed:\n{done.stdout}{done.stderr}")
+
+    def is_deferred() -> bool:
+        with closing(sqlite3.connect(f"file:{home.directory}/airflow.db?mode=ro", uri=True, timeout=30)) as conn:
+            states = conn.execute("SELECT state FROM task_instance WHERE run_id = 'triggered' AND task_id = 'wait'")
+            return states.fetchall() == [("deferred",)]
+
+    def is_loaded() -> bool:
+        for each in home.components:
+            expect(each.running, f"{each.name} ended:\n{each.log_tail()}")
+        return cell.count("SELECT count(*) FROM orders") == rows + MORE
+
+    wait_until(is_deferred, _TIMEOUT, "the sensor to be deferred")
+    cell.produce(MORE, rows)
+    wait_until(is_loaded, _TIMEOUT, "the load after the sensor")
+
+
 def the_page_shows_the_groups(cell: Cell) -> None:
     home = cell.airflow
-    done = home.run("dags", "reserialize")
-    expect(done.returncode == 0, f"dags reserialize failed:\n{done.stdout}{done.stderr}")
-    with _api_server(home):
-        body = json.dumps({"username": USER, "password": home.password}).encode()
-        token = json.loads(_get(f"{home.url}/auth/token", body))["access_token"]
-        deadline = time.monotonic() + 60
-        while "orders" not in (page := _get(f"{home.url}/kafka-offsets/", token=token)):
-            expect(time.monotonic() < deadline, f"the page does not show the group:\n{page[:3000]}")
-            time.sleep(1)
-
-
-@contextmanager
-def _api_server(home: AirflowHome) -> Iterator[None]:
-    command = [str(Path(sys.executable).with_name("airflow")), "api-server"]
-    log = home.directory / "api-server.log"
-    with ServerProcess("airflow api-server", command, log=log, env=home.env, scratch=home.directory) as server:
-
-        def answers() -> bool:
-            try:
-                return bool(_get(f"{home.url}/api/v2/version"))
-            except OSError:
-                return False
-
-        server.wait_until(answers, _TIMEOUT, "its first answer")
-        yield
+    body = json.dumps({"username": USER, "password": home.password}).encode()
+    token = json.loads(_get(f"{home.url}/auth/token", body))["access_token"]
+    deadline = time.monotonic() + 60
+    while "orders" not in (page := _get(f"{home.url}/kafka-offsets/", token=token)):
+        expect(time.monotonic() < deadline, f"the page does not show the group:\n{page[:3000]}")
+        time.sleep(1)
 
 
 def _get(url: str, body: bytes | None = None, token: str = "") -> str:
@@ -281,6 +291,7 @@ STEPS: tuple[Callable[[Cell], None], ...] = (
     commands_and_the_proof,
     a_rewind_replaces_rows,
     transactions_compaction_and_recreated_topics,
+    a_triggerer_wakes_a_sensor,
     the_page_shows_the_groups,
 )
 
@@ -313,9 +324,6 @@ def main() -> int:
     kafka = kafka_jars(servers.get("kafka")).name.removeprefix("kafka-")
     names = ("apache-airflow", "pyspark", "sqlalchemy", "confluent-kafka", "pyarrow")
     versions = {"python": platform.python_version(), **{name: version(name) for name in names}}
-    if home := os.environ.get("SPARK_HOME"):
-        (spark,) = distributions(name="pyspark", path=[str(Path(home).parent)])
-        versions["pyspark"] = spark.version
     versions |= {"kafka": kafka, "database": f"{title} {number}"}
     # Of this process and all that it has started: what the cell would take on an idle machine, nearly.
     used = sum(sum(resource.getrusage(of)[:2]) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))

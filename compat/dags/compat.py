@@ -4,6 +4,7 @@ that is written here.
 
 from __future__ import annotations
 
+import os
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from airflow_kafka_offsets import (
     Raw,
     Sql,
     SqlTable,
+    Staging,
 )
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 ORDERS = Json("id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2), created TIMESTAMP")
 START = datetime(2026, 1, 1)
+STAGING = Staging(dir=os.environ.get("COMPAT_STAGING"))
 
 orders, customers = SqlTable("orders", conn_id="warehouse"), SqlTable(
     "customers", conn_id="warehouse", upsert_key=("customer",)
@@ -35,7 +38,7 @@ gross_orders = SqlTable("gross_orders", conn_id="warehouse")
 def load_orders() -> KafkaBatchOperator:
     return KafkaBatchOperator(
         task_id="load", group_id="orders", topics=["orders"], value_format=ORDERS, sink=orders,
-        on_bad_record=DeadLetters(),
+        on_bad_record=DeadLetters(), staging=STAGING,
     )  # fmt: skip
 
 
@@ -55,12 +58,13 @@ with DAG("compat_transforms", start_date=START, schedule=None):
     upsert = KafkaBatchOperator(
         task_id="upsert", group_id="customers", topics=["orders"], value_format=ORDERS, sink=customers,
         transform=Sql("SELECT customer, id AS last_order FROM records"),
-        on_bad_record=DeadLetters(),
+        on_bad_record=DeadLetters(), staging=STAGING,
     )  # fmt: skip
 
     @task.kafka_batch(
-        group_id="gross", topics=["orders"], value_format=ORDERS, sink=gross_orders, on_bad_record=DeadLetters()
-    )
+        group_id="gross", topics=["orders"], value_format=ORDERS, sink=gross_orders, on_bad_record=DeadLetters(),
+        staging=STAGING,
+    )  # fmt: skip
     def gross(orders: DataFrame) -> DataFrame:
         return orders.selectExpr("*", "CAST(amount * 1.19 AS DECIMAL(12,4)) AS gross")
 
@@ -69,5 +73,5 @@ with DAG("compat_transforms", start_date=START, schedule=None):
 with DAG("compat_topics", start_date=START, schedule=None):
     KafkaBatchOperator(
         task_id="load", group_id="topics", topics=["compacted", "transactions", "recreated"], value_format=Raw(),
-        sink=SqlTable("records", conn_id="warehouse"),
+        sink=SqlTable("records", conn_id="warehouse"), staging=STAGING,
     )  # fmt: skip
