@@ -592,7 +592,7 @@ def _mailbox_objects() -> tuple[Reader, Sequence[bytes]]:
     def read(data: bytes) -> str:
         found = []
         worker._received = 0
-        for place, reads in ((key, worker.meet), (message, lambda: next(worker.messages()))):
+        for place, reads in ((key, lambda: worker._read_key(worker._public_key)), (message, worker._read)):
             place.write_bytes(data)
             try:
                 found.append(str(reads()))
