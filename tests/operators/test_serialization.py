@@ -53,7 +53,8 @@ def test_each_field_of_a_group_is_stored_with_a_task() -> None:
 
     assert load.limits == {"type": "Limits", "max_records": 5, "max_bytes": None, "time_budget": "0:03:00"}
     assert load.on_bad_record == {"type": "DeadLetters", "limit": 1000, "topic": None, "retention": "30 days, 0:00:00"}
-    assert load.spark == {"type": "Spark", "conn_id": "cluster", "conf": {"spark.cores.max": "{{ params.cores }}"}}
+    conf = {"spark.cores.max": "{{ params.cores }}"}
+    assert load.spark == {"type": "Spark", "conn_id": "cluster", "conf": conf, "options": None}
     assert wait.state_tables == {"type": "StateTables", "schema": None, "prefix": "x_"}
 
 
