@@ -123,7 +123,7 @@ class SparkSubmitLauncher(ApplicationLauncher):
                 f"and Kubernetes only. Remove {place}."
             )
         for name in _WAIT:
-            if str(self._properties(hook, mode).get(name, "true")).lower() != "true":
+            if str(self._properties(hook, mode)[name]).lower() != "true":
                 raise ConfigurationError(f"{name} is not true: the end of the application would not be known")
 
     def _deploy_mode(self, hook: SparkHook) -> tuple[str, str]:

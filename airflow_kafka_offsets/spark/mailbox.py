@@ -51,7 +51,6 @@ _HEARTBEAT = ""
 
 _NO_LIBRARY = "no cryptography"
 
-
 # hdfs-native raises a RuntimeError for what the NameNode refuses, as in safe mode.
 _STORE_FAILED = (OSError, RuntimeError)
 

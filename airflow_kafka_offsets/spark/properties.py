@@ -1,5 +1,5 @@
-"""Spark properties that hold secrets, and go to the application over a socket (`job`), never on a command line; and the
-properties that protect the traffic of Spark's processes.
+"""Spark properties that hold secrets, and go to the application with its jobs (`jobs`), never on a command line; and
+the properties that protect the traffic of Spark's processes.
 
 In its logs and event logs, Spark redacts the properties that match `spark.redaction.regex`; `REDACTION` matches those
 of this module. DAG files import it: it must stay light.

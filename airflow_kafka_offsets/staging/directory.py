@@ -47,14 +47,21 @@ class StagingDirectory:
 
     def sibling(self, name: str) -> StagingDirectory:
         """Open another directory beside this one."""
-        base, mark, options = self.uri.partition("?")
-        return StagingDirectory(f"{base.rstrip('/').rpartition('/')[0]}/{name}{mark}{options}")
+        return StagingDirectory(self._uri(f"{self._base.rpartition('/')[0]}/{name}"))
 
     def child_uri(self, name: str) -> str:
         """Return the URI of a directory below this one."""
-        # After a question mark come options of the file system.
-        base, mark, options = self.uri.partition("?")
-        return f"{base.rstrip('/')}/{name}{mark}{options}"
+        return self._uri(f"{self._base}/{name}")
+
+    @property
+    def _base(self) -> str:
+        """The URI without the options of the file system, which come after a question mark."""
+        return self.uri.partition("?")[0].rstrip("/")
+
+    def _uri(self, base: str) -> str:
+        """Return the URI of another directory in the same file system."""
+        _, mark, options = self.uri.partition("?")
+        return f"{base}{mark}{options}"
 
     @property
     def name(self) -> str:
