@@ -61,12 +61,13 @@ def produce(
     for value in values:
         producer.produce(topic, value, partition=partition, on_delivery=note)
         producer.poll(0)
-    assert producer.flush(30) == 0
+    # Longer than brokers need to elect another leader.
+    assert producer.flush(120) == 0
     assert errors == []
 
 
-def values(prefix: str, count: int, size: int = 0) -> list[bytes]:
-    return [f"{prefix}-{i}".encode().ljust(size) for i in range(count)]
+def values(prefix: str, count: int) -> list[bytes]:
+    return [f"{prefix}-{i}".encode() for i in range(count)]
 
 
 def produce_transaction(cluster: KafkaCluster, topic: str, values: list[bytes]) -> None:
@@ -153,21 +154,15 @@ def test_a_rewind_asks_no_leader_outside_of_its_scope(cluster: KafkaCluster, tmp
 
 
 def test_a_slice_is_read_once_and_in_order_while_its_leader_changes(cluster: KafkaCluster) -> None:
-    sent = values("record", 1000, size=10_000)
+    sent = values("record", 1000)
     create_topic(cluster.bootstrap_servers, "followed", replicas=[[2, 3]])
-    # Each record a batch: the least that a fetch returns is one batch.
-    produce(cluster, "followed", sent, config={"batch.num.messages": "1"})
+    produce(cluster, "followed", sent[:400])
     cluster.wait_for_replicas({2, 3}, "followed")
-    one_by_one = {
-        "queued.min.messages": "1",
-        "queued.max.messages.kbytes": "1",
-        "fetch.message.max.bytes": "10000",
-        "fetch.queue.backoff.ms": "5",
-    }
-    batches = read(Slice(0, "followed", 0, 0, 1000), reader(cluster, one_by_one), idle_timeout=30)
+    batches = read(Slice(0, "followed", 0, 0, 1000), reader(cluster), idle_timeout=60)
     received = [next(batches)]
-    assert received[0].num_rows < 900, "too much was read before the leader changed"
+    # The reader waits at the end of the log when its leader dies; only the other has the rest.
     cluster.brokers[2].kill()
+    produce(cluster, "followed", sent[400:])
     received += batches
     assert [offset for batch in received for offset in batch["offset"].to_pylist()] == list(range(1000))
     assert [value for batch in received for value in batch["value"].to_pylist()] == sent
