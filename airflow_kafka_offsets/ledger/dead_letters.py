@@ -61,7 +61,7 @@ def insert_dead_letters(conn: Connection, tables: Tables, batch: Batch, dead_let
         # Not before there are any: most batches have none.
         most = _most_bytes(conn) if most is None else most
         rows = [
-            of_batch | {_RENAMED.get(name, name): value for name, value in dead_letter.items()}
+            {_RENAMED.get(name, name): value for name, value in dead_letter.items()} | of_batch
             for dead_letter in chunk.to_pylist()
         ]
         conn.execute(tables.dead_letters.insert(), [_fitting(row, most) for row in rows])
