@@ -162,6 +162,20 @@ class SchemaRegistry:
         except (ArithmeticError, SchemaError, TypeError, ValueError) as error:
             raise self._no_registry(path, f"has no list of versions: {error}") from error
 
+    def versions_of(self, number: int) -> list[tuple[str, int]] | None:
+        """Return the subjects and versions that have the schema with an id, without deleted ones; None if the registry
+        does not say them.
+
+        :raises RegistryUnavailableError: the registry does not answer
+        """
+        try:
+            found = self._get(f"/schemas/ids/{number}/versions")
+            return [(str(each["subject"]), int(each["version"])) for each in found]
+        except NotFoundError:
+            return []
+        except (ArithmeticError, ConfigurationError, LookupError, SchemaError, TypeError, ValueError):
+            return None
+
     def version(self, subject: str, version: int) -> tuple[int, RegisteredSchema]:
         """Return the id and the schema of a version.
 

@@ -34,6 +34,7 @@ from airflow_kafka_offsets.formats.protobuf_format import Protobuf
 from airflow_kafka_offsets.formats.protobuf_schema import compile_schemas
 from airflow_kafka_offsets.formats.record_format import Decoded, RecordFormat, SchemaError, decoder_of
 from airflow_kafka_offsets.formats.registry_format import RegistryFormat
+from airflow_kafka_offsets.formats.schema_limits import Budget
 from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema, SchemaRegistry
 from airflow_kafka_offsets.formats.simple_formats import Text
 from airflow_kafka_offsets.formats.wire_format import PrefixedDecoder
@@ -713,7 +714,7 @@ class TestManyVersions:
         types = found.field_types()
         values: list[bytes | None] = [wire(number + 1, VALUES["PROTOBUF"]) for number in range(40)]
         rows, bad = connected(server, found, values)
-        assert (len(found.schemas), types["id"](), rows.num_rows, bad) == (40, pa.int32(), 40, [])
+        assert (len(found.schemas), types["id"](Budget()), rows.num_rows, bad) == (40, pa.int32(), 40, [])
         gc.collect()
         assert len([each for each in gc.get_objects() if isinstance(each, protobuf_schema.Schema)]) <= 16
 
@@ -728,7 +729,7 @@ class TestManyVersions:
         types = found.field_types()
         assert tracemalloc.get_traced_memory()[0] < 2_000_000
         tracemalloc.stop()
-        assert [types[name]() for name in ("new0", "p0", "new19")] == [pa.string(), pa.int64(), pa.string()]
+        assert [types[name](Budget()) for name in ("new0", "p0", "new19")] == [pa.string(), pa.int64(), pa.string()]
 
     def test_added_columns_have_a_limit_together(
         self, server: FakeRegistry, kind: str, caplog: pytest.LogCaptureFixture
@@ -763,6 +764,37 @@ class TestManyVersions:
         monkeypatch.setattr(wire_format, "_MOST_CHARACTERS", 1 << 20)
         assert decode(record_batch(values)).rows.column("id").to_pylist() == [1] * 9
         assert len(decode._decoders) == 9
+
+
+@pytest.mark.parametrize("kind", ["JSON", "PROTOBUF"])  # one of Avro has a limit for all of its types
+def test_many_fields_of_a_type_that_cannot_be_a_column_are_no_work_for_each(
+    server: FakeRegistry, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"f{i}" for i in range(50)]
+    parts: dict[str, Any] = {f"x{i}": {"type": "integer"} for i in range(1_000)} | {"z": {}}
+    fields = " ".join(f"P {name} = {i};" for i, name in enumerate(names, 1))
+    numbered = " ".join(f"int32 x{i} = {i};" for i in range(1, 1_000))
+    schemas: dict[str, Any] = {
+        "JSON": {
+            "type": "object",
+            "properties": {name: {"$ref": "#/part"} for name in names},
+            "part": {"type": "object", "properties": parts},
+        },
+        "PROTOBUF": f'syntax = "proto3"; message R {{ {fields} }} message P {{ {numbered} P z = 1000; }}',
+    }
+    server.register("orders-value", schemas[kind], kind=kind)
+    server.register("orders-value", SCHEMAS[kind], kind=kind)
+    found = DECLARED[kind].prepared(["orders"], "value", {"r": server.config})
+    looks: list[int] = []
+    take = Budget.take
+
+    def counted(budget: Budget, *args: Any, **kwargs: Any) -> None:
+        looks.append(1)
+        take(budget, *args, **kwargs)
+
+    monkeypatch.setattr(Budget, "take", counted)
+    assert found.with_fields("add", "target", lambda: None).columns().names == ["id"]
+    assert len(looks) < 40_000  # 100,000 if each field had a limit of its own
 
 
 def test_decoders_are_forgotten_by_the_types_that_they_keep(monkeypatch: pytest.MonkeyPatch) -> None:
