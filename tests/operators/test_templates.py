@@ -276,7 +276,7 @@ def test_rendered_templates_show_no_secret_properties_of_spark(name: str) -> Non
     written = Spark(conf={name: "abc"}), Spark(options={"clusters": [{"conf": {name: "abc"}}]})
     for each in written:
         with pytest.raises(ConfigurationError, match="holds a secret, which every user who may see the DAG"):
-            KafkaBatchOperator(**GIVEN | {"spark": each})  # type: ignore[arg-type]
+            KafkaBatchOperator(**GIVEN | {"spark": each})
 
 
 def test_an_xcom_is_a_parameter_of_the_task_and_no_part_of_a_sink() -> None:
