@@ -16,7 +16,7 @@ from weakref import finalize
 from airflow_kafka_offsets.core.libraries import require_library
 from airflow_kafka_offsets.core.templates import Templated, with_values
 from airflow_kafka_offsets.core.text import first_few, shortened
-from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
+from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError, TargetError
 from airflow_kafka_offsets.formats.plain_ddl import check_literal
 from airflow_kafka_offsets.formats.record_format import (
     ColumnsFrom,
@@ -508,7 +508,10 @@ class TaskSchemas:
         """
         from airflow_kafka_offsets.formats.wire_format import schema_id
 
-        number, newest = schema_id(prefix), self._format.versions
+        return self._is_new(schema_id(prefix))
+
+    def _is_new(self, number: int) -> bool:
+        newest = self._format.versions
         if not newest or self._config is None:
             return True
         if number not in self._new:
@@ -539,17 +542,28 @@ class TaskSchemas:
         raise SchemaError(self._refused[number])
 
     def _fetch(self, number: int) -> Any:
-        from airflow_kafka_offsets.formats.schema_registry import NotFoundError
+        from airflow_kafka_offsets.formats.schema_registry import ForbiddenError, NotFoundError
 
         try:
             found = self._registry.by_id(number)
+        except ForbiddenError as error:
+            # That of a subject that the load may not read, where it may read its own.
+            if not self._format.versions:
+                raise
+            raise SchemaError(shortened(str(error))) from None
         except NotFoundError:
             if str(number) in self._format.stored:
                 return self._format.stored[str(number)]
             raise SchemaError(f"the schema registry at {self._registry.host} has none with this id") from None
         if found.type != self._format.schema_type:
             raise SchemaError(f"it is of the type {shortened(found.type, 40)!r}")
-        plain = self._format.plain_schemas({str(number): found})[str(number)]
+        try:
+            plain = self._format.plain_schemas({str(number): found})[str(number)]
+        except StagingError as error:
+            # A later load has it from the worker, if any has.
+            if self._is_new(number):
+                raise
+            raise SchemaError(shortened(str(error))) from None
         if isinstance(plain, SchemaError):
             raise plain
         self._bytes += found.bytes

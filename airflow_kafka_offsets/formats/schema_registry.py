@@ -63,6 +63,10 @@ class NotFoundError(LookupError):
     """The registry has no such schema, subject or version."""
 
 
+class ForbiddenError(ConfigurationError):
+    """The registry knows the user, who may not see a schema."""
+
+
 class Reference(NamedTuple):
     """A schema that another one refers to.
 
@@ -145,6 +149,7 @@ class SchemaRegistry:
         """Return the schema with an id.
 
         :raises NotFoundError: there is none
+        :raises ForbiddenError: this user may not see it
         :raises SchemaError: its references cannot be used
         :raises RegistryUnavailableError: the registry does not answer
         """
@@ -272,7 +277,7 @@ class SchemaRegistry:
 
     def _answer(self, path: str, status: int, content: bytes) -> Any:
         if status in (401, 403):
-            raise ConfigurationError(
+            raise (ForbiddenError if status == 403 else ConfigurationError)(
                 f"The schema registry at {self.host} refuses {path} with status {status}: check login "
                 "and password, or bearer.auth.token, of its connection, and the permissions of its user"
             )

@@ -74,7 +74,11 @@ def schema_id(prefix: bytes) -> int:
     """
     if len(prefix) < WIRE_PREFIX or prefix[:1] != MAGIC:
         raise SchemaError("it does not begin with the byte 0 and the id of a schema, as Confluent's wire format does")
-    return int.from_bytes(prefix[1:WIRE_PREFIX], "big")
+    number = int.from_bytes(prefix[1:WIRE_PREFIX], "big", signed=True)
+    if number < 0:
+        # Registries have Java's integers, and take others for no number.
+        raise SchemaError("what should be the id of a schema is negative")
+    return number
 
 
 def schema_id_of(value: bytes | None) -> int | None:

@@ -665,9 +665,26 @@ class TestUnknownIds:
         assert not raised.value.retriable
 
     def test_what_is_no_id_costs_no_request_and_ends_no_load(self, server: FakeRegistry, kind: str) -> None:
-        values: list[bytes | None] = [b"\1" + number.to_bytes(4, "big") for number in range(3_000)]
+        numbers = [number.to_bytes(4, "big") for number in range(3_000)]
+        values: list[bytes | None] = [b"\1" + number for number in numbers]
+        # Those of no registry: the answers of some say nothing of schemas.
+        values += [b"\0\xff" + number[1:] for number in numbers]
         rows, bad = connected(server, DECLARED[kind], values)
-        assert (rows.num_rows, len(bad), server.requests) == (0, 3_000, [])
+        assert (rows.num_rows, len(bad), server.requests) == (0, 6_000, [])
+
+    def test_what_the_load_may_not_read_is_bad_where_it_reads_its_own_subject(
+        self, server: FakeRegistry, kind: str
+    ) -> None:
+        foreign = server.register("payroll-value", SCHEMAS[kind], kind=kind)
+        server.forbidden.add(foreign)
+        values: list[bytes | None] = [wire(foreign, VALUES[kind])]
+        with pytest.raises(ConfigurationError, match="refuses /schemas/ids/1 with status 403"):
+            connected(server, DECLARED[kind], values)
+        own = server.register("orders-value", SCHEMAS[kind], kind=kind)
+        found = DECLARED[kind].prepared(["orders"], "value", {"r": server.config})
+        rows, bad = connected(server, found, [*values, wire(own, VALUES[kind])])
+        assert (rows.num_rows, len(bad)) == (1, 1)
+        assert "with status 403" in bad[0].reason
 
     def test_memory_does_not_grow_with_prefixes(self, server: FakeRegistry) -> None:
         found = DECLARED["PROTOBUF"]

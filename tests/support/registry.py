@@ -25,6 +25,7 @@ class FakeRegistry:
     """What is registered, and what was asked for.
 
     :param answers: statuses with which the next requests are answered, whatever they ask for
+    :param forbidden: the ids of schemas that this user may not read
     :param late: the ids of schemas that the versions of subjects do not have yet
     :param authorization: the header that a request must have; None for any
     """
@@ -36,6 +37,7 @@ class FakeRegistry:
     answers: list[int] = field(default_factory=list)
     authorization: str | None = None
     late: set[int] = field(default_factory=set)
+    forbidden: set[int] = field(default_factory=set)
 
     @property
     def config(self) -> dict[str, str]:
@@ -76,6 +78,8 @@ class FakeRegistry:
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
 
     def _by_id(self, number: str) -> tuple[int, Any]:
+        if int(number) in self.forbidden:
+            return 403, {"error_code": 40301, "message": "User is denied operation Read on Subject: payroll-value"}
         found = self.schemas.get(int(number))
         return (200, found) if found is not None else (404, {"error_code": 40403, "message": "Schema not found"})
 
