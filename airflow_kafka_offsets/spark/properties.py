@@ -20,9 +20,9 @@ from airflow_kafka_offsets.exceptions import ConfigurationError
 # catalogs and the clouds. Java reads it, too. Airflow masks what follows a word such as "secret" in the command that it
 # logs: without the brackets, that would be the next option.
 REDACTION = (
-    "(?i)secre[t]|passw|passphrase|pass$|[a-z]_pwd$|jdbc[.]pwd$|token|credential$|authorization$|cookie$|api[._-]?key"
-    "|(access|account|private)[._-]?key|[._-]key$|[.]auth$|[.]sas[.]|obs[.][as]k$"
-    "|jaas[._-]config$|connection[._-](string|uri)"
+    "(?i)secre[t]|passw|passphrase|pass$|[._-]pwd$|token|credentials?$|authorization$|cookie$|api[._-]?key"
+    "|(access|account|private|master)[._-]?key|[._-]key$|[.]auth$|[.]sas[.]|obs[.][as]k$"
+    "|jaas[._-]config$|connection[._-]?(string|uri)"
 )
 
 # Names of classes, files and settings that are about a secret, and hold none.
