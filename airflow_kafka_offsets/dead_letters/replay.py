@@ -39,6 +39,7 @@ from airflow_kafka_offsets.ledger.dead_letter_batches import (
     record_dead_letter_batch,
     settle_dead_letter_batches,
 )
+from airflow_kafka_offsets.ledger.group_table import follow_rename
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.publications import run_pending_cleanups
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
@@ -168,6 +169,8 @@ def replay_dead_letters(
         ledger = Ledger(engine, pipeline.tables)
         with ledger.connect() as conn:
             cluster_of(conn, ledger.tables, dead_letters.group_id)
+        follow_rename(ledger, pipeline.sink.name)
+        with ledger.connect() as conn:
             counts = count_by_batch(conn, ledger.tables, dead_letters, corrected)
             batches = _of_target(conn, ledger.tables, dead_letters.group_id, counts, pipeline.sink.name)
             pipeline = _for_dead_letters(pipeline).with_schemas(

@@ -177,6 +177,19 @@ def test_values_can_be_corrected(inline_loader: Loader, topic: TopicFactory) -> 
     reread(loader)
 
 
+def test_dead_letters_follow_their_table_to_its_new_name(inline_loader: Loader, topic: TopicFactory) -> None:
+    loader = inline_loader
+    name = topic()
+    produce(loader.kafka, name, [*names(0, 1), b"bad"])
+    loader(name, on_bad_record=DeadLetters())
+    do(loader.engine, "ALTER TABLE target RENAME TO renamed")
+
+    done = replayed(loader, name, corrected={Record(name, 0, 1): b'{"id": 7}'}, sink=SqlTable("renamed"))
+
+    assert done == [Replayed(1, 1, 1, 0, 2)]
+    assert loader(name, sink=SqlTable("renamed"), on_bad_record=DeadLetters()).rows == 0
+
+
 def test_a_corrected_value_is_of_one_batch(inline_loader: Loader, topic: TopicFactory) -> None:
     loader = inline_loader
     name = topic()

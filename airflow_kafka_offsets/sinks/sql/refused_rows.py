@@ -21,7 +21,7 @@ from airflow_kafka_offsets.database.errors import refusal, sqlstate
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.staging.rows import RowChunk, StagedRows
 
-# Data exceptions; NOT NULL; CHECK; a row too large for its index; what a trigger raises, in PL/pgSQL or other languages.
+# Data exceptions; NOT NULL; CHECK; a row too large for its index; what a trigger raises, in PL/pgSQL and others.
 _VALUE_STATES = ("22", "23502", "23514", "54000", "54001", "P0", "38")
 
 # What was sent is no COPY: no fault of a value.
