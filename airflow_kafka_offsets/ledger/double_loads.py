@@ -262,11 +262,24 @@ def _double_load(
         f"Group {group_id!r} begins at offset {planned.start}, and would load these records into the same table "
         "again. Nothing was loaded."
     )
+    unwritten = None
+    if row.state != "committed":
+        # What is said of written records would have these skipped, if the batch is abandoned.
+        unwritten = (
+            "Let that batch be committed, and run this load again; or, if nobody will run it, abandon it: "
+            f"{command_line('abandon', row.consumer_group, '--batch', str(row.batch_id))} --conn-id CONN_ID --reason "
+            "WHY."
+        )
     if row.kind == "replay":
+        appended = (
+            f"Batch {row.batch_id}, a replay of group {row.consumer_group!r}, {_has(row, 'append')} {offsets} to table "
+            f"{target!r}. {begins}"
+        )
+        if unwritten is not None:
+            return DoubleLoadError(f"{appended} {unwritten}")
         before = f" replay {planned.start}..{row.start_offset} too, and" if planned.start < row.start_offset else ""
         return DoubleLoadError(
-            f"Batch {row.batch_id}, a replay of group {row.consumer_group!r}, {_has(row, 'append')} {offsets} to table "
-            f"{target!r}. {begins} Load into another table, or into a sink with an upsert_key; or{before} let the "
+            f"{appended} Load into another table, or into a sink with an upsert_key; or{before} let the "
             f"group begin after them: {command_line('rewind', group_id, '--topic', f'{tp.topic}:{tp.partition}')} "
             f"--to-offset {row.end_offset} --conn-id CONN_ID --execute --reason WHY."
         )
@@ -288,6 +301,8 @@ def _double_load(
         f"Group {row.consumer_group!r} {_has(row, 'load')} {offsets} into table {target!r} with batch {row.batch_id}. "
         f"{begins}"
     )
+    if unwritten is not None:
+        return DoubleLoadError(f"{has_loaded} {unwritten}")
     change = deleted_or_renamed(conn, tables, group_id)
     if change is not None and not deletion_of(conn, tables, group_id):
         return DoubleLoadError(f"{has_loaded} {change} as the group_id of the load.")

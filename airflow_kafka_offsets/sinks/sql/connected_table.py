@@ -152,6 +152,8 @@ class ConnectedSqlTable(Table):
         column = sa.column(BATCH_ID, sa.BigInteger)
         rows = sa.table(self.sink.table, column, schema=self.sink.schema)
         first = conn.scalar(sa.select(sa.func.min(rows.c[BATCH_ID])).where(column > max(numbers, default=-1)))
+        if first is None:  # rows of other batches, such as of a table that got this name
+            return super().way_out(conn, batches, output)
         return (
             f"Restore both to the same moment, or delete the rows with {BATCH_ID} >= {first}: the next load loads "
             f"their records again. {REWIND_AFTER} Set {BATCH_ID} of rows that were copied on purpose to null."

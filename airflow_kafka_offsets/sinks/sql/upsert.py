@@ -434,10 +434,13 @@ def _lacking_right(conn: Connection) -> str | None:
 
 def _is_unique(conn: Connection, table: sa.Table, key: Sequence[str]) -> bool:
     """Return whether the database accepts the key as a target of ON CONFLICT."""
-    inspector = sa.inspect(conn)
+    inspector, found = sa.inspect(conn), table.name
+    if conn.dialect.name == "sqlite":  # of which the inspector knows no other spelling than the first
+        names = inspector.get_table_names(table.schema)
+        found = next((name for name in names if name.lower() == found.lower()), found)
     # SQLite's indexes of constraints are left out unless asked for.
-    indexes = inspector.get_indexes(table.name, table.schema, include_auto_indexes=True)
-    primary = inspector.get_pk_constraint(table.name, table.schema)
+    indexes = inspector.get_indexes(found, table.schema, include_auto_indexes=True)
+    primary = inspector.get_pk_constraint(found, table.schema)
     unique: list[tuple[str | None, list[Any]]] = [
         (primary["name"], primary["constrained_columns"]),
         *(
@@ -447,7 +450,7 @@ def _is_unique(conn: Connection, table: sa.Table, key: Sequence[str]) -> bool:
         ),
     ]
     deferrable = _deferrable(conn, table)
-    return any(sorted(names, key=str) == sorted(key) for name, names in unique if name not in deferrable)
+    return any(sorted(columns, key=str) == sorted(key) for name, columns in unique if name not in deferrable)
 
 
 def _deferrable(conn: Connection, table: sa.Table) -> set[str]:
