@@ -152,7 +152,7 @@ def rename_group(ledger: Ledger, group_id: str, new_id: str, *, who: str, reason
             lock(conn, tables, name)
         check_new_name(conn, tables, group_contents(conn, tables, group_id), new_id)
         old, new = group_row(conn, tables, group_id), group_row(conn, tables, new_id)
-        for table in (tables.consumed_offsets, tables.offset_batches, tables.dead_letters):
+        for table in (tables.consumed_offsets, tables.offset_batches, tables.dead_letters, tables.erased_offsets):
             of_group = table.update().where(table.c.consumer_group == group_id)
             conn.execute(of_group.values(consumer_group=new_id))
         generation, epoch = max(old.generation, new.generation), max(old.epoch, new.epoch)
