@@ -161,9 +161,9 @@ class Removal(NamedTuple):
         if not self.erased:
             return None
         return (
-            f"{count(self.erased, 'dead letter was', 'dead letters were')} erased, and dead letters of these records "
-            "stay without contents; but one that becomes a row this time is in the target with its data. Before that, "
-            "delete it from the topic, or leave out its partition"
+            f"{count(self.erased, 'dead letter was', 'dead letters were')} erased: the next dead letter of such a "
+            "record has no contents either. But a record that becomes a row this time is in the target with its data. "
+            "To prevent that, delete it from the topic first, or leave out its partition"
         )
 
 

@@ -80,7 +80,7 @@ def test_a_preview_says_which_erased_records_may_become_rows(web: Web, orders: s
     assert number
     assert tiles(page)[-1] == "3"
     words = f"{number} dead letters were erased" if number > 1 else "1 dead letter was erased"
-    assert f"{words}, and dead letters of these records stay without contents" in page.text
+    assert f"{words}: the next dead letter of such a record has no contents either" in page.text
     assert "erased" not in preview(web, "to-offset", "5", replace="1").text, "it is before the position"
 
 
