@@ -255,6 +255,7 @@ _JSON_SCHEMA: Any = {
 def _json_schemas() -> tuple[Reader, Sequence[bytes]]:
     from airflow_kafka_offsets.formats.json_schema import columns_of, property_names, property_type
     from airflow_kafka_offsets.formats.record_format import SchemaError
+    from airflow_kafka_offsets.formats.schema_limits import Budget
     from airflow_kafka_offsets.formats.schema_registry import Reference, RegisteredSchema
 
     def read(data: bytes) -> str:
@@ -264,7 +265,7 @@ def _json_schemas() -> tuple[Reader, Sequence[bytes]]:
         try:
             for name in property_names(known):
                 with suppress(SchemaError):
-                    property_type(known, name)
+                    property_type(known, name, Budget())
             found.append("columns")
             columns_of(known)
             found.append("columns")

@@ -56,14 +56,15 @@ def show_dead_letters(args: Namespace) -> None:
 
 def replay(args: Namespace) -> None:
     """Put dead letters through the pipeline, and print what became of them."""
-    dead_letters, corrected = _dead_letters(args), _corrected(args.corrected)
+    dead_letters = _dead_letters(args)
+    parts = _corrections(args.corrected, dead_letters)
     check_target(args, "A replay")
     check_change(args, needs_reason=False)
     with database(args) as ledger:
         with ledger.connect() as conn:
             cluster_of(conn, ledger.tables, args.group)
             topics = topics_of(conn, ledger.tables, dead_letters)
-            records = count_by_batch(conn, ledger.tables, dead_letters, corrected).total()
+            records = sum(count_by_batch(conn, ledger.tables, *part).total() for part in parts)
         replayed, left = [], 0
         if topics:
             pipeline, _, spark, connections = pipeline_of(args, topics)
@@ -72,19 +73,20 @@ def replay(args: Namespace) -> None:
                 f"{count(records, 'dead letter is', 'dead letters are')} decoded again, and those that become rows of "
                 f"{pipeline.sink.name!r} are deleted",
             )
-            launcher = None
-            if pipeline.needs_spark_sql:
-                launcher = args.connections.launcher(*spark, name=f"dead-letters.{args.group}")
-            replayed = replay_dead_letters(
-                dead_letters,
-                pipeline,
-                engine=ledger.engine,
-                launcher=launcher,
-                corrected=corrected,
-                who=args.who,
-                reason=args.reason,
-                connections=connections,
-            )
+            for some, corrected in parts:
+                launcher = None
+                if pipeline.needs_spark_sql:
+                    launcher = args.connections.launcher(*spark, name=f"dead-letters.{args.group}")
+                replayed += replay_dead_letters(
+                    some,
+                    pipeline,
+                    engine=ledger.engine,
+                    launcher=launcher,
+                    corrected=corrected,
+                    who=args.who,
+                    reason=args.reason,
+                    connections=connections,
+                )
             with ledger.connect() as conn:
                 left = count_by_batch(conn, ledger.tables, dead_letters, None).total()
     show([asdict(batch) for batch in replayed], args.output, nothing=_NONE)
@@ -162,22 +164,38 @@ def _text(data: bytes) -> str | None:
         return None
 
 
+_Corrections = dict[Record, bytes | None]
+
+
 @usage()
-def _corrected(path: str | None) -> dict[Record, bytes | None] | None:
-    """Return the values of a file as `show --output json` prints it, edited; None without a file.
+def _corrections(
+    path: str | None, dead_letters: DeadLetterFilter
+) -> list[tuple[DeadLetterFilter, _Corrections | None]]:
+    """Return the dead letters of each batch that a file has, with their values: what `show --output json` prints,
+    edited. Without a file, all of them.
+
+    A batch is a part of their identity: a topic that was recreated has other records at the same offsets.
 
     :raises ConfigurationError: it cannot be read, or is of another form
     """
     if path is None:
-        return None
+        return [(dead_letters, None)]
+    found: dict[int, _Corrections] = {}
     try:
-        rows = json.loads(Path(path).read_text(encoding="utf-8"))
-        return {Record(row["topic"], int(row["partition"]), int(row["offset"])): _value(row) for row in rows}
+        for row in json.loads(Path(path).read_text(encoding="utf-8")):
+            of_batch = found.setdefault(int(row["batch_id"]), {})
+            record = Record(row["topic"], int(row["partition"]), int(row["offset"]))
+            if record in of_batch:
+                raise ValueError(f"it has {record.topic}:{record.partition}:{record.offset} twice")
+            of_batch[record] = _value(row)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(
             f"--corrected {path} cannot be read ({type(error).__name__}: {error}): it must be what 'dead-letters show "
-            "--output json' prints, a list of objects with topic, partition, offset, and value or value_base64"
+            "--output json' prints, a list of objects with batch_id, topic, partition, offset, and value or "
+            "value_base64"
         ) from error
+    chosen = found if dead_letters.batch_id is None else found.keys() & {dead_letters.batch_id}
+    return [(replace(dead_letters, batch_id=batch_id), found[batch_id]) for batch_id in sorted(chosen)]
 
 
 def _value(row: dict[str, Any]) -> bytes | None:

@@ -19,6 +19,7 @@ from airflow_kafka_offsets.core.instants import format_instant
 from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import database_now, stream, transact
+from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.batch_rows import current_user
 from airflow_kafka_offsets.ledger.dead_letters import DROPPED, TOO_LARGE, erase, may_be_published, with_contents
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock
@@ -150,14 +151,24 @@ def count_by_batch(
     """Return how many of the dead letters can be replayed, by batch.
 
     :param records: see `can_be_replayed`
+    :raises ConfigurationError: one of these is in two batches, as after its topic was recreated
     """
     batch_id, is_meant = tables.dead_letters.c.batch_id, can_be_replayed(tables, dead_letters, records)
     if records is None:
         counted = sa.select(batch_id, sa.func.count()).where(is_meant).group_by(batch_id).order_by(batch_id)
         return Counter({row.batch_id: row[1] for row in conn.execute(counted)})
     places = sa.select(*tables.dead_letters.primary_key).where(is_meant)
-    found = stream(conn, places.order_by(batch_id))
-    return Counter(row.batch_id for row in found if Record(*row[1:]) in records)
+    found: dict[Record, int] = {}
+    for number, *place in stream(conn, places.order_by(batch_id)):
+        if (record := Record(*place)) not in records:
+            continue
+        if record in found:
+            raise ConfigurationError(
+                f"Batches {found[record]} and {number} both have a dead letter of topic {record.topic!r} partition "
+                f"{record.partition} offset {record.offset}: say which is corrected, by its batch_id"
+            )
+        found[record] = number
+    return Counter(found.values())
 
 
 def read_dead_letters(

@@ -62,6 +62,10 @@ _SHORT_BYTES = 10_000
 # How the branch -2 of a union begins: fastavro in C counts it from the end, so that it is the first one of two.
 _FROM_THE_END = (b"\x03", b"\x83")
 
+# What no type is called, and how many negative branches a byte can name.
+_NO_BRANCH = "no branch"
+_NEGATIVE_BRANCHES = 64
+
 # Of fields that are no columns, in fields that are read: the quick reader gives nulls room for them.
 _MOST_UNREAD_BYTES = 32 << 20
 
@@ -171,12 +175,13 @@ class AvroReader(ValueReader):
     def _parsed(self) -> Any:
         import fastavro
 
-        return fastavro.parse_schema(WireSchema().record(self._kind))
+        parsed = fastavro.parse_schema(WireSchema().record(self._kind))
+        return parsed if is_vectorized(self._kind) else _with_unions(parsed, _without_negative)
 
     @cached_property
     def _of_any_branch(self) -> Any:
         """The schema as the quick reader reads it; None where it does not."""
-        return _with_any_branch(deepcopy(self._parsed)) if is_vectorized(self._kind) else None
+        return _with_unions(deepcopy(self._parsed), _Branches) if is_vectorized(self._kind) else None
 
     @cached_property
     def _head(self) -> bytes:
@@ -214,14 +219,21 @@ class _Branches(list[Any]):
         return list.__getitem__(self, int(place != 0))
 
 
-def _with_any_branch(schema: Any) -> Any:
-    """Change the unions of a parsed schema; see `_Branches`."""
+def _without_negative(union: list[Any]) -> list[Any]:
+    """Return a union with types that do not exist at its end, from where fastavro counts negative branches. One that
+    goes beyond them, in two bytes or more, is the branch that it is counted to.
+    """
+    return union + [_NO_BRANCH] * _NEGATIVE_BRANCHES
+
+
+def _with_unions(schema: Any, changed: Callable[[list[Any]], list[Any]]) -> Any:
+    """Change the unions of a parsed schema."""
     if isinstance(schema, list):
-        return _Branches(map(_with_any_branch, schema))
+        return changed([_with_unions(branch, changed) for branch in schema])
     if isinstance(schema, dict):
         for part in schema.get("fields", ()):
-            part["type"] = _with_any_branch(part["type"])
-        schema |= {key: _with_any_branch(schema[key]) for key in ("type", "items") if key in schema}
+            part["type"] = _with_unions(part["type"], changed)
+        schema |= {key: _with_unions(schema[key], changed) for key in ("type", "items", "values") if key in schema}
     return schema
 
 
@@ -229,7 +241,8 @@ def _reason(error: Exception) -> str:
     """Return the reason for what fastavro stumbles over, without its own text, which could hold values."""
     if isinstance(error, UnreadableError):
         return str(error)
-    if isinstance(error, IndexError):
+    # A KeyError is about a type that does not exist.
+    if isinstance(error, (IndexError, KeyError)):
         return "it has a branch of a union that does not exist"
     if isinstance(error, RecursionError):
         return "it is nested too deep"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from airflow_kafka_offsets.formats.avro_decoder import AvroDecoder
     from airflow_kafka_offsets.formats.avro_schema import Type
+    from airflow_kafka_offsets.formats.schema_limits import Budget
     from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema
 
 # What is before a value in Avro's single-object encoding: two bytes, and the fingerprint of its schema.
@@ -99,19 +100,19 @@ class Avro(RegistryFormat):
         reader = self._reader()
         return None if reader is None else columns_of(as_record(reader, self.column))
 
-    def field_types(self) -> Mapping[str, Callable[[], pa.DataType]]:
-        from airflow_kafka_offsets.formats.avro_columns import column_type, fields_with_values
+    def field_types(self) -> Mapping[str, Callable[[Budget], pa.DataType]]:
+        from airflow_kafka_offsets.formats.avro_columns import fields_with_values
         from airflow_kafka_offsets.formats.avro_schema import as_record
 
         reader = self._reader()
         kinds = (_parsed(texts) for texts in reversed(self.schemas.values()))
         # Fields of older schemas that a field of the reader's schema takes its values from.
         aliases = {alias for part in reader.fields for alias in part.aliases} if reader is not None else set()
-        types: dict[str, Callable[[], pa.DataType]] = {}
+        types: dict[str, Callable[[Budget], pa.DataType]] = {}
         for kind in kinds if reader is None else chain([reader], kinds):
             for part in fields_with_values(as_record(kind, self.column)):
                 if part.name not in aliases:
-                    types.setdefault(part.name, partial(column_type, part.type, part.name))
+                    types.setdefault(part.name, partial(_column_type, part.type, part.name))
         return types
 
     @property
@@ -159,6 +160,13 @@ def _parsed(texts: Sequence[str]) -> Type:
     from airflow_kafka_offsets.formats.avro_schema import parse
 
     return parse(texts[-1], texts[:-1])
+
+
+def _column_type(kind: Type, name: str, _: Budget) -> pa.DataType:
+    from airflow_kafka_offsets.formats.avro_columns import column_type
+
+    # Its types were counted, as often as they are used, when the schema was read.
+    return column_type(kind, name)
 
 
 def _single_object_prefix(text: str) -> bytes:

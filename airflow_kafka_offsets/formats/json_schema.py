@@ -70,13 +70,14 @@ def property_names(registered: RegisteredSchema) -> list[str]:
     return list(map(check_name, place.schema["properties"]))
 
 
-def property_type(registered: RegisteredSchema, name: str) -> pa.DataType:
+def property_type(registered: RegisteredSchema, name: str, budget: Budget) -> pa.DataType:
     """Return the type of the column of a property.
 
+    :param budget: of all properties
     :raises SchemaError: no column can have it
     """
     place, documents = _object(registered)
-    return _type(place._replace(budget=Budget()).inner(place.schema["properties"][name], name), documents)
+    return _type(place._replace(budget=budget).inner(place.schema["properties"][name], name), documents)
 
 
 # A parsed document is many times as large as its text.

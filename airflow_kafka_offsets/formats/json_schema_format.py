@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_kafka_offsets.formats.record_format import BadRecord
+    from airflow_kafka_offsets.formats.schema_limits import Budget
     from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema
     from airflow_kafka_offsets.formats.wire_format import Part
 
@@ -65,10 +66,10 @@ class JsonSchema(RegistryFormat):
 
         return None if self.latest is None else columns_of(_registered(self.schemas[self.latest]))
 
-    def field_types(self) -> Mapping[str, Callable[[], pa.DataType]]:
+    def field_types(self) -> Mapping[str, Callable[[Budget], pa.DataType]]:
         from airflow_kafka_offsets.formats.json_schema import property_names, property_type
 
-        types: dict[str, Callable[[], pa.DataType]] = {}
+        types: dict[str, Callable[[Budget], pa.DataType]] = {}
         for plain in reversed(self.schemas.values()):
             registered = _registered(plain)
             # Of a version without properties, such as `true`, no field is new.

@@ -157,13 +157,14 @@ def columns_of(message: Message) -> pa.Schema:
     return pa.schema([(field.name, _column_type(field, field.name, within, budget)) for field in message.fields])
 
 
-def column_type(field: Any, message: Message) -> pa.DataType:
+def column_type(field: Any, message: Message, budget: Budget) -> pa.DataType:
     """Return the type of the column of a field.
 
     :param message: that the field is in
+    :param budget: of all fields
     :raises SchemaError: no column can have it
     """
-    return _column_type(field, field.name, (message.full_name,), Budget())
+    return _column_type(field, field.name, (message.full_name,), budget)
 
 
 def _column_type(field: Any, path: str, within: tuple[str, ...], budget: Budget) -> pa.DataType:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_kafka_offsets.formats.protobuf_decoder import ProtobufDecoder
     from airflow_kafka_offsets.formats.protobuf_schema import Message
+    from airflow_kafka_offsets.formats.schema_limits import Budget
     from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema
 
 _GIVEN = "given"
@@ -119,13 +120,13 @@ class Protobuf(RegistryFormat):
         reader = self._reader()
         return None if reader is None else columns_of(reader)
 
-    def field_types(self) -> Mapping[str, Callable[[], pa.DataType]]:
+    def field_types(self) -> Mapping[str, Callable[[Budget], pa.DataType]]:
         """Return the fields of the reader's message and, unless it has their numbers, of newer ones first."""
         reader = self._reader()
         texts = [*reversed(self.schemas.values())]
         if self.latest is not None:
             texts.insert(0, self.schemas[self.latest])
-        types: dict[str, Callable[[], pa.DataType]] = {}
+        types: dict[str, Callable[[Budget], pa.DataType]] = {}
         for encoded in texts:
             try:
                 message = self._message(encoded)
@@ -137,12 +138,12 @@ class Protobuf(RegistryFormat):
                     types.setdefault(part.name, partial(self._column_type, encoded, part.name))
         return types
 
-    def _column_type(self, encoded: str, name: str) -> pa.DataType:
+    def _column_type(self, encoded: str, name: str, budget: Budget) -> pa.DataType:
         """Return the type of the column of a field, of which only the text is kept meanwhile."""
         from airflow_kafka_offsets.formats.protobuf_fields import column_type
 
         message = self._message(encoded)
-        return column_type(message.fields_by_name[name], message)
+        return column_type(message.fields_by_name[name], message, budget)
 
     def _message(self, encoded: str) -> Message:
         from airflow_kafka_offsets.formats.protobuf_schema import schema_of

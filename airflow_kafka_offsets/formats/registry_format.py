@@ -16,7 +16,7 @@ from weakref import finalize
 from airflow_kafka_offsets.core.libraries import require_library
 from airflow_kafka_offsets.core.templates import Templated, with_values
 from airflow_kafka_offsets.core.text import first_few, shortened
-from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
+from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError, TargetError
 from airflow_kafka_offsets.formats.plain_ddl import check_literal
 from airflow_kafka_offsets.formats.record_format import (
     ColumnsFrom,
@@ -66,6 +66,7 @@ class RegistryFormat(Templated, ABC):
     :ivar stored: those of the history, which are used only if the registry does not know an id: who may write the
         state tables, or staged files, may have written them
     :ivar latest: the id of the reader's schema, if it is the latest of the subject; the worker fills it in
+    :ivar versions: the newest version of each subject that has one; the worker fills it in
     :ivar left_out: the fields of older schemas that cannot be columns, with reasons; the worker fills them in
     """
 
@@ -88,6 +89,7 @@ class RegistryFormat(Templated, ABC):
     schemas: dict[str, Any] = field(default_factory=dict, repr=False, init=False)
     stored: dict[str, Any] = field(default_factory=dict, repr=False, init=False)
     latest: str | None = field(default=None, repr=False, init=False)
+    versions: dict[str, int] = field(default_factory=dict, repr=False, init=False)
     left_out: dict[str, str] = field(default_factory=dict, repr=False, init=False)
 
     def __post_init__(self) -> None:
@@ -133,9 +135,9 @@ class RegistryFormat(Templated, ABC):
         """
 
     @abstractmethod
-    def field_types(self) -> Mapping[str, Callable[[], pa.DataType]]:
+    def field_types(self) -> Mapping[str, Callable[[Budget], pa.DataType]]:
         """Return the fields of all known schemas, those of the reader's schema and of newer ones first. Each has a
-        function that returns the type of its column, or raises a SchemaError.
+        function that returns the type of its column, or raises a SchemaError. It takes from a budget in any case.
         """
 
     @abstractmethod
@@ -246,12 +248,14 @@ class RegistryFormat(Templated, ABC):
             )
         registered: dict[str, RegisteredSchema] = {}
         latest: dict[str, str] = {}
+        newest: dict[str, int] = {}
         with closing(SchemaRegistry(connections[conn_id])) as registry:
             for subject in subjects:
                 try:
                     versions = registry.versions(subject)[-_VERSIONS:]
                 except NotFoundError:
                     versions = []
+                newest |= {subject: versions[-1]} if versions else {}
                 left = _MOST_CHARACTERS // len(subjects)
                 found: dict[str, RegisteredSchema] = {}
                 for version in reversed(versions):
@@ -269,7 +273,7 @@ class RegistryFormat(Templated, ABC):
                         latest.setdefault(subject, str(number))
                 registered |= reversed(found.items())
         needed = latest.values() if self.takes_latest else ()
-        with_schemas = with_values(self, schemas=self.usable_schemas(registered, needed))
+        with_schemas = with_values(self, schemas=self.usable_schemas(registered, needed), versions=newest)
         return with_schemas._with_latest(subjects, latest, registry.host) if self.takes_latest else with_schemas
 
     def _leave_out(self, what: str, error: SchemaError, is_needed: bool) -> None:
@@ -351,6 +355,8 @@ class RegistryFormat(Templated, ABC):
         if on_new_field == "add":
             names += [name for name in types if name not in names]
         columns, budget, left_out = [], Budget(), {}
+        # For the work, also where it leads to no column: many fields may lead to the same type.
+        work = {True: Budget(), False: Budget()}
         taken = {name.lower() for name in (*given.names, *others)}
         older_check = cache(lambda: _check_of_older_fields(taken, target_columns, added_check))
         for name in names:
@@ -358,8 +364,7 @@ class RegistryFormat(Templated, ABC):
                 columns.append(given.field(name))
                 continue
             try:
-                column = pa.field(name, types[name]())
-                # Each has the limit of its own schema.
+                column = pa.field(name, types[name](work[name in newest]))
                 budget.take(0, count_types(column.type))
                 if name not in newest:
                     older_check()(column)
@@ -411,6 +416,7 @@ class RegistryFormat(Templated, ABC):
             on_new_field=self.on_new_field,
             left_out=self.left_out,
             schemas_read=schemas.read,
+            is_new=schemas.is_new,
         )
 
 
@@ -476,6 +482,7 @@ class TaskSchemas:
     def __init__(self, record_format: RegistryFormat, config: Mapping[str, Any] | None) -> None:
         self._format, self._config = record_format, config
         self._refused: dict[int, str] = {}
+        self._new: dict[int, bool] = {}
         self._bytes = 0
         self.read: dict[int, Any] = {}
 
@@ -492,6 +499,25 @@ class TaskSchemas:
         if number not in self.read:
             self.read[number] = self._found(number)
         return self.read[number]
+
+    def is_new(self, prefix: bytes) -> bool:
+        """Return whether the next load fetches the schema of a prefix, which this one did not: it is a newer version of
+        a subject. Any is, where the registry does not say its versions, or where no subject has one.
+
+        :raises RegistryUnavailableError: the registry does not answer
+        """
+        from airflow_kafka_offsets.formats.wire_format import schema_id
+
+        return self._is_new(schema_id(prefix))
+
+    def _is_new(self, number: int) -> bool:
+        newest = self._format.versions
+        if not newest or self._config is None:
+            return True
+        if number not in self._new:
+            found = self._registry.versions_of(number)
+            self._new[number] = found is None or any(version > newest.get(name, version) for name, version in found)
+        return self._new[number]
 
     def _found(self, number: int) -> Any:
         # Several prefixes may have the same id, and the answer of the registry is the same for all of them.
@@ -516,17 +542,28 @@ class TaskSchemas:
         raise SchemaError(self._refused[number])
 
     def _fetch(self, number: int) -> Any:
-        from airflow_kafka_offsets.formats.schema_registry import NotFoundError
+        from airflow_kafka_offsets.formats.schema_registry import ForbiddenError, NotFoundError
 
         try:
             found = self._registry.by_id(number)
+        except ForbiddenError as error:
+            # That of a subject that the load may not read, where it may read its own.
+            if not self._format.versions:
+                raise
+            raise SchemaError(shortened(str(error))) from None
         except NotFoundError:
             if str(number) in self._format.stored:
                 return self._format.stored[str(number)]
             raise SchemaError(f"the schema registry at {self._registry.host} has none with this id") from None
         if found.type != self._format.schema_type:
             raise SchemaError(f"it is of the type {shortened(found.type, 40)!r}")
-        plain = self._format.plain_schemas({str(number): found})[str(number)]
+        try:
+            plain = self._format.plain_schemas({str(number): found})[str(number)]
+        except StagingError as error:
+            # A later load has it from the worker, if any has.
+            if self._is_new(number):
+                raise
+            raise SchemaError(shortened(str(error))) from None
         if isinstance(plain, SchemaError):
             raise plain
         self._bytes += found.bytes

@@ -63,6 +63,10 @@ class NotFoundError(LookupError):
     """The registry has no such schema, subject or version."""
 
 
+class ForbiddenError(ConfigurationError):
+    """The registry knows the user, who may not see a schema."""
+
+
 class Reference(NamedTuple):
     """A schema that another one refers to.
 
@@ -145,6 +149,7 @@ class SchemaRegistry:
         """Return the schema with an id.
 
         :raises NotFoundError: there is none
+        :raises ForbiddenError: this user may not see it
         :raises SchemaError: its references cannot be used
         :raises RegistryUnavailableError: the registry does not answer
         """
@@ -161,6 +166,20 @@ class SchemaRegistry:
             return sorted(map(int, self._get(path)))
         except (ArithmeticError, SchemaError, TypeError, ValueError) as error:
             raise self._no_registry(path, f"has no list of versions: {error}") from error
+
+    def versions_of(self, number: int) -> list[tuple[str, int]] | None:
+        """Return the subjects and versions that have the schema with an id, without deleted ones; None if the registry
+        does not say them.
+
+        :raises RegistryUnavailableError: the registry does not answer
+        """
+        try:
+            found = self._get(f"/schemas/ids/{number}/versions")
+            return [(str(each["subject"]), int(each["version"])) for each in found]
+        except NotFoundError:
+            return []
+        except (ArithmeticError, ConfigurationError, LookupError, SchemaError, TypeError, ValueError):
+            return None
 
     def version(self, subject: str, version: int) -> tuple[int, RegisteredSchema]:
         """Return the id and the schema of a version.
@@ -258,7 +277,7 @@ class SchemaRegistry:
 
     def _answer(self, path: str, status: int, content: bytes) -> Any:
         if status in (401, 403):
-            raise ConfigurationError(
+            raise (ForbiddenError if status == 403 else ConfigurationError)(
                 f"The schema registry at {self.host} refuses {path} with status {status}: check login "
                 "and password, or bearer.auth.token, of its connection, and the permissions of its user"
             )

@@ -74,7 +74,11 @@ def schema_id(prefix: bytes) -> int:
     """
     if len(prefix) < WIRE_PREFIX or prefix[:1] != MAGIC:
         raise SchemaError("it does not begin with the byte 0 and the id of a schema, as Confluent's wire format does")
-    return int.from_bytes(prefix[1:WIRE_PREFIX], "big")
+    number = int.from_bytes(prefix[1:WIRE_PREFIX], "big", signed=True)
+    if number < 0:
+        # Registries have Java's integers, and take others for no number.
+        raise SchemaError("what should be the id of a schema is negative")
+    return number
 
 
 def schema_id_of(value: bytes | None) -> int | None:
@@ -116,6 +120,7 @@ class PrefixedDecoder:
     :param on_new_field: what to do with fields of a schema without a column
     :param left_out: the fields that make the values of a schema bad instead, with reasons
     :param schemas_read: filled by `decoder_of`; the schemas of the values that were seen, by id
+    :param is_new: returns whether another load knows the schema of a prefix, whose fields it adds
     """
 
     def __init__(
@@ -128,7 +133,9 @@ class PrefixedDecoder:
         on_new_field: OnNewField = "ignore",
         left_out: Mapping[str, str] = MappingProxyType({}),
         schemas_read: Mapping[int, Any] | None = None,
+        is_new: Callable[[bytes], bool] = lambda _: True,
     ) -> None:
+        self._is_new = is_new
         self._columns, self._decoder_of, self._prefix_length = columns, decoder_of, prefix_length
         self.schemas_read = schemas_read if schemas_read is not None else {}
         self._has_ids, self._on_new_field, self._left_out = has_ids, on_new_field, left_out
@@ -207,12 +214,17 @@ class PrefixedDecoder:
     def _check_unread(self, names: Sequence[str], prefix: bytes) -> None:
         """Check the fields of a schema without a column.
 
-        :raises SchemaError: one of them was left out
+        :raises SchemaError: one of them was left out, or will never be added
         :raises NewFieldError: there are some, which are not ignored
         """
         for name in names:
             if name in self._left_out:
                 raise SchemaError(f"its field {name!r} cannot become a column: {self._left_out[name]}")
+        if names and self._on_new_field == "add" and not self._is_new(prefix):
+            raise SchemaError(
+                f"its field {names[0]!r} is no column, and on_new_field='add' does not add it: the schema is none of "
+                "the newest versions of the subject; declare the field"
+            )
         if names and self._on_new_field != "ignore":
             schema = f"Schema {schema_id(prefix)}" if self._has_ids else "The schema"
             raise new_field_error(schema, names, self._on_new_field)
@@ -244,8 +256,8 @@ def new_field_error(schema: str, fields: Sequence[str], on_new_field: OnNewField
     if on_new_field == "add":
         return NewSchemaError(
             f"{schema} has fields without a column: {names}. The schema was not known when the load was planned: run "
-            "the task again, to fetch new schemas of the subject. If the schema is of another subject, name that "
-            "one; if the subject has deleted it, or has many newer ones, declare the fields"
+            "the task again, to fetch new schemas of the subject. If the subject has none at all, name the one of the "
+            "schema, or declare the fields"
         )
     return NewFieldError(
         f"{schema} has fields without a column: {names}. Nothing of this batch was written and no position moved; "

@@ -170,6 +170,9 @@ class MailboxChannel:
     def __exit__(self, *_: object) -> None:
         assert self._mailbox is not None
         self._mailbox.close()
+        # A driver may have sent more than anybody reads.
+        with suppress(OSError):
+            self._heard.shutdown(socket.SHUT_RDWR)
         if self._thread.ident is not None:
             self._thread.join()
         self._close()

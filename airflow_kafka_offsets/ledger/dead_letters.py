@@ -65,7 +65,7 @@ def insert_dead_letters(conn: Connection, tables: Tables, batch: Batch, dead_let
             most = _most_bytes(conn)
             has_erased = _has_erased(conn, tables, batch.group_id)
         rows = [
-            of_batch | {_RENAMED.get(name, name): value for name, value in dead_letter.items()}
+            {_RENAMED.get(name, name): value for name, value in dead_letter.items()} | of_batch
             for dead_letter in chunk.to_pylist()
         ]
         if has_erased:

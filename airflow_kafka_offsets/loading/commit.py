@@ -245,6 +245,7 @@ def _staged_rows(pipeline: Pipeline, staged: StagedBatch) -> StagedRows:
     """Return staged rows, with the records whose rows Spark's tasks could not write into final files."""
     refused = RefusedRecords(
         pipeline.dead_letters is not None,
+        reads=staged.manifest.reads,
         undecoded=staged.dead_letters,
         max_dead_letters=pipeline.most_dead_letters(staged.records),
     )

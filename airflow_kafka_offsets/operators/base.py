@@ -214,7 +214,7 @@ class PipelineOperator(GroupOperator):
     def take(self, given: Mapping[str, Any]) -> None:
         super().take(given)
         transform_of(self.sink, getattr(self, "transform", None))
-        refuse_literal_secrets(self.spark.conf)
+        refuse_literal_secrets(self.spark)
         if self.assets:
             self.outlets = [*self.outlets, alias_of(self.group_id, self.task_id)]
 

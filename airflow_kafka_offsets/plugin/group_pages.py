@@ -51,7 +51,7 @@ def group_page(request: GroupRequestDep) -> HTMLResponse:
 
     stored, batches, target, name = request.find(read)
     discovery = request.readings.sources(time.monotonic())[request.source]
-    (look,) = request.readings.look({request.source: discovery}, _LAG_SECONDS)
+    (look,) = request.readings.look({request.source: discovery}, _LAG_SECONDS, request.caller.shares_team)
     caller, row = request.caller, look.row(request.summary)
     partitions = worst_first(row.report) if row.report is not None else stored
     load = next((batch for batch in batches if batch["kind"] == "load"), None)

@@ -258,7 +258,7 @@ def overview(readings: Readings, caller: Caller, view: View, dag_id: str | None 
         return Overview(view, problem=str(error))
     seen = {source: discovery for source, discovery in sources.items() if caller.sees_source(source, discovery)}
     loading = readings.loading(deadline)
-    looks = readings.look(seen, _GROUPS_SECONDS)
+    looks = readings.look(seen, _GROUPS_SECONDS, caller.shares_team)
     groups: list[Listed] = []
     cards: list[SourceCard] = []
     for look in looks:

@@ -71,6 +71,7 @@ class SourceLook:
 
     :param lags: by connection of Kafka
     :param loading: which DAGs load its groups
+    :param hidden: the connections of Kafka that the user has nothing to do with
     """
 
     source: Source
@@ -78,6 +79,7 @@ class SourceLook:
     stored: CachedReading[Stored]
     lags: Mapping[str, CachedReading[ClusterLags]]
     loading: LoadingDags
+    hidden: frozenset[str] = frozenset()
 
     @property
     def problem(self) -> Problem | None:
@@ -113,7 +115,7 @@ class SourceLook:
         """Return the lag of a group, or why it is not known, and the connection that it is from."""
         if group.partitions == 0:
             return None, None
-        named = self.loading.kafka_conn_ids(self.source, group) or self.lags.keys()
+        named = self.loading.kafka_conn_ids(self.source, group) or self.lags.keys() | self.hidden
         asked = {conn_id: reading for conn_id, reading in self.lags.items() if conn_id in named}
         for conn_id, reading in asked.items():
             if (found := _shown(reading).get(group.group_id)) is not None:
@@ -121,6 +123,8 @@ class SourceLook:
         for conn_id, reading in asked.items():
             if reading.error is not None:
                 return conn_id, problem(reading.error, conn_id)
+        if not asked and (of_others := sorted(self.hidden.intersection(named))):
+            return None, Problem(f"Connection {', '.join(map(repr, of_others))} of Kafka belongs to another team")
         if any(reading.value is None or group.group_id not in reading.value.elsewhere for reading in asked.values()):
             return None, None
         return None, Problem(
@@ -184,12 +188,24 @@ class Readings:
         """Return the state tables that are known at the deadline."""
         return merged(self.configured(), self.dags(deadline))
 
-    def look(self, sources: Mapping[Source, Discovery], seconds: float) -> list[SourceLook]:
-        """Return what is known of state tables, after so many seconds at most, however many there are."""
+    def look(
+        self, sources: Mapping[Source, Discovery], seconds: float, shares_team: Callable[[str], bool]
+    ) -> list[SourceLook]:
+        """Return what is known of state tables, after so many seconds at most, however many there are.
+
+        :param shares_team: whether the user is in the team of a connection; no other one of Kafka is opened: any DAG
+            can name it
+        """
         deadline = time.monotonic() + seconds
         stored = {source: self._stored_cache(source) for source in sources}
+        hidden = {
+            source: frozenset(conn_id for conn_id in known.kafka_conn_ids if not shares_team(conn_id))
+            for source, known in sources.items()
+        }
         lags = {
-            source: {conn_id: self._lag_cache(source, conn_id) for conn_id in sorted(known.kafka_conn_ids)}
+            source: {
+                conn_id: self._lag_cache(source, conn_id) for conn_id in sorted(known.kafka_conn_ids - hidden[source])
+            }
             for source, known in sources.items()
         }
         # All are being read before the first is waited for.
@@ -205,6 +221,7 @@ class Readings:
                 cache.look(deadline),
                 {conn_id: lag.look(deadline) for conn_id, lag in lags[source].items()},
                 loading,
+                hidden[source],
             )
             for source, cache in stored.items()
         ]

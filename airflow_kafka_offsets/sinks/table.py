@@ -219,17 +219,27 @@ class Table(ABC):
             known = f"which is {written.state} and not committed by the state tables"
         elif written.kind not in last.kinds:
             known = f"which is of kind {written.kind!r} by the state tables"
-        elif last.group_id in (None, written.consumer_group) and TargetNames(conn).may_hold(
-            self.sink.name, written.target_table
-        ):
+        elif last.group_id in (None, written.consumer_group) and self._may_have(conn, batches, written.target_table):
             return
         else:
             known = f"which is of group {written.consumer_group!r} into {written.target_table!r} by the state tables"
         raise OlderLedgerError(
             f"Table {self.sink.name!r} holds rows of batch {last.number}, {known}. The state tables were restored from "
-            "an older backup than the table, or created again, or the rows were copied from another table. Nothing was "
+            "an older backup than the table, or created again, or the rows were copied from another table, or another "
+            "table was renamed to it. Nothing was "
             f"written: records would be loaded again. {self.way_out(conn, batches, output)}"
         )
+
+    def _may_have(self, conn: Connection, batches: sa.Table, name: str | None) -> bool:
+        """Return whether the target may have rows that were written into a name. One of its tables may have been
+        renamed to the target, if the history does not have its new name yet: the next load writes it.
+        """
+        names, target = TargetNames(conn), self.sink.name
+        if name is None or names.shared(name, target) is not None:
+            return True
+        column = batches.c.target_table
+        known = conn.scalars(batches.select().with_only_columns(column).where(column.is_not(None)).distinct())
+        return names.is_renamed(name, target, known.all())
 
     def last_batch(self, conn: Connection, output: Output) -> LastBatch | None:
         """Return the last batch whose rows the target has; None where it has none, or does not say.

@@ -85,6 +85,16 @@ class TargetNames:
             for each in (*targets_in(name), *targets_in(target))
         )
 
+    def is_renamed(self, name: str, target: str, known: Iterable[str]) -> bool:
+        """Return whether exactly one table of a name may have been renamed to a target.
+
+        :param known: the names that the history has; none of them is that of the target
+        """
+        if any(each.startswith(_FUNCTION) for each in (*targets_in(name), *targets_in(target))):
+            return True
+        gone = [each for each in targets_in(name) if is_table(each) and existing_table(self._conn, each) is None]
+        return len(gone) == 1 and all(self.shared(each, target) is None for each in known)
+
     def renamed(self, name: str, old: str, new: str) -> str:
         """Return a name with another one in the place of one of its targets."""
         targets = [new if self.same(target, old) else target for target in targets_in(name)]

@@ -27,7 +27,14 @@ REDACTION = (
 
 # Names of classes, files and settings that are about a secret, and hold none.
 _WORDS = ("provider", "providers", "path", "file", "class", "type", "enabled", "interval", "regex", "renewal", "ratio")
-_ABOUT = re.compile(rf"([._-](?i:{'|'.join(_WORDS)}|timeout)|{'|'.join(map(str.title, _WORDS))}|Timeout)$")
+_ABOUT = re.compile(
+    rf"([._-](?i:{'|'.join(_WORDS)}|timeout)|{'|'.join(map(str.title, _WORDS))}|Timeout"
+    "|(?i:idempotency|request)_?(?i:token))$"
+)
+
+_HIDDEN = "***"
+
+_PAIR = re.compile(r"([^\s=]+)=(\S+)")
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,8 +57,15 @@ class Spark(Options):
     )
     options: Mapping[str, Any] | None = field(
         default=None,
+        repr=False,
         metadata=ruled(or_none(Rule("a dictionary", lambda value: isinstance(value, Mapping))), templated=True),
     )
+
+    def serialize(self) -> dict[str, Any]:
+        """Return all fields, for the Rendered Templates tab, without the values of properties that hold secrets: they
+        may come from anywhere, and Airflow masks only what it knows.
+        """
+        return {name: _without_secrets(value) for name, value in super().serialize().items()}
 
 
 def split_secrets(conf: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -60,21 +74,37 @@ def split_secrets(conf: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, st
     return {name: value for name, value in conf.items() if name not in secrets}, secrets
 
 
-def refuse_literal_secrets(conf: object) -> None:
-    """Refuse a secret that is written in a DAG file: Airflow serializes it with the DAG, and shows it in its web
-    interface.
+def refuse_literal_secrets(spark: Spark) -> None:
+    """Refuse a secret that is written in a DAG file, which whoever may see the code of DAGs could read.
 
-    :param conf: the properties of a `Spark`, before they are rendered
+    :param spark: before it is rendered
     :raises ConfigurationError: names the property, not its value
     """
-    if not isinstance(conf, Mapping):
-        return
-    for name, value in conf.items():
-        if _is_secret(str(name)) and isinstance(value, str) and "{{" not in value:
+    _refuse_literals(spark.conf, "Spark.conf")
+    _refuse_literals(spark.options, "Spark.options")
+
+
+def _refuse_literals(given: object, path: str) -> None:
+    inner = given.items() if isinstance(given, Mapping) else enumerate(given) if isinstance(given, list) else ()
+    for name, value in inner:
+        place = f"{path}[{name!r}]"
+        if isinstance(value, str) and "{{" not in value and _is_secret(str(name)):
             raise ConfigurationError(
-                f"Spark.conf[{name!r}] holds a secret, which every user who may see the DAG could read. Take it from "
-                "a connection, as in '{{ conn.lake.password }}': it then reaches Spark over a private socket"
+                f"{place} holds a secret, which every user who may see the DAG could read. Take it from a connection, "
+                "as in '{{ conn.lake.password }}': as a property of Spark.conf it then reaches Spark over a private "
+                "channel"
             )
+        _refuse_literals(value, place)
+
+
+def _without_secrets(given: Any) -> Any:
+    if isinstance(given, Mapping):
+        return {name: _HIDDEN if _is_secret(str(name)) else _without_secrets(value) for name, value in given.items()}
+    if isinstance(given, list):
+        return [*map(_without_secrets, given)]
+    if isinstance(given, str):  # such as arguments of spark-submit
+        return _PAIR.sub(lambda pair: f"{pair[1]}={_HIDDEN}" if _is_secret(pair[1]) else pair[0], given)
+    return given
 
 
 def weakness(master: str, properties: Mapping[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -75,11 +75,11 @@ class _HashedStream(io.RawIOBase):
 
 
 def record_batches(
-    staging: StagingDirectory, file: StagedFile, columns: Collection[str] = ()
+    staging: StagingDirectory, file: StagedFile, schema: pa.Schema | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of a file, after checking its size and digest.
 
-    :param columns: which it must have
+    :param schema: which it must have; None for any
     :raises StagedFileError: it is missing, unreadable, truncated, altered, or a file of another kind
     :raises ValueError: the name leads out of the directory; names come from a manifest, which anyone could have written
     """
@@ -87,7 +87,7 @@ def record_batches(
     rows = 0
     try:
         with _proved(staging, path, file) as stream, pa.ipc.open_file(stream) as reader:
-            if not set(columns) <= set(reader.schema.names):
+            if schema is not None and reader.schema != schema:
                 raise StagedFileError(f"Staged file {path} is of another kind")
             for batch in _valid_batches(reader, path):
                 rows += batch.num_rows

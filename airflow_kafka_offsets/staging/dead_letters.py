@@ -13,15 +13,16 @@ from contextlib import ExitStack
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import shortened
-from airflow_kafka_offsets.exceptions import DeadLetterError, LedgerError
+from airflow_kafka_offsets.exceptions import DeadLetterError, LedgerError, StagedFileError
 from airflow_kafka_offsets.formats.record_format import BadRecord
 from airflow_kafka_offsets.formats.wire_format import schema_id_of
 from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter, record_batches
 from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile
+from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead, StagedFile
 
 SCHEMA = pa.schema(
     [
@@ -114,11 +115,34 @@ def dead_letters(staging: StagingDirectory, manifest: Manifest) -> Iterator[pa.R
     """Yield the dead letters of the slices that a manifest accepts, slice by slice, in the order of their offsets.
 
     :return: record batches with the columns of `SCHEMA`
-    :raises StagedFileError: a file is missing, or not as it was written
+    :raises StagedFileError: a file is missing, not as it was written, or holds other records than those of its slice
     """
     for read in manifest.reads:
         if read.dead_letters_file is not None:
-            yield from record_batches(staging, read.dead_letters_file, SCHEMA.names)
+            before = read.start - 1
+            for batch in record_batches(staging, read.dead_letters_file, SCHEMA):
+                if not _are_of(batch, read, before):
+                    raise StagedFileError(
+                        f"Staged file {staging.file(read.dead_letters_file.name)} holds other dead letters than those "
+                        f"of {read.topic}[{read.partition}] offsets {read.start:,} to {read.end:,}, in their order"
+                    )
+                before = batch.column("offset")[-1].as_py()
+                yield batch
+
+
+def _are_of(batch: pa.RecordBatch, read: SliceRead, before: int) -> bool:
+    """Return whether dead letters are of a slice, and in the order of their offsets.
+
+    :param before: the offset before the first one, at least
+    """
+    offsets = batch.column("offset")
+    order = pa.concat_arrays([pa.array([before], offsets.type), offsets, pa.array([read.end], offsets.type)])
+    conditions = (
+        pc.equal(batch.column("topic"), read.topic),
+        pc.equal(batch.column("partition"), read.partition),
+        pc.less(order[:-1], order[1:]),
+    )
+    return batch.num_rows > 0 and all(pc.all(condition, skip_nulls=False).as_py() for condition in conditions)
 
 
 def dead_letters_of(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import json
 from array import array
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
@@ -28,7 +28,7 @@ from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, out_of_years, ty
 from airflow_kafka_offsets.staging.arrow_files import record_batches
 from airflow_kafka_offsets.staging.dead_letters import too_many
 from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, StagedFile
+from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead, StagedFile
 
 REASON = f"{RESERVED_PREFIX}refused"
 """The column of staged rows that Spark's tasks could not write into a file of the target: why."""
@@ -61,15 +61,25 @@ class RefusedRecords:
     """The records of a batch that the target refuses, with the reasons. A transform may make several rows of a record.
 
     :param are_dead_letters: whether they become dead letters; the first one is an error otherwise
+    :param reads: of all slices of the batch; they must be of one of them
     :param undecoded: how many records of the batch are dead letters already
     :param max_dead_letters: of the batch; None for any number
     """
 
     def __init__(
-        self, are_dead_letters: bool = False, *, undecoded: int = 0, max_dead_letters: int | None = None
+        self,
+        are_dead_letters: bool = False,
+        *,
+        reads: Iterable[SliceRead] = (),
+        undecoded: int = 0,
+        max_dead_letters: int | None = None,
     ) -> None:
         self.reasons: dict[Record, str] = {}
         self._are_dead_letters = are_dead_letters
+        self._offsets: dict[tuple[str, int], range] = {}
+        for read in reads:
+            before = self._offsets.get((read.topic, read.partition), range(read.start, read.end))
+            self._offsets[read.topic, read.partition] = range(min(before.start, read.start), max(before.stop, read.end))
         self._undecoded = undecoded
         self._max = max_dead_letters
 
@@ -78,9 +88,17 @@ class RefusedRecords:
 
         :raises RecordError: this batch allows no dead letters
         :raises DeadLetterError: the batch has more dead letters than it may have
+        :raises StagedFileError: the record is not of this batch
         """
         if not self._are_dead_letters:
             raise RecordError(reason, *record)
+        topic, partition, offset = record
+        if offset not in self._offsets.get((topic, partition), ()):
+            raise StagedFileError(
+                f"The target refuses a row that says that it is of topic {topic!r} partition {partition} offset "
+                f"{offset}, which is not in this batch: {reason}. The transform must not change {', '.join(RECORD)}; "
+                "if it does not, somebody else wrote the staged files"
+            )
         self.reasons.setdefault(record, reason)
         if self._max is not None and self._undecoded + len(self.reasons) > self._max:
             first, why = next(iter(self.reasons.items()))
@@ -240,7 +258,9 @@ class StagedRows:
         :raises DeadLetterError: the batch has more dead letters than it may have
         """
         for file in self._manifest.refused_files:
-            for batch in record_batches(self._staging, file, [REASON]):
+            for batch in record_batches(self._staging, file):
+                if REASON not in batch.schema.names:
+                    raise StagedFileError(f"Staged file {self._staging.file(file.name)} is of another kind")
                 for row, reason in enumerate(batch.column(REASON).to_pylist()):
                     self.refused.add(record_of(batch, row, reason), reason)
 
@@ -256,10 +276,20 @@ class StagedRows:
         """Take note of the records that an earlier attempt to commit these rows wrote down.
 
         :raises DeadLetterError: the batch has more dead letters than it may have
+        :raises StagedFileError: somebody else wrote it
         """
         with suppress(FileNotFoundError):
-            for *record, reason in json.loads(self._staging.read_text(REFUSED)):
-                self.refused.add(Record(*record), reason)
+            try:
+                kept = json.loads(self._staging.read_text(REFUSED))
+                records = [
+                    (Record(str(topic), int(partition), int(at)), str(why)) for topic, partition, at, why in kept
+                ]
+            except (OverflowError, RecursionError, TypeError, ValueError) as error:
+                raise StagedFileError(
+                    f"{self._staging.file(REFUSED)} cannot be read: {type(error).__name__}"
+                ) from error
+            for record, reason in records:
+                self.refused.add(record, reason)
 
     def wrote_refused(self) -> bool:
         """Return whether rows of refused records were written: a transform may make several rows of a record."""

@@ -38,6 +38,12 @@ _SPLIT_BYTES = 16 << 20
 # A file that is open costs a buffer for its upload.
 _OPEN_FILES = 16
 
+# In a task: each is a file, and whoever writes records may choose them.
+_MOST_PARTITIONS = 20_000
+
+# What a record batch of a few rows takes beside its values.
+_OF_BATCH = _OF_COLUMN = 1 << 10
+
 # Of a directory, in most file systems.
 _LONGEST_NAME = 255
 
@@ -163,24 +169,34 @@ def _written(
 ) -> Iterator[DataFile]:
     partitions: dict[str, _Partition] = {}
     with ExitStack() as stack:
+        open_ones: list[_Partition] = []
+        kept_bytes = 0
 
         def flush(partition: _Partition) -> Iterator[DataFile]:
+            nonlocal kept_bytes
+            kept_bytes -= partition.kept_bytes
             yield from partition.flush(stack)
-            open_ones = [each for each in partitions.values() if each.open_file is not None]
+            open_ones[:] = [each for each in open_ones if each.open_file is not None and each is not partition]
+            if partition.open_file is not None:
+                open_ones.append(partition)
             if len(open_ones) > _OPEN_FILES:
                 yield from max(open_ones, key=lambda each: each.written).close()
 
         for batch in _joined(rows) if layout.partition_by else rows:
             for values, part in split(batch, layout.partition_by):
-                key = repr(values)  # NaN does not equal itself
+                key = _key(values)
                 if key not in partitions:
                     partitions[key] = _Partition(files, layout, values, path)
                 partition = partitions[key]
-                partition.keep(part)
+                kept_bytes += partition.keep(part)
                 if partition.kept_bytes >= (layout.file_bytes if layout.sort_by else _GROUP_BYTES):
                     yield from flush(partition)
-            while sum(partition.kept_bytes for partition in partitions.values()) > _KEPT_BYTES:
-                yield from flush(max(partitions.values(), key=lambda each: each.kept_bytes))
+                if kept_bytes > _KEPT_BYTES:
+                    # More than one, so that they are not sorted for each row where there are many.
+                    for largest in sorted(partitions.values(), key=lambda each: each.kept_bytes, reverse=True):
+                        yield from flush(largest)
+                        if kept_bytes <= _KEPT_BYTES * 7 // 8:
+                            break
         for partition in partitions.values():
             yield from flush(partition)
             yield from partition.close()
@@ -202,9 +218,12 @@ class _Partition:
     def written(self) -> int:
         return 0 if self.open_file is None else self.open_file.sink.tell()
 
-    def keep(self, rows: pa.RecordBatch) -> None:
+    def keep(self, rows: pa.RecordBatch) -> int:
+        """Keep rows, and return how much memory they take."""
         self.kept.append(rows)
-        self.kept_bytes += rows.nbytes
+        size: int = rows.nbytes + _OF_BATCH + _OF_COLUMN * rows.num_columns
+        self.kept_bytes += size
+        return size
 
     def flush(self, stack: ExitStack) -> Iterator[DataFile]:
         """Write what is kept; yield the file if it is complete then."""
@@ -291,6 +310,48 @@ def _joined(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.concat_batches(held)
 
 
+def _key(values: Mapping[str, Any]) -> str:
+    return repr(values)  # NaN does not equal itself
+
+
+class PartitionLimit:
+    """Tells the rows of a task whose partitions are too many.
+
+    :param partition_by: terms of a `FileLayout`
+    """
+
+    def __init__(self, partition_by: Sequence[PartitionTerm]) -> None:
+        self._terms = partition_by
+        self._keys = set[str]()
+
+    def __call__(self, rows: pa.RecordBatch) -> dict[int, str]:
+        """Return which rows no file can have, and why.
+
+        :param rows: with the columns of the layout
+        """
+        if not self._terms or not rows.num_rows:
+            return {}
+        codes, columns = _codes(rows, self._terms)
+        table = pa.table({"code": codes, "row": pa.array(range(len(codes)), pa.int64())})
+        found = table.group_by("code").aggregate([("row", "min")])
+        values = [column.take(found.column("row_min").combine_chunks()).to_pylist() for column in columns.values()]
+        excess = list[int]()
+        for code, *of_partition in zip(found.column("code").to_pylist(), *values, strict=True):
+            key = _key(dict(zip(columns, of_partition, strict=True)))
+            if key not in self._keys and len(self._keys) == _MOST_PARTITIONS:
+                excess.append(code)
+            else:
+                self._keys.add(key)
+        if not excess:
+            return {}
+        reason = (
+            f"the rows of one task have more than {_MOST_PARTITIONS:,} values of {', '.join(columns)}, by which the "
+            "table is partitioned: partition it by fewer, or load fewer offsets at once"
+        )
+        is_excess = pc.is_in(codes, value_set=pa.array(excess, codes.type))
+        return dict.fromkeys(pc.indices_nonzero(is_excess).to_pylist(), reason)
+
+
 def split(
     rows: pa.RecordBatch, partition_by: Sequence[PartitionTerm]
 ) -> Iterator[tuple[dict[str, Any], pa.RecordBatch]]:
@@ -300,6 +361,17 @@ def split(
     if not partition_by:
         yield {}, rows
         return
+    codes, columns = _codes(rows, partition_by)
+    order = pc.array_sort_indices(codes)
+    ends = pc.run_end_encode(codes.take(order)).run_ends.to_pylist()
+    for start, end in zip([0, *ends[:-1]], ends, strict=True):
+        of_partition = {name: values[order[start].as_py()].as_py() for name, values in columns.items()}
+        # A copy: a few rows of a rare partition are kept for long, and a slice would keep all others with them.
+        yield of_partition, rows.take(order.slice(start, end - start)) if len(ends) > 1 else rows
+
+
+def _codes(rows: pa.RecordBatch, partition_by: Sequence[PartitionTerm]) -> tuple[pa.Array, dict[str, pa.Array]]:
+    """Return a number for each row, which is the same in all rows of a partition, and the values of each term."""
     codes, columns = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows), {}
     for term in partition_by:
         values = values_at(rows, term.source)
@@ -308,9 +380,4 @@ def split(
         codes = pc.add(pc.multiply(codes, len(encoded.dictionary)), encoded.indices.cast(pa.int64()))
         # Numbers stay small, however many columns there are.
         codes = codes.dictionary_encode().indices.cast(pa.int64())
-    order = pc.array_sort_indices(codes)
-    ends = pc.run_end_encode(codes.take(order)).run_ends.to_pylist()
-    for start, end in zip([0, *ends[:-1]], ends, strict=True):
-        of_partition = {name: values[order[start].as_py()].as_py() for name, values in columns.items()}
-        # A copy: a few rows of a rare partition are kept for long, and a slice would keep all others with them.
-        yield of_partition, rows.take(order.slice(start, end - start)) if len(ends) > 1 else rows
+    return codes, columns

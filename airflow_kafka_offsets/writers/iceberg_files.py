@@ -23,8 +23,8 @@ from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec, partition_record_value
 from pyiceberg.schema import Schema, sanitize_column_names
-from pyiceberg.table import TableProperties
-from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.locations import LocationProvider, load_location_provider
 from pyiceberg.transforms import Transform, TruncateTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import (
@@ -40,6 +40,8 @@ from pyiceberg.types import (
 from pyiceberg.utils.properties import property_as_bool, property_as_int
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
+from airflow_kafka_offsets.core.addresses import is_local, local_path
+from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.writers.data_files import (
     DICTIONARY_BYTES,
     DataFile,
@@ -47,6 +49,7 @@ from airflow_kafka_offsets.writers.data_files import (
     PartitionTerm,
     has_long_name,
 )
+from airflow_kafka_offsets.writers.object_files import is_below
 from airflow_kafka_offsets.writers.statistics import ColumnStatistics, values_at
 
 _COUNTS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
@@ -65,13 +68,27 @@ _OPTIONS = {
 
 @dataclass(frozen=True)
 class IcebergStorage:
-    """The files of a table, as its catalog reaches them; `Files` of addresses."""
+    """The files of a table, as its catalog reaches them; `Files` of addresses.
+
+    :param place: the address below which they are
+    """
 
     io: FileIO
+    place: str
+
+    @classmethod
+    def of(cls, table: Table) -> IcebergStorage:
+        """Return the storage of a table."""
+        return cls(table.io, table.location_provider().data_path)
 
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
-        """Open a file for writing. Where the block raises, it does not exist afterwards."""
+        """Open a file for writing. Where the block raises, it does not exist afterwards.
+
+        :raises TargetError: a link leads to somewhere else
+        """
+        if is_local(path) and not is_below(local_path(self.place), local_path(path)):
+            raise TargetError(f"{path!r} leads out of {self.place}, by a link: nothing is read or written there")
         try:
             with self.io.new_output(path).create(overwrite=True) as stream:
                 yield cast("BinaryIO", stream)
@@ -200,7 +217,11 @@ class TableShape:
 
     def files(self, storage: Mapping[str, Any]) -> IcebergStorage:
         """Return where files are written."""
-        return IcebergStorage(load_file_io(dict(storage), self.location))
+        return IcebergStorage(load_file_io(dict(storage), self.location), self._locations.data_path)
+
+    @property
+    def _locations(self) -> LocationProvider:
+        return load_location_provider(self.location, dict(self.properties))
 
     def path(self, attempt: str, partition: Mapping[str, Any]) -> str:
         """Return the address of a new file."""
@@ -208,8 +229,7 @@ class TableShape:
         # Paths have no meaning: a value that is too long for the name of a directory has none.
         is_in_path = self._has_partitioned_paths and not has_long_name(directories)
         parts = [attempt, directories if is_in_path else "", f"{uuid.uuid4().hex}.parquet"]
-        locations = load_location_provider(self.location, dict(self.properties))
-        return locations.new_data_location("/".join(filter(None, parts)))
+        return self._locations.new_data_location("/".join(filter(None, parts)))
 
     def to_json(self, file: DataFile) -> str:
         """Return the entry of a file in a manifest as a text."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
-from airflow_kafka_offsets.writers.data_files import DataFile, FileLayout, Files, write_data_files
+from airflow_kafka_offsets.writers.data_files import DataFile, FileLayout, Files, PartitionLimit, write_data_files
 from airflow_kafka_offsets.writers.table_rows import RefusedRows, table_rows
 
 FORMATS = {
@@ -80,7 +80,8 @@ class LakeWriter:
         shape: FileFormat = getattr(import_module(module), name)(**self.shape)
         if (unfit := shape.layout.unfit) is not None:
             rows = (refused.take_out(batch, found) if (found := unfit(batch)) else batch for batch in rows)
-        fitting = table_rows(self.table, rows, shape.layout.columns, self.batch_id, refused, self.key)
+        limit = PartitionLimit(shape.layout.partition_by)
+        fitting = table_rows(self.table, rows, shape.layout.columns, self.batch_id, refused, self.key, limit)
         path = partial(shape.path, self.attempt)
         for file in write_data_files(shape.files(storage), fitting, shape.layout, path):
             yield StagedFile(file.path, file.rows, file.bytes, "", shape.to_json(file))

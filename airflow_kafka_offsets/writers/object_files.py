@@ -57,9 +57,12 @@ class ObjectFiles:
     def create(self, path: str) -> Iterator[BinaryIO]:
         """Open a file for writing. It is there when the block ends; where the block raises, it never is, and its upload
         is aborted.
+
+        :raises TargetError: a link leads to somewhere else
         """
         import obstore
 
+        self.refuse_outside(path)
         with obstore.open_writer(self.store, path) as writer:
             yield cast("BinaryIO", _Sink(writer))
 
@@ -71,13 +74,20 @@ class ObjectFiles:
         """
         import obstore
 
-        if not self.is_inside(path):
-            raise TargetError(f"{path!r} leads out of {self._root}, by a link: it is not read")
+        self.refuse_outside(path)
         return pa.PythonFile(_Source(obstore.open_reader(self.store, path)), mode="r")
 
     def is_inside(self, path: str) -> bool:
         """Return whether a file is below the URI, and not a link to somewhere else."""
         return self._root is None or is_below(self._root, self._root / path)
+
+    def refuse_outside(self, path: str) -> None:
+        """Refuse a path that leads to somewhere else, by a link.
+
+        :raises TargetError: it does
+        """
+        if not self.is_inside(path):
+            raise TargetError(f"{path!r} leads out of {self._root}, by a link: nothing is read or written there")
 
     def size(self, path: str) -> int | None:
         """Return the size of a file; None where there is none."""
@@ -87,7 +97,12 @@ class ObjectFiles:
             return None
 
     def copy(self, path: str, to: str) -> None:
-        """Copy a file, in an object store on the server. It appears whole; what has the name is replaced."""
+        """Copy a file, in an object store on the server. It appears whole; what has the name is replaced.
+
+        :raises TargetError: a link leads to somewhere else
+        """
+        self.refuse_outside(path)
+        self.refuse_outside(to)
         if self._root is None:
             self.store.copy(path, to)
             return
@@ -102,7 +117,11 @@ class ObjectFiles:
             temporary.unlink(missing_ok=True)
 
     def remove(self, path: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it is there.
+
+        :raises TargetError: a link leads to somewhere else
+        """
+        self.refuse_outside(path)
         with suppress(FileNotFoundError):
             self.store.delete(path)
 

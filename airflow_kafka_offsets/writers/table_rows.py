@@ -259,6 +259,7 @@ def table_rows(
     batch_id: int,
     refused: RefusedRows,
     key: Sequence[str] = (),
+    unfit: Callable[[pa.RecordBatch], Mapping[int, str]] = lambda _: {},
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows with all columns of a table, and the id of their batch. Columns that the rows do not hold are null;
     those that this package adds, and the table lacks, are left out.
@@ -267,6 +268,7 @@ def table_rows(
     :param columns: of the table, with those that the commit adds
     :param refused: takes the rows with values that do not fit, and those whose key is null
     :param key: the columns by which rows are replaced
+    :param unfit: returns which of these rows are refused, too, and why
     :raises TargetError: the rows do not fit; staging them again does not help
     :raises RecordError: a value does not fit, and its record may not become a dead letter
     """
@@ -281,11 +283,18 @@ def table_rows(
         if missing := sorted(needed.difference(held, {BATCH_ID})):
             raise TargetError(f"Table {name!r} needs a value for {', '.join(map(repr, missing))}")
         of_rows = [column for column in columns if column.name in held and column.name != BATCH_ID]
-        fitting, arrays = fit(name, _with_key(batch, key, refused) if key else batch, of_rows, refused)
-        if fitting.num_rows:
-            names = [*(column.name for column in of_rows), BATCH_ID]
+        names = [*(column.name for column in of_rows), BATCH_ID]
+        fitting = _with_key(batch, key, refused) if key else batch
+        while fitting.num_rows:
+            fitting, arrays = fit(name, fitting, of_rows, refused)
             arrays.append(_repeated(batch_id, fitting.num_rows))
-            yield with_columns(pa.RecordBatch.from_arrays(arrays, names), columns)
+            whole = with_columns(pa.RecordBatch.from_arrays(arrays, names), columns)
+            if found := unfit(whole):
+                fitting = refused.take_out(fitting, found)
+                continue
+            if whole.num_rows:
+                yield whole
+            break
 
 
 def with_columns(rows: pa.RecordBatch, columns: pa.Schema, values: Mapping[str, Any] | None = None) -> pa.RecordBatch:

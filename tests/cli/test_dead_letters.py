@@ -14,6 +14,7 @@ from airflow_kafka_offsets.ledger.tables import Tables
 from tests.support.clients import Kafka, produce
 from tests.support.command_line import DB, CommandLine, failed
 from tests.support.loads import Loader, TopicFactory, names, rows
+from tests.support.rewinds import Rewinder
 from tests.support.verifying import LEFT_OUT, reread
 
 pytestmark = pytest.mark.server
@@ -86,8 +87,40 @@ def test_shown_dead_letters_can_be_corrected_and_replayed(
     assert reread(inline_loader).dead_letters == 1
 
 
+def test_each_batch_has_its_own_corrections_of_an_offset(
+    cli: CommandLine, orders: str, inline_loader: Loader, tmp_path: Path
+) -> None:
+    """As after a topic was recreated: another record has the offset."""
+    Rewinder(inline_loader)("to-earliest")
+    inline_loader(orders, **LEFT_OUT)
+    shown = [row for row in cli("dead-letters", "show", "loader", *DB, "--output", "json").json if row["offset"] == 1]
+    assert [row["batch_id"] for row in shown] == [1, 3]
+    for row in shown:
+        row["value"] = f'{{"id": {row["batch_id"]}}}'
+    file = tmp_path / "corrected.json"
+    file.write_text(json.dumps(shown))
+
+    done = cli("dead-letters", "replay", "loader", *DB, *INTO, "--corrected", str(file), "--output", "json")
+
+    assert [(batch["batch"], batch["rows"]) for batch in done.json] == [(1, 1), (3, 1)]
+    found = rows(inline_loader.engine, "SELECT id, _batch_id FROM target WHERE _kafka_offset = 1 ORDER BY id")
+    assert found == [(1, 4), (3, 5)]
+
+
+CORRECTION = '{"batch_id":1,"topic":"t","partition":0,"offset":1,"value":"x"}'
+
+
 @pytest.mark.parametrize(
-    "text", ["", "{", "[1]", '[{"topic": "t", "partition": 0}]', '[{"topic":"t","partition":0,"offset":1}]']
+    "text",
+    [
+        "",
+        "{",
+        "[1]",
+        '[{"batch_id": 1, "topic": "t", "partition": 0}]',
+        '[{"batch_id":1,"topic":"t","partition":0,"offset":1}]',
+        '[{"topic":"t","partition":0,"offset":1,"value":"x"}]',
+        f"[{CORRECTION}, {CORRECTION}]",
+    ],
 )
 def test_another_file_is_a_usage_error(cli: CommandLine, orders: str, tmp_path: Path, text: str) -> None:
     file = tmp_path / "corrected.json"

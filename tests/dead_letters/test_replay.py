@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import ExtraColumns, Reading
+from airflow_kafka_offsets import DeadLetters, ExtraColumns, Reading
 from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.dead_letters import replay as replay_module
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
@@ -26,6 +26,7 @@ from tests.support.clients import Kafka, produce, producer
 from tests.support.database_faults import ADDED
 from tests.support.loads import Loader, TopicFactory, names, rows
 from tests.support.openings import KEPT
+from tests.support.rewinds import Rewinder
 from tests.support.verifying import LEFT_OUT, reread
 
 pytestmark = pytest.mark.server
@@ -174,6 +175,21 @@ def test_values_can_be_corrected(inline_loader: Loader, topic: TopicFactory) -> 
         loader.engine, "SELECT id, name, _batch_id FROM target WHERE _kafka_partition = 1 AND _kafka_offset = 1"
     ) == [(7, "good", 3)]
     reread(loader)
+
+
+def test_a_corrected_value_is_of_one_batch(inline_loader: Loader, topic: TopicFactory) -> None:
+    loader = inline_loader
+    name = topic()
+    produce(loader.kafka, name, [b"bad"])
+    loader(name, on_bad_record=DeadLetters())
+    Rewinder(loader)("to-earliest")
+    loader(name, on_bad_record=DeadLetters())
+    corrected = {Record(name, 0, 0): b'{"id": 7, "name": "good"}'}
+
+    with pytest.raises(ConfigurationError, match="Batches 1 and 3 both have a dead letter of topic"):
+        replayed(loader, name, corrected=corrected)
+    assert replayed(loader, name, corrected=corrected, of={"batch_id": 3}) == [Replayed(3, 1, 1, 0, 4)]
+    assert rows(loader.engine, "SELECT id FROM target") == [(7,)]
 
 
 @pytest.mark.parametrize(

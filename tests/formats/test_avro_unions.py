@@ -13,6 +13,7 @@ from fastavro.schema import SchemaParseException
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_kafka_offsets.formats.avro_format import Avro
 from tests.support.avro import decoded, encode, known, own_columns, wire
 from tests.support.examples import examples
 
@@ -74,6 +75,39 @@ def test_a_branch_becomes_that_of_its_name_in_the_readers_union(
     written: Any, wanted: Any, value: Any, expected: Any
 ) -> None:
     assert read(written, wanted, value) == expected
+
+
+NODE = record("Node", {"name": "next", "type": ["null", "Node", "string"]})
+
+
+@pytest.mark.parametrize("first", [b"\x01", b"\x03", b"\x05", b"\x7f", b"\x06", b"\x87\x01"])
+@pytest.mark.parametrize(
+    ("of_type", "before", "after"),
+    [
+        (["null", "int", "string"], b"", b"\x02a"),
+        ({"type": "array", "items": ["null", "int", "string"]}, b"\x02", b"\x02a\0"),
+        ({"type": "map", "values": ["null", "int", "string"]}, b"\x02\x02k", b"\x02a\0"),
+        (["null", record("In", {"name": "u", "type": ["null", "int", "string"]}), "int"], b"\x02\x02", b"\x02a"),
+    ],
+    ids=["alone", "in a list", "in a map", "in a union"],
+)
+def test_a_negative_branch_is_a_bad_record(of_type: Any, before: bytes, after: bytes, first: bytes) -> None:
+    avro = Avro(schema=json.dumps(event(of_type)))
+    rows, bad = decoded(avro, [before + first + after, before + b"\x04" + after])
+    assert [record.row for record in bad] == [0]
+    assert "it has a branch of a union that does not exist" in bad[0].reason
+    assert len(rows) == 1
+
+
+@pytest.mark.parametrize("size", [1, 3000], ids=["read in C", "read in Python"])
+def test_a_negative_branch_of_a_recursive_type_is_a_bad_record(size: int) -> None:
+    kind = {"type": "record", "name": "e", "fields": [{"name": "s", "type": "string"}, {"name": "n", "type": NODE}]}
+    avro = Avro("s STRING", schema=json.dumps(kind))
+    text = encode("string", "x" * size)
+    # A node in a node, whose own next one is of the branch -3, the first from the end, and of the first itself.
+    rows, bad = decoded(avro, [text + b"\x02\x02\x02" + next_ for next_ in (b"\x05", b"\0")])
+    assert [record.row for record in bad] == [0]
+    assert len(rows) == 1
 
 
 def test_a_branch_that_the_reader_does_not_have_is_a_bad_record() -> None:

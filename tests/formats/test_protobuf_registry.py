@@ -97,7 +97,8 @@ def test_a_missing_compiler_on_executors_is_no_records_fault(
 ) -> None:
     server.register("orders-value", V1, kind="PROTOBUF")
     found = prepared(server)
-    server.register("elsewhere", V2, kind="PROTOBUF", number=7)
+    server.register("orders-value", V2, kind="PROTOBUF", number=7)
+    server.register("elsewhere", V2, kind="PROTOBUF", number=8)
 
     def missing(_: object) -> None:
         raise ModuleNotFoundError("grpc_tools")
@@ -107,6 +108,9 @@ def test_a_missing_compiler_on_executors_is_no_records_fault(
     with pytest.raises(StagingError, match="schema 7, which the worker did not fetch, and grpcio-tools") as raised:
         decode(server, found, wire(7, b"", 0))
     assert raised.value.retriable
+    # No retry fetches this one.
+    (bad,) = decode(server, found, wire(8, b"", 0)).bad
+    assert "schema 8: A record has schema 8, which the worker did not fetch, and grpcio-tools" in bad.reason
 
 
 def test_record_with_an_unknown_schema_id_is_bad_and_named(server: FakeRegistry) -> None:

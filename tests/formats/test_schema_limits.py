@@ -34,6 +34,7 @@ from airflow_kafka_offsets.formats.protobuf_format import Protobuf
 from airflow_kafka_offsets.formats.protobuf_schema import compile_schemas
 from airflow_kafka_offsets.formats.record_format import Decoded, RecordFormat, SchemaError, decoder_of
 from airflow_kafka_offsets.formats.registry_format import RegistryFormat
+from airflow_kafka_offsets.formats.schema_limits import Budget
 from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema, SchemaRegistry
 from airflow_kafka_offsets.formats.simple_formats import Text
 from airflow_kafka_offsets.formats.wire_format import PrefixedDecoder
@@ -664,9 +665,26 @@ class TestUnknownIds:
         assert not raised.value.retriable
 
     def test_what_is_no_id_costs_no_request_and_ends_no_load(self, server: FakeRegistry, kind: str) -> None:
-        values: list[bytes | None] = [b"\1" + number.to_bytes(4, "big") for number in range(3_000)]
+        numbers = [number.to_bytes(4, "big") for number in range(3_000)]
+        values: list[bytes | None] = [b"\1" + number for number in numbers]
+        # Those of no registry: the answers of some say nothing of schemas.
+        values += [b"\0\xff" + number[1:] for number in numbers]
         rows, bad = connected(server, DECLARED[kind], values)
-        assert (rows.num_rows, len(bad), server.requests) == (0, 3_000, [])
+        assert (rows.num_rows, len(bad), server.requests) == (0, 6_000, [])
+
+    def test_what_the_load_may_not_read_is_bad_where_it_reads_its_own_subject(
+        self, server: FakeRegistry, kind: str
+    ) -> None:
+        foreign = server.register("payroll-value", SCHEMAS[kind], kind=kind)
+        server.forbidden.add(foreign)
+        values: list[bytes | None] = [wire(foreign, VALUES[kind])]
+        with pytest.raises(ConfigurationError, match="refuses /schemas/ids/1 with status 403"):
+            connected(server, DECLARED[kind], values)
+        own = server.register("orders-value", SCHEMAS[kind], kind=kind)
+        found = DECLARED[kind].prepared(["orders"], "value", {"r": server.config})
+        rows, bad = connected(server, found, [*values, wire(own, VALUES[kind])])
+        assert (rows.num_rows, len(bad)) == (1, 1)
+        assert "with status 403" in bad[0].reason
 
     def test_memory_does_not_grow_with_prefixes(self, server: FakeRegistry) -> None:
         found = DECLARED["PROTOBUF"]
@@ -713,7 +731,7 @@ class TestManyVersions:
         types = found.field_types()
         values: list[bytes | None] = [wire(number + 1, VALUES["PROTOBUF"]) for number in range(40)]
         rows, bad = connected(server, found, values)
-        assert (len(found.schemas), types["id"](), rows.num_rows, bad) == (40, pa.int32(), 40, [])
+        assert (len(found.schemas), types["id"](Budget()), rows.num_rows, bad) == (40, pa.int32(), 40, [])
         gc.collect()
         assert len([each for each in gc.get_objects() if isinstance(each, protobuf_schema.Schema)]) <= 16
 
@@ -728,7 +746,7 @@ class TestManyVersions:
         types = found.field_types()
         assert tracemalloc.get_traced_memory()[0] < 2_000_000
         tracemalloc.stop()
-        assert [types[name]() for name in ("new0", "p0", "new19")] == [pa.string(), pa.int64(), pa.string()]
+        assert [types[name](Budget()) for name in ("new0", "p0", "new19")] == [pa.string(), pa.int64(), pa.string()]
 
     def test_added_columns_have_a_limit_together(
         self, server: FakeRegistry, kind: str, caplog: pytest.LogCaptureFixture
@@ -763,6 +781,37 @@ class TestManyVersions:
         monkeypatch.setattr(wire_format, "_MOST_CHARACTERS", 1 << 20)
         assert decode(record_batch(values)).rows.column("id").to_pylist() == [1] * 9
         assert len(decode._decoders) == 9
+
+
+@pytest.mark.parametrize("kind", ["JSON", "PROTOBUF"])  # one of Avro has a limit for all of its types
+def test_many_fields_of_a_type_that_cannot_be_a_column_are_no_work_for_each(
+    server: FakeRegistry, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"f{i}" for i in range(50)]
+    parts: dict[str, Any] = {f"x{i}": {"type": "integer"} for i in range(1_000)} | {"z": {}}
+    fields = " ".join(f"P {name} = {i};" for i, name in enumerate(names, 1))
+    numbered = " ".join(f"int32 x{i} = {i};" for i in range(1, 1_000))
+    schemas: dict[str, Any] = {
+        "JSON": {
+            "type": "object",
+            "properties": {name: {"$ref": "#/part"} for name in names},
+            "part": {"type": "object", "properties": parts},
+        },
+        "PROTOBUF": f'syntax = "proto3"; message R {{ {fields} }} message P {{ {numbered} P z = 1000; }}',
+    }
+    server.register("orders-value", schemas[kind], kind=kind)
+    server.register("orders-value", SCHEMAS[kind], kind=kind)
+    found = DECLARED[kind].prepared(["orders"], "value", {"r": server.config})
+    looks: list[int] = []
+    take = Budget.take
+
+    def counted(budget: Budget, *args: Any, **kwargs: Any) -> None:
+        looks.append(1)
+        take(budget, *args, **kwargs)
+
+    monkeypatch.setattr(Budget, "take", counted)
+    assert found.with_fields("add", "target", lambda: None).columns().names == ["id"]
+    assert len(looks) < 40_000  # 100,000 if each field had a limit of its own
 
 
 def test_decoders_are_forgotten_by_the_types_that_they_keep(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from airflow_kafka_offsets.exceptions import (
     DoubleLoadError,
     ForeignBatchError,
     KafkaOffsetsError,
+    OlderLedgerError,
     StagingError,
 )
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
@@ -343,6 +344,34 @@ def test_a_table_of_the_old_name_of_a_renamed_one_is_created(inline_loader: Load
     produce(inline_loader.kafka, orders, names(10, 1))
 
     assert inline_loader(orders, sink=A).rows == 1
+
+
+@pytest.mark.parametrize("case", ["one that was dropped", "one of a group that goes on", "two of a load"])
+def test_a_table_that_was_renamed_to_a_known_name_is_not_loaded_again(
+    inline_loader: Loader, orders: str, topic: TopicFactory, case: str
+) -> None:
+    """As names alone say, the group has loaded nothing into it."""
+    loader, other = inline_loader, topic()
+    produce(loader.kafka, other, names(50, 1))
+    statements = ["ALTER TABLE a RENAME TO b"]
+    if case == "one that was dropped":
+        loader(other, sink=B, group_id="former")
+        statements.insert(0, "DROP TABLE b")
+    elif case == "one of a group that goes on":
+        loader(orders, sink=B, group_id="blue")
+        produce(loader.kafka, orders, names(10, 2))
+        statements.insert(0, "DROP TABLE b")
+    else:
+        statements.append("ALTER TABLE c RENAME TO d")
+    loader(orders, sink=[A, C] if case == "two of a load" else A, group_id="green")
+    with loader.engine.begin() as conn:
+        for statement in statements:
+            conn.exec_driver_sql(statement)
+    before = counted(loader, "b")
+
+    with pytest.raises(OlderLedgerError, match=r"of group 'green' into .* or another table was renamed to it"):
+        loader(orders, sink=B, group_id="blue")
+    assert counted(loader, "b") == before
 
 
 def test_a_lake_table_behind_a_link_is_the_same_table(inline_loader: Loader, orders: str, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -17,11 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets import DeadLetters, Staging
+from airflow_kafka_offsets.core.origin import OFFSET, PARTITION, TOPIC
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagedFileError
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter, record_batches
 from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import MANIFEST, _digest
+from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, StagedFile, _digest
 from airflow_kafka_offsets.staging.rows import schema_text
 from devstack.topics import create_topic
 from tests.support.clients import produce
@@ -50,6 +53,20 @@ class ForgingLauncher(InlineLauncher):
         if isinstance(forged, dict):
             forged = {"sha256": _digest(forged), **forged}
         directory.write_again(MANIFEST, json.dumps(forged))
+
+
+class RewritingLauncher(InlineLauncher):
+    """Stages a batch, and other files for its manifest."""
+
+    def __init__(self, forge: Callable[[StagingDirectory, Manifest], Manifest]) -> None:
+        super().__init__()
+        self._forge = forge
+
+    def __call__(self, job: StageJob) -> None:
+        super().__call__(job)
+        directory = StagingDirectory(job.staging_uri)
+        manifest = self._forge(directory, Manifest.from_json(directory.read_text(MANIFEST)))
+        directory.write_again(MANIFEST, manifest.to_json())
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +142,72 @@ def test_columns_of_final_files_are_refused_for_a_table_and_the_batch_is_staged_
 
     load(loader, number, InlineLauncher())
     assert loaded(loader.engine, number) == list(range(4))
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"consumer_group": pa.array(["other"])},
+        {"batch_id": pa.array([1])},
+        {"replayed_by": pa.array([1])},
+        {"topic": pa.array(["salaries"])},
+        {"partition": pa.array([1], pa.int32())},
+        {"offset": pa.array([4])},
+        {"offset": pa.array([2])},
+    ],
+    ids=["a group", "a batch", "a replay", "a topic", "a partition", "an offset after its slice", "one before it"],
+)
+def test_dead_letters_of_others_are_refused_and_the_batch_is_staged_again(
+    loader: Loader, forged: dict[str, pa.Array]
+) -> None:
+    number = next(NUMBERS)
+
+    def forge(directory: StagingDirectory, manifest: Manifest) -> Manifest:
+        read = manifest.reads[1]  # offsets 3 to 6, of which 3 and 5 are bad
+        assert read.dead_letters_file is not None
+        one, *_ = record_batches(directory, read.dead_letters_file)
+        columns = {name: one.column(name)[:1] for name in one.schema.names} | forged
+        file = rewritten(directory, pa.RecordBatch.from_pydict(columns))
+        read = replace(read, dead_letters=1, dead_letters_file=file)
+        return replace(manifest, reads=(manifest.reads[0], read, *manifest.reads[2:]))
+
+    with pytest.raises(
+        StagedFileError, match=r"of another kind|holds other dead letters than those of forged\[0\] offsets"
+    ):
+        load(loader, number, RewritingLauncher(forge))
+    with loader.engine.connect() as conn:
+        of_others = "SELECT count(*) FROM dead_letters WHERE consumer_group = 'other' OR topic <> 'forged'"
+        assert conn.scalar(sa.text(of_others)) == 0
+
+    load(loader, number, InlineLauncher())
+    assert loaded(loader.engine, number) == list(range(4))
+
+
+@pytest.mark.parametrize("record", [("salaries", 0, 0), ("forged", 1, 0), ("forged", 0, 8)], ids=str)
+def test_a_refused_row_of_another_record_is_no_dead_letter(loader: Loader, record: tuple[str, int, int]) -> None:
+    """Its record would be read from Kafka, whichever topic it names."""
+    number = next(NUMBERS)
+
+    def forge(directory: StagingDirectory, manifest: Manifest) -> Manifest:
+        (one,) = record_batches(directory, manifest.files[0])
+        topic, partition, offset = record
+        columns = {name: one.column(name)[:1] for name in one.schema.names}
+        columns |= {TOPIC: pa.array([topic]), PARTITION: pa.array([partition], pa.int32()), OFFSET: pa.array([offset])}
+        columns["id"] = pa.array([None], pa.int64())  # which the target refuses
+        file = rewritten(directory, pa.RecordBatch.from_pydict(columns))
+        return replace(manifest, files=(file, *manifest.files[1:]))
+
+    with pytest.raises(StagedFileError, match="which is not in this batch"):
+        load(loader, number, RewritingLauncher(forge))
+
+    load(loader, number, InlineLauncher())
+    assert loaded(loader.engine, number) == list(range(4))
+
+
+def rewritten(directory: StagingDirectory, batch: pa.RecordBatch) -> StagedFile:
+    with ArrowFileWriter(directory, f"part-{uuid.uuid4().hex}.arrow", batch.schema) as writer:
+        writer.write(batch)
+    return writer.file
 
 
 def load(loader: Loader, number: int, launcher: InlineLauncher) -> None:

@@ -25,6 +25,7 @@ from airflow_kafka_offsets.exceptions import (
     NewSchemaError,
     TargetError,
 )
+from airflow_kafka_offsets.formats import registry_format
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.record_format import OnNewField
 from airflow_kafka_offsets.formats.simple_formats import Json
@@ -241,15 +242,35 @@ def test_a_schema_that_is_registered_after_planning_is_found_by_the_next_try(loa
     number = orders.register(V2)
     orders.put(number, V2, id=2, note="n")
     late = orders.register(V3)
-    orders._registry.subjects[f"{orders.topic}-value"].remove(late)
+    orders._registry.late.add(late)
     orders.put(late, V3, id=3, **{"100% of: it": 1.5})
     with pytest.raises(NewSchemaError, match="Schema 3 has fields without a column: '100% of: it'") as error:
         loader(orders.topic, value_format=AVRO, extra_columns=ExtraColumns(on_new_field="add"))
     assert error.value.retriable
     assert columns(loader.engine) == ["id"]
-    orders._registry.subjects[f"{orders.topic}-value"].append(late)
+    orders._registry.late.clear()
     assert loader(orders.topic, value_format=AVRO, extra_columns=ExtraColumns(on_new_field="add")).rows == 2
     assert columns(loader.engine) == ["id", "100% of: it", "note"]
+
+
+@pytest.mark.parametrize("case", ["of another subject", "of a deleted version", "of a version before those fetched"])
+def test_a_schema_that_no_later_try_fetches_makes_records_bad(
+    loader: Loader, orders: Orders, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_format, "_VERSIONS", 1)
+    subject = f"{orders.topic}-value"
+    number = orders._registry.register("payments-value" if case == "of another subject" else subject, V3)
+    newest = orders.register(V2)
+    if case == "of a deleted version":
+        orders._registry.subjects[subject].remove(number)
+    orders.put(number, V3, id=3, **{"100% of: it": 1.5})
+    orders.put(newest, V2, id=2, note="n")
+    adding = ExtraColumns(on_new_field="add")
+    result = loader(orders.topic, value_format=AVRO, extra_columns=adding, on_bad_record=DeadLetters())
+    assert (result.rows, result.dead_letters) == (1, 1)
+    assert columns(loader.engine) == ["id", "note"]
+    ((reason,),) = rows(loader.engine, "SELECT error FROM dead_letters")
+    assert reason.startswith(f"schema {number}: its field '100% of: it' is no column, and on_new_field='add' does not")
 
 
 def test_an_alias_is_no_new_field(loader: Loader, registry: FakeRegistry, topic: TopicFactory) -> None:

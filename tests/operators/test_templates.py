@@ -28,6 +28,7 @@ from airflow_kafka_offsets import (
     KafkaVerifyOperator,
     Limits,
     Reading,
+    Spark,
     Sql,
     SqlTable,
     Staging,
@@ -246,6 +247,36 @@ def test_rendered_templates_show_no_secrets() -> None:
     shown = json.dumps(_serialize_rendered_fields(operator))
     assert "shop.orders" in shown
     assert secret not in shown
+
+
+@pytest.mark.parametrize(
+    "name", ["spark.hadoop.fs.azure.account.key.x", "spark.sql.catalog.lake.credential", "x.sas.y"]
+)
+def test_rendered_templates_show_no_secret_properties_of_spark(name: str) -> None:
+    """Airflow masks passwords of connections, and few words in their extras."""
+    secret = "{{ params.table }}"  # rendered: orders
+    spark = Spark(
+        conf={name: secret, "spark.executor.memory": "2g"},
+        options={
+            "cluster": {"conf": [{name: secret}], "size": "{{ params.number }}"},
+            "parameters": f"--conf {name}={secret} --conf spark.executor.cores=2",
+        },
+    )
+    shown: Any = _serialize_rendered_fields(rendered(KafkaBatchOperator, **GIVEN | {"spark": spark}))["spark"]
+    assert shown == {
+        "type": "Spark",
+        "conn_id": "spark_default",
+        "conf": {name: "***", "spark.executor.memory": "2g"},
+        "options": {
+            "cluster": {"conf": [{name: "***"}], "size": "5"},
+            "parameters": f"--conf {name}=*** --conf spark.executor.cores=2",
+        },
+    }
+    assert "params.table" not in repr(spark)
+    written = Spark(conf={name: "abc"}), Spark(options={"clusters": [{"conf": {name: "abc"}}]})
+    for each in written:
+        with pytest.raises(ConfigurationError, match="holds a secret, which every user who may see the DAG"):
+            KafkaBatchOperator(**GIVEN | {"spark": each})
 
 
 def test_an_xcom_is_a_parameter_of_the_task_and_no_part_of_a_sink() -> None:

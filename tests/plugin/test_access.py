@@ -231,7 +231,7 @@ def test_editor_of_a_dag_may_edit_its_groups(web: Web, orders: str, monkeypatch:
 
     monkeypatch.setattr(web.auth_manager, "get_authorized_dag_ids", lambda **_: {"shop"})
     source = Source("warehouse")
-    (look,) = web.readings.look({source: Discovery()}, 60.0)
+    (look,) = web.readings.look({source: Discovery()}, 60.0, lambda _: True)
     assert look.stored.value is not None
     (group,) = look.stored.value.groups or ()
 
@@ -261,6 +261,26 @@ def test_a_connection_of_another_team_is_no_business_of_a_user(
     for teams, status in (["blue"], 404), (["red"], 200):
         client = web.client("viewer", teams=teams)
         assert client.get(f"{PREFIX}/group", params=GROUP).status_code == status
+
+
+@pytest.mark.skipif(version("apache-airflow").startswith("3.1."), reason="Airflow 3.1 has no teams")
+@pytest.mark.parametrize("users", ["simple"], indirect=True)  # FAB knows no teams
+def test_a_connection_of_kafka_of_another_team_is_not_opened(
+    web: Web, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever writes a DAG can name it."""
+    from airflow_kafka_offsets.plugin import access
+
+    def refuse(conn_id: str) -> None:
+        raise AssertionError(conn_id)
+
+    monkeypatch.setattr(web.auth_manager, "get_authorized_dag_ids", lambda **_: {"shop"})
+    monkeypatch.setattr(access, "_team_of", lambda conn_id: {"kafka_default": "blue"}.get(conn_id))
+    monkeypatch.setattr(web.readings, "cluster", refuse)
+    for path in (f"{PREFIX}/", f"{PREFIX}/group"):
+        page = web.client("viewer", teams=["red"]).get(path, params=GROUP if path.endswith("group") else None)
+        assert page.status_code == 200
+        assert "Connection &#39;kafka_default&#39; of Kafka belongs to another team" in page.text
 
 
 def test_a_url_opens_no_connection_that_nobody_registered(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -339,6 +339,7 @@ def test_a_deleted_topic_a_frozen_broker_and_a_frozen_database_are_in_words(
     try:
         browser.find(".message.critical", "The Kafka cluster of connection 'kafka_default' does not answer")
         browser.find("#tiles small", "unknown")
+        browser.find(".message.critical b", "big, warehouse")
         browser.screenshot(shots / "frozen-broker.png")
         assert "kafka_down" not in browser.driver.page_source
     finally:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import sqlalchemy as sa
 
 from airflow_kafka_offsets.exceptions import RecordError
 from airflow_kafka_offsets.formats.simple_formats import Json
+from airflow_kafka_offsets.sinks.sql import upsert
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
 from tests.support.loads import Loader, TopicFactory, rows
@@ -56,6 +60,28 @@ def test_a_bad_row_that_a_newer_one_replaces_is_never_written(
     assert inline_loader(name, **KEYED, **LEFT_OUT).dead_letters == 0
 
     assert held(inline_loader.engine) == [(1, "b", 1)]
+
+
+def test_many_bad_rows_of_a_key_take_no_look_at_all_rows_each(
+    inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upsert, "_OLDER_ROWS", 8)
+    name = topic()
+    good = [record(key, "a") for key in range(2, 300)]
+    produce(kafka, name, [record(1, "a"), *good[:150], *(20 * [record(1, "bad")]), *good[150:], *(6 * good[:1])])
+    do(inline_loader.engine, f"CREATE TABLE target (id BIGINT PRIMARY KEY, name TEXT CHECK (name <> 'bad'), {ORIGIN})")
+    merges: list[str] = []
+
+    def note(_: Any, __: Any, statement: str, *___: Any) -> None:
+        merges.extend([statement] if statement.startswith("INSERT INTO target") else [])
+
+    sa.event.listen(inline_loader.engine, "before_cursor_execute", note)
+    result = inline_loader(name, **KEYED, **LEFT_OUT)
+
+    assert (result.rows, result.dead_letters) == (299, 20)
+    assert held(inline_loader.engine)[0] == (1, "a", 0)
+    # The first is found among all rows; each of the others takes a few of its own.
+    assert len(merges) < 100
 
 
 def test_null_keys(inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:

@@ -104,7 +104,8 @@ def test_a_secret_in_a_dag_file_is_refused_when_it_is_parsed(operator: Any) -> N
         "{{ params.conf }}",
         {"spark.hadoop.fs.s3a.secret.key": "{{ conn.lake.password }}"},
         {"spark.hadoop.fs.s3a.aws.credentials.provider": "org.example.Provider"},
+        {"idempotency_token": "load-1", "clientRequestToken": "load-1"},
     ],
 )
-def test_a_template_is_not(conf: object) -> None:
-    refuse_literal_secrets(conf)
+def test_a_template_is_not(conf: Any) -> None:
+    refuse_literal_secrets(Spark(conf=conf))

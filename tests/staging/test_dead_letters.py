@@ -53,7 +53,7 @@ def record_batch(*records: dict[str, Any]) -> pa.RecordBatch:
 
 def manifest(*files: DeadLetterFile) -> Manifest:
     reads = [
-        SliceRead(i, "orders", 3, i, i + 1, 5, dead_letters=one.count, dead_letters_file=one.file)
+        SliceRead(i, "orders", 3, ONE.start, ONE.end, 5, dead_letters=one.count, dead_letters_file=one.file)
         for i, one in enumerate(files)
     ]
     return Manifest(1, "f00d", (), tuple(reads))
@@ -141,8 +141,11 @@ def test_no_dead_letters_make_no_file(staging: StagingDirectory, tmp_path: Path)
 
 
 def test_dead_letters_of_many_chunks_and_slices_come_in_order(staging: StagingDirectory) -> None:
-    chunk = record_batch(*[{"timestamp": BEGUN + timedelta(seconds=i)} for i in range(3)])
-    first = written(staging, (chunk, [BadRecord(2, "a")]), (chunk, []), (chunk, [BadRecord(0, "b"), BadRecord(1, "c")]))
+    chunk, later = (
+        record_batch(*[{"timestamp": BEGUN + timedelta(seconds=i), "offset": first + i} for i in range(3)])
+        for first in (10, 20)
+    )
+    first = written(staging, (chunk, [BadRecord(2, "a")]), (chunk, []), (later, [BadRecord(0, "b"), BadRecord(1, "c")]))
     second = written(staging, (chunk, [BadRecord(1, "d")]))
     assert first.count == 3
     assert [dead_letter["error"] for dead_letter in read_back(staging, first, written(staging), second)] == [

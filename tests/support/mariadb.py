@@ -17,7 +17,7 @@ from airflow_kafka_offsets.sinks.sql.connected_table import SqlTarget
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
 from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import Manifest
+from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead
 from airflow_kafka_offsets.staging.rows import RefusedRecords, StagedRows
 
 Row = dict[str, Any]
@@ -39,7 +39,8 @@ def staged(tmp_path: Path, schema: pa.Schema, rows: Sequence[Row], *, dead_lette
     directory = StagingDirectory(tempfile.mkdtemp(dir=tmp_path))
     with ArrowFileWriter(directory, "part-0.arrow", schema) as writer:
         writer.write(pa.RecordBatch.from_pylist(rows, schema=schema))
-    return StagedRows(directory, Manifest(1, "", (writer.file,), ()), RefusedRecords(dead_letters))
+    reads = [SliceRead(0, "orders", 0, 0, len(rows) + 1_000_000, len(rows))]
+    return StagedRows(directory, Manifest(1, "", (writer.file,), ()), RefusedRecords(dead_letters, reads=reads))
 
 
 def write(engine: Engine, sink: SqlTable, rows: StagedRows) -> int:

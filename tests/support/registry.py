@@ -25,6 +25,8 @@ class FakeRegistry:
     """What is registered, and what was asked for.
 
     :param answers: statuses with which the next requests are answered, whatever they ask for
+    :param forbidden: the ids of schemas that this user may not read
+    :param late: the ids of schemas that the versions of subjects do not have yet
     :param authorization: the header that a request must have; None for any
     """
 
@@ -34,6 +36,8 @@ class FakeRegistry:
     requests: list[str] = field(default_factory=list)
     answers: list[int] = field(default_factory=list)
     authorization: str | None = None
+    late: set[int] = field(default_factory=set)
+    forbidden: set[int] = field(default_factory=set)
 
     @property
     def config(self) -> dict[str, str]:
@@ -64,6 +68,7 @@ class FakeRegistry:
             return 401, {"error_code": 401, "message": "Unauthorized"}
         routes: dict[str, Callable[..., tuple[int, Any]]] = {
             r"/schemas/ids/(\d+)": self._by_id,
+            r"/schemas/ids/(\d+)/versions": self._versions_of,
             r"/subjects/([^/]+)/versions": self._versions,
             r"/subjects/([^/]+)/versions/(\d+)": self._version,
         }
@@ -73,12 +78,24 @@ class FakeRegistry:
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
 
     def _by_id(self, number: str) -> tuple[int, Any]:
+        if int(number) in self.forbidden:
+            return 403, {"error_code": 40301, "message": "User is denied operation Read on Subject: payroll-value"}
         found = self.schemas.get(int(number))
         return (200, found) if found is not None else (404, {"error_code": 40403, "message": "Schema not found"})
 
+    def _versions_of(self, number: str) -> tuple[int, Any]:
+        versions = ((name, enumerate(numbers, 1)) for name, numbers in self.subjects.items())
+        return 200, [
+            {"subject": name, "version": version}
+            for name, numbers in versions
+            for version, found in numbers
+            if found == int(number)
+        ]
+
     def _versions(self, subject: str) -> tuple[int, Any]:
-        found = self.subjects.get(unquote(subject))
-        return (200, list(range(1, len(found) + 1))) if found else (404, {"error_code": 40401, "message": "not found"})
+        numbers = self.subjects.get(unquote(subject), [])
+        found = [version for version, number in enumerate(numbers, 1) if number not in self.late]
+        return (200, found) if found else (404, {"error_code": 40401, "message": "not found"})
 
     def _version(self, subject: str, version: str) -> tuple[int, Any]:
         numbers = self.subjects.get(unquote(subject), [])

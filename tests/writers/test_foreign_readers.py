@@ -123,7 +123,12 @@ def iceberg_table(directory: str, parts: Sequence[list[dict[str, Any]]]) -> Tabl
     shape = shape_of(table)
     with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
         for rows in parts:
-            for file in written(rows, IcebergStorage(table.io), shape.layout, partial(shape.path, "batch-1")):
+            for file in written(
+                rows,
+                IcebergStorage.of(table),
+                shape.layout,
+                partial(shape.path, "batch-1"),
+            ):
                 entry = shape.from_json(shape.to_json(file))
                 assert entry is not None
                 append.append_data_file(entry)

@@ -79,7 +79,7 @@ def test_nested_fields_are_written_again(table: Table) -> None:
     shape, staying = shape_of(table), table.scan().to_arrow().cast(shape_of(table).layout.columns).slice(1)
 
     path = partial(shape.path, "batch-8-abc")
-    (file,) = write_data_files(IcebergStorage(table.io), staying.to_batches(), shape.layout, path)
+    (file,) = write_data_files(IcebergStorage.of(table), staying.to_batches(), shape.layout, path)
     with table.transaction() as transaction, transaction.update_snapshot().overwrite() as overwrite:
         for task in table.scan().plan_files():
             overwrite.delete_data_file(task.file)

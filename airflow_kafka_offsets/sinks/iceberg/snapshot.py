@@ -72,7 +72,7 @@ class KeyPruning:
 
     def __init__(self, table: Table, index: KeyIndex) -> None:
         self.index, schema = index, table.schema()
-        columns = dict(zip(index.names, index.values, strict=True))
+        columns = index.exact
         self._ordered = [
             (schema.find_field(name), _comparable(values))
             for name, values in columns.items()
@@ -134,7 +134,7 @@ class IcebergSnapshot(Snapshot):
         check_places(name, table, may_be_local=may_be_local)
         self.name, self.table, self._reload = name, table, reload
         self._is_external, self._may_be_local = is_external, may_be_local
-        self.columns, self.storage = arrow_columns(table.schema()), IcebergStorage(table.io)
+        self.columns, self.storage = arrow_columns(table.schema()), IcebergStorage.of(table)
         self.required = [field.name for field in table.schema().fields if field.required]
         self._batch_id = table.schema().find_field(BATCH_ID) if BATCH_ID in self.columns.names else None
 

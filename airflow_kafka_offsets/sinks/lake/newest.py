@@ -4,11 +4,13 @@ Within a partition, the highest offset is the newest. If a key is in several par
 compared by `_kafka_timestamp`, then by topic and partition, and the greatest wins; a later batch wins over an earlier
 one. `SqlTable` has the same rules.
 
-The keys of the batch, and some numbers for each, are in memory; the files are read in portions.
+The keys of the batch, and some numbers for each, are in memory; the files are read in portions. In the place of a long
+text there is its digest: records choose how long keys are.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,7 +24,8 @@ from airflow_kafka_offsets.sinks.lake.snapshot import LakeFile, RowSource
 class KeyIndex:
     """The keys of a batch.
 
-    :param keys: each of them once
+    :param keys: each of them once, as `_with_digests` makes them
+    :ivar exact: the different values of each column without digests
     """
 
     def __init__(self, keys: pa.Table) -> None:
@@ -35,9 +38,12 @@ class KeyIndex:
             self._steps.append(pc.unique(joined))
             codes = pc.index_in(joined, value_set=self._steps[-1])
         self.count = keys.num_rows
+        columns = zip(self.names, self.values, strict=True)
+        self.exact = {name: values for name, values in columns if not _are_long(values)}
 
     def numbers(self, rows: pa.Table) -> pa.ChunkedArray:
         """Return the number of the key of each row; null where the batch has no such key."""
+        rows = _with_digests(rows.select(self.names))
         codes = self._of_column(rows, 0)
         for number, step in enumerate(self._steps, start=1):
             codes = pc.index_in(self._joined(codes, rows, number), value_set=step, skip_nulls=True)
@@ -55,7 +61,7 @@ class KeyIndex:
 
     def bounds(self) -> dict[str, tuple[Any, Any]]:
         """Return the least and the greatest value of each column whose values have an order in all statistics."""
-        ends = {name: pc.min_max(values) for name, values in zip(self.names, self.values, strict=True)}
+        ends = {name: pc.min_max(values) for name, values in self.exact.items()}
         return {
             name: (found["min"].as_py(), found["max"].as_py())
             for name, found in ends.items()
@@ -71,7 +77,10 @@ def is_ordered(kind: pa.DataType) -> bool:
     return kind in _ORDERED or (pa.types.is_timestamp(kind) and kind.unit == "us")
 
 
-_ROWS_AT_ONCE = 1 << 20
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 1 << 20, 64 << 20
+
+_LONG = 64
+"""A longer value of a key is represented by its digest, which has one byte more, so that it is none of the others."""
 
 _LOG_SHIFT = 1 << 32
 """A log is the number of its topic times this, plus its partition."""
@@ -94,7 +103,7 @@ class NewestRows:
         self._table, self._key = table, list(key)
         keys, topics = list[pa.Table](), set[str]()
         for _, rows in self._read([*self._key, TOPIC]):
-            keys = [_distinct(pa.concat_tables([*keys, rows.select(self._key)]))]
+            keys = [_distinct(pa.concat_tables([*keys, _with_digests(rows.select(self._key))]))]
             topics.update(pc.unique(rows.column(TOPIC)).to_pylist())
         self._topics = pa.array(sorted(topics), pa.large_string())
         self.index = KeyIndex(*keys)
@@ -176,11 +185,37 @@ def portions(table: RowSource, file: LakeFile, columns: Sequence[str]) -> Iterat
     held: list[pa.RecordBatch] = []
     for rows in table.read(file, columns):
         held.append(rows)
-        if sum(each.num_rows for each in held) >= _ROWS_AT_ONCE:
+        if sum(each.num_rows for each in held) >= _ROWS_AT_ONCE or sum(each.nbytes for each in held) >= _BYTES_AT_ONCE:
             yield pa.Table.from_batches(held)
             held = []
     if held:
         yield pa.Table.from_batches(held)
+
+
+def _with_digests(keys: pa.Table) -> pa.Table:
+    """Return keys with the digests of long values."""
+    for number, name in enumerate(keys.column_names):
+        if _are_long(keys.column(name)):
+            chunks = [_digested(chunk) for chunk in keys.column(name).chunks]
+            keys = keys.set_column(number, name, pa.chunked_array(chunks))
+    return keys
+
+
+def _are_long(values: pa.Array | pa.ChunkedArray) -> bool:
+    """Return whether some values are long: texts or bytes."""
+    if not any(check(values.type) for check in _OF_ANY_LENGTH):
+        return False
+    longest = pc.max(pc.binary_length(values)).as_py()
+    return longest is not None and longest > _LONG
+
+
+_OF_ANY_LENGTH = pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary
+
+
+def _digested(values: pa.Array) -> pa.Array:
+    is_long = pc.fill_null(pc.greater(pc.binary_length(values), _LONG), False)
+    digests = [f"{hashlib.sha256(value.as_buffer()).hexdigest()}." for value in values.filter(is_long)]
+    return pc.replace_with_mask(values, is_long, pa.array(digests, pa.string()).cast(values.type))
 
 
 def _distinct(rows: pa.Table) -> pa.Table:

@@ -65,7 +65,10 @@ class ParquetTable(Table):
     def published(self) -> dict[str, int]:
         """Return the batch of each file, by its path."""
         names = ((file.path, _NAME.fullmatch(file.path)) for file in self.files.find(""))
-        return {path: int(name[1]) for path, name in names if name is not None}
+        found = {path: int(name[1]) for path, name in names if name is not None}
+        for path in found:
+            self.files.refuse_outside(path)
+        return found
 
     def prepare(self, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
         declared = check_parameters(self.sink)

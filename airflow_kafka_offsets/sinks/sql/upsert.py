@@ -39,7 +39,10 @@ from airflow_kafka_offsets.staging.rows import Record, RefusedRecords, StagedRow
 
 _TOPIC, _PARTITION, _OFFSET = RECORD
 
-_RANK = "_kafka_rank"
+_RANK, _AT = "_kafka_rank", "_kafka_at"
+
+# Of a key and a partition that are looked at together; others are once these are refused.
+_OLDER_ROWS = 1_000
 
 _INSERT: dict[str, Callable[[sa.Table], Any]] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 
@@ -76,11 +79,9 @@ def upsert_rows(
         staged = upsert.temporary(sa.select(*upsert.of(table)).where(sa.false()))
         append(conn, staged, columns, rows)
         upsert.refuse_nulls(staged)
-        count = None
-        while count is None:
-            # Without the refused records, an older row of the same key may be the newest.
+        upsert.delete(staged, rows.refused.reasons)
+        while (count := upsert.try_to_merge(staged)) is None:
             upsert.delete(staged, rows.refused.reasons)
-            count = upsert.try_to_merge(staged)
         if conn.dialect.name != "postgresql":  # which drops it at the end of the transaction
             upsert.drop(staged)
         return count
@@ -160,12 +161,16 @@ class Upsert:
         """Delete the rows of some records."""
         if not records:
             return
-        # A table of them, which the database can join: there may be many on either side.
-        doomed = self.temporary(sa.select(*(staged.c[name] for name in RECORD)).where(sa.false()))
-        self.conn.execute(doomed.insert(), [dict(zip(RECORD, record, strict=True)) for record in records])
+        doomed = self._table_of(staged, records)
         same = [doomed.c[name] == staged.c[name] for name in RECORD]
         self.conn.execute(staged.delete().where(doomed.select().where(*same).exists()))
         self.drop(doomed)
+
+    def _table_of(self, staged: sa.Table, records: Collection[Record]) -> sa.Table:
+        """Return a table of records, which the database can join: there may be many on either side."""
+        table = self.temporary(sa.select(*(staged.c[name] for name in RECORD)).where(sa.false()))
+        self.conn.execute(table.insert(), [dict(zip(RECORD, record, strict=True)) for record in records])
+        return table
 
     def newest(self, staged: sa.FromClause) -> sa.Select[Any]:
         """Return the query for the newest row of each key: that of the highest offset in each partition, and of these
@@ -213,17 +218,43 @@ class Upsert:
             refused = error
         # Outside of the handler: an error that follows must not have the database's, which quotes the row, in its
         # context.
-        if not self._refuse_records(self.temporary(newest)):
+        found = self._refuse_records(self.temporary(newest))
+        if not found:
             # The database takes each row by itself.
             raise refused_statement(refused, self.table)
+        self._refuse_older(staged, found)
         return None
 
-    def _refuse_records(self, newest: sa.Table) -> bool:
+    def _refuse_older(self, staged: sa.Table, refused: Collection[Record]) -> None:
+        """Refuse older rows of the keys of refused records. Without these, one of them is the newest: by looking at the
+        rows of these keys alone, many refused rows of a key do not take a look at all rows each.
+        """
+        records = self._table_of(staged, refused)
+        same = [records.c[name] == staged.c[name] for name in RECORD]
+        of_records = sa.select(*(staged.c[name] for name in self.key)).where(records.select().where(*same).exists())
+        keys = self.temporary(of_records.distinct())
+        self.drop(records)
+        place: sa.ColumnElement[Any] = sa.literal_column(_PLACE[self.conn.dialect.name])
+        rank = sa.func.row_number().over(
+            partition_by=[staged.c[name] for name in (*self.key, _TOPIC, _PARTITION)],
+            order_by=[staged.c[_OFFSET].desc(), place.desc()],
+        )
+        is_one = keys.select().where(*(keys.c[name] == staged.c[name] for name in self.key)).exists()
+        ranked = sa.select(*self.of(staged), rank.label(_RANK), place.label(_AT)).where(is_one).subquery("ranked")
+        some = sa.select(*self.of(ranked)).where(ranked.c[_RANK] <= sa.literal_column(str(_OLDER_ROWS)))
+        rows = self.temporary(some.order_by(ranked.c[_AT]))
+        self.drop(keys)
+        while refused:
+            self.delete(rows, refused)
+            refused = self._refuse_records(self.temporary(self.newest(rows)))
+        self.drop(rows)
+
+    def _refuse_records(self, newest: sa.Table) -> Collection[Record]:
         """Find the rows that the database refuses by merging ranges of offsets, which are halved until one offset is
         left, and refuse their records. Merge nothing.
 
         :param newest: the rows to merge, each of which can be merged by itself; it is dropped
-        :return: whether there are such rows
+        :return: their records
         """
         known = len(self.refused.reasons)
         offset, of_topic, of_partition = (newest.c[name] for name in (_OFFSET, _TOPIC, _PARTITION))
@@ -236,7 +267,7 @@ class Upsert:
             write_around(self.conn, first, last + 1, merge, partial(self._refuse_offset, topic, partition))
         trial.rollback()
         self.drop(newest)
-        return len(self.refused.reasons) > known
+        return list(self.refused.reasons)[known:]
 
     def _refuse_offset(self, topic: str, partition: int, offset: int, refused: RowRefusedError) -> None:
         record = Record(topic, partition, offset)

@@ -4,18 +4,21 @@ overlooked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
+from airflow_kafka_offsets.sinks.lake.newest import NewestRows
+from airflow_kafka_offsets.sinks.lake.snapshot import LakeFile
 from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
@@ -30,6 +33,7 @@ VALUES: dict[str, tuple[pa.DataType, Sequence[Any], tuple[str, ...]]] = {
     "text": (pa.string(), (LONG + "a", LONG + "b", "é"), ("bucket(3, key)",)),
     # Parquet has no bounds of a row group with a longer one than 4096 bytes.
     "long_text": (pa.string(), ("a", "b", "b" * 5000, "c", "é" * 5000), ()),
+    "about 64": (pa.string(), ("x" * 64, "x" * 65, "x" * 66, "x" * 64 + "."), ("bucket(3, key)",)),
     "bytes": (pa.binary(), (b"\x00", b"\xff\xff", b"", b"\xff" * 5000), ("truncate(2, key)",)),
     "boolean": (pa.bool_(), (False, True), ()),
     "decimal": (pa.decimal128(9, 2), (Decimal("-1.10"), Decimal("2.00"), Decimal("300.01")), ("bucket(3, key)",)),
@@ -56,6 +60,28 @@ def publish(
     files = tuple(writer.write([pa.RecordBatch.from_pylist(rows, columns)], staging, {}, RefusedRows(staging)))
     with engine.begin() as conn, sink.connect(engine).publish(conn, output) as target:
         return target.write(StagedRows(staging, Manifest(number, "", files, (), (), writer.columns)))
+
+
+class Rows:
+    """A file of two rows; see `RowSource`."""
+
+    columns = pa.schema([("key", pa.string()), *ORIGIN_COLUMNS])
+
+    def read(self, _: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        origin = {"_kafka_topic": "orders", "_kafka_partition": 0}
+        for offset, key in enumerate(["x" * 1_000_000, "x" * 1_000_000 + "y", "x" * 1_000_000, "é"]):
+            row = pa.RecordBatch.from_pylist([{"key": key, "_kafka_offset": offset, **origin}], self.columns)
+            yield row.select(list(names))
+
+
+def test_long_keys_are_kept_as_their_digests() -> None:
+    source: Any = Rows()
+    newest = NewestRows(source, [LakeFile("a", None, None)], ["key"])
+    assert len(newest) == 3
+    assert pc.max(pc.binary_length(newest.index.values[0])).as_py() == 65
+    assert newest.index.bounds() == {}
+    rows = pa.Table.from_batches([*source.read(None, Rows.columns.names)])
+    assert newest.replaced(rows, pa.array(range(4)))[0].to_pylist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("kind", VALUES)

@@ -18,7 +18,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import DeltaTable, ParquetFiles
+from airflow_kafka_offsets import DeltaTable, IcebergTable, ParquetFiles
 from airflow_kafka_offsets.core.attempts import attempt_name
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.delta.format import DeltaSnapshot
@@ -178,7 +178,7 @@ def test_delta_copies_no_rows_from_elsewhere(tmp_path: Path, secret: Path, path:
     snapshot = table.snapshot()
     assert isinstance(snapshot, DeltaSnapshot)
 
-    with pytest.raises(TargetError, match=r"cannot be read|it is not read"):
+    with pytest.raises(TargetError, match=r"cannot be read|nothing is read"):
         list(snapshot.scan(["id"]))
     assert publish(table, output(1, "a"), staged(table, output(1, "a"), tmp_path)) == ROWS
 
@@ -187,8 +187,41 @@ def test_parquet_files_are_no_links_to_elsewhere(tmp_path: Path, secret: Path) -
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "1-0.parquet").symlink_to(secret)
     table = ParquetFiles(f"{tmp_path}/lake").connect(sa.create_engine("sqlite://"))
-    with pytest.raises(TargetError, match=r"'1-0.parquet' leads out of .*/lake, by a link: it is not read"):
+    with pytest.raises(TargetError, match=r"'1-0.parquet' leads out of .*/lake, by a link: nothing is read"):
         table.datasets()
+
+
+@pytest.mark.parametrize("link", ["country=DE", "1-0.parquet", "_staging/batch-1-a"])
+def test_parquet_files_of_another_table_are_neither_removed_nor_added(tmp_path: Path, link: str) -> None:
+    ours, theirs = (
+        ParquetFiles(f"{tmp_path}/lake/{name}").connect(sa.create_engine("sqlite://")) for name in ("ours", "theirs")
+    )
+    for number in (1, 2):
+        publish(theirs, output(number, "b"), staged(theirs, output(number, "b"), tmp_path))
+    before = sorted((tmp_path / "lake/theirs").rglob("*"))
+    place = tmp_path / "lake/ours" / link
+    place.parent.mkdir(parents=True)
+    place.symlink_to(tmp_path / "lake/theirs" / ("1-0.parquet" if link.endswith(".parquet") else ""))
+
+    with pytest.raises(TargetError, match="by a link: nothing is read or written there"):
+        publish(ours, output(1, "a"), staged(ours, output(1, "a"), tmp_path))
+
+    assert sorted((tmp_path / "lake/theirs").rglob("*")) == before
+
+
+@pytest.mark.parametrize("kind", [DeltaTable, IcebergTable])
+def test_files_of_an_attempt_are_written_nowhere_else(tmp_path: Path, engine: Engine, kind: type) -> None:
+    sink = DeltaTable(f"{tmp_path}/orders") if kind is DeltaTable else iceberg_sink("sql", tmp_path)
+    table: Any = sink.connect(engine)
+    publish(table, output(0, "a"), staged(table, output(0, "a"), tmp_path))
+    (data,) = {path.parent.parent for path in tmp_path.rglob("*batch-0-a/*.parquet")}
+    (tmp_path / "elsewhere").mkdir()
+    (data / "batch-1-a").symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(TargetError, match="by a link: nothing is read or written there"):
+        staged(table, output(1, "a"), tmp_path)
+
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_a_table_behind_a_link_is_read(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.manifest import MANIFEST
 from airflow_kafka_offsets.staging.rows import Record
 from airflow_kafka_offsets.verification.verify import verify
+from airflow_kafka_offsets.writers import data_files
+from airflow_kafka_offsets.writers.object_files import Nowhere
 from tests.support import fixtures
 from tests.support.clients import Kafka, produce
 from tests.support.iceberg import iceberg_sink, open_table
@@ -136,6 +138,62 @@ def test_a_number_whose_partition_is_below_all_numbers_is_a_dead_letter(
     assert {None if value is None else Decimal(value) for value in found} == {Decimal(least), Decimal(5), None}
     errors = rows(inline_loader.engine, "SELECT error FROM dead_letters")
     assert all(term.partition("(")[0] in error and "'d'" in error for (error,) in errors)
+
+
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+def test_records_of_too_many_partitions_are_dead_letters(
+    inline_loader: Loader,
+    kafka: Kafka,
+    topic: TopicFactory,
+    tmp_path: Path,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(data_files, "_MOST_PARTITIONS", 3)
+    name, place = topic(), f"{tmp_path}/lake/orders"
+    iceberg = iceberg_sink("sql", tmp_path, partition_by=("k", "truncate(10, n)"))
+    sink: Sink = iceberg if kind == "iceberg" else DeltaTable(place, partition_by=("k", "n"))
+    values = [("a", 0), ("b", 0), ("a", 10), ("c", 0), (None, 0), ("a", 0), ("b", 10), ("b", 0)]
+    produce(kafka, name, [json.dumps({"k": k, "n": n}).encode() for k, n in values])
+
+    result = inline_loader(name, sink=sink, value_format=Json("k STRING, n INT"), on_bad_record=DeadLetters())
+
+    assert (result.rows, result.dead_letters) == (5, 3)
+    found = (
+        open_table(iceberg, inline_loader.engine).scan().to_arrow()
+        if kind == "iceberg"
+        else deltalake.DeltaTable(place).to_pyarrow_table()
+    )
+    assert sorted(found["_kafka_offset"].to_pylist()) == [0, 1, 2, 5, 7]
+    errors = rows(inline_loader.engine, "SELECT error FROM dead_letters")
+    assert all("more than 3 values of k, n" in error for (error,) in errors)
+
+
+def test_rows_of_many_partitions_are_kept_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record batch of one row takes kilobytes beside its values."""
+    kept, most = 0, 0
+    keep, flush = data_files._Partition.keep, data_files._Partition.flush
+
+    def counted(partition: Any, part: pa.RecordBatch) -> int:
+        nonlocal kept, most
+        kept += 1
+        most = max(most, kept)
+        return keep(partition, part)
+
+    def flushed(partition: Any, stack: Any) -> Any:
+        nonlocal kept
+        kept -= len(partition.kept)
+        return flush(partition, stack)
+
+    monkeypatch.setattr(data_files._Partition, "keep", counted)
+    monkeypatch.setattr(data_files._Partition, "flush", flushed)
+    monkeypatch.setattr(data_files, "_KEPT_BYTES", 100_000)
+    schema = pa.schema([("k", pa.int64()), *((f"c{i}", pa.string()) for i in range(8))])
+    layout = data_files.FileLayout(schema, partition_by=[data_files.PartitionTerm("k", ("k",))])
+    batch = pa.RecordBatch.from_pylist([{"k": k} for k in range(100)] * 2, schema)
+    files = [*data_files.write_data_files(Nowhere(), [batch], layout, lambda values: f"k={values['k']}")]
+    assert sum(file.rows for file in files) == 200
+    assert most <= 10
 
 
 def test_the_first_one_is_an_error_where_no_dead_letters_are_asked_for(group: LakeGroup) -> None:
