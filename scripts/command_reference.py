@@ -31,7 +31,8 @@ dead letters that become rows. Before a command acts, it says what will happen, 
 `--yes` answers in scripts.
 
 `--conn-id` is the connection of the database that a load writes into; it has the state tables. `--schema` and
-`--prefix` are `StateTables.schema` and `StateTables.prefix` of the operator.
+`--prefix` are `StateTables.schema` and `StateTables.prefix` of the operator. `--topic` and `--offsets` also take a
+partition or a range as logs have it, quoted for the shell: `--topic 'orders[0]'`, `--offsets 'orders[0] 10..20'`.
 """
 
 _WITHOUT_AIRFLOW = """

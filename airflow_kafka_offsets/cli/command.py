@@ -34,7 +34,8 @@ KAFKA_TIMEOUT_SECONDS = 10.0
 DATABASE_TIMEOUT_SECONDS = 10.0
 """How long a command waits for a connection to the database."""
 
-_OFFSETS = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+):(?P<start>\d+)-(?P<end>\d+)", re.ASCII)
+# As the options of Kafka's tool have partitions, or as the log has a range.
+_OFFSETS = re.compile(r"([^:\[]+)(?::(\d+):(\d+)-(\d+)|\[(\d+)\] (\d+)\.\.(\d+))", re.ASCII)
 
 
 class _UsageError(Exception):
@@ -179,8 +180,11 @@ def offset_bounds(texts: Sequence[str]) -> OffsetBounds:
     for text in texts:
         match = _OFFSETS.fullmatch(text)
         if match is None:
-            raise ConfigurationError(f"--offsets must be topic:partition:start-end, the end exclusive; got {text!r}")
-        offsets.append(match.groupdict())
+            raise ConfigurationError(
+                "--offsets must be topic:partition:start-end, or 'topic[partition] start..end' as in logs, the end "
+                f"exclusive; got {text!r}"
+            )
+        offsets.append(dict(zip(("topic", "partition", "start", "end"), filter(None, match.groups()), strict=True)))
     bounds = OffsetBounds(offsets)
     bounds.read()  # raises for a partition that is named twice
     return bounds

@@ -445,7 +445,8 @@ def drop_letters(args: Namespace) -> None:
     """Delete the contents of dead letters.
 
     Delete key, value, headers and error of dead letters, with --execute; without it, count them. Their offsets, who
-    dropped them and why stay in dead_letters, so that 'verify' proves the same as before.
+    dropped them and why stay in dead_letters, so that 'verify' proves the same as before. If their records are read
+    and dead-lettered again by the group, their contents are not kept either.
     """
     from airflow_kafka_offsets.cli import dead_letters
 

@@ -7,6 +7,7 @@ topics, or to some of their partitions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -211,8 +212,12 @@ Scope = Mapping[str, frozenset[int] | None]
 """Topics with the numbers of their partitions, None for all partitions; an empty scope is all topics of the group."""
 
 
+_AS_LOGGED = re.compile(r"\[([\d, ]+)\]$")
+
+
 def parse_scope(scopes: str | Iterable[str]) -> Scope:
-    """Parse `topic` and `topic:partition,partition`, as in Kafka's tool. Later mentions of a topic add to earlier ones.
+    """Parse `topic` and `topic:partition,partition`, as in Kafka's tool, and `topic[partition]`, as in logs. Later
+    mentions of a topic add to earlier ones.
 
     Blanks around names, numbers, colons and commas mean nothing.
 
@@ -221,9 +226,9 @@ def parse_scope(scopes: str | Iterable[str]) -> Scope:
     """
     parsed: dict[str, frozenset[int] | None] = {}
     for text in [scopes] if isinstance(scopes, str) else scopes:
-        name, colon, listed = text.partition(":")
+        name, colon, listed = _AS_LOGGED.sub(r":\1", text.strip()).partition(":")
         topic = name.strip()
-        # A blank within a name: several scopes were written as one text. A bracket: a partition as logs have it.
+        # A blank within a name: several scopes were written as one text.
         if not topic or "[" in topic or any(map(str.isspace, topic)):
             raise ConfigurationError(f"A scope is topic or topic:0,1, several of them are a list; got {text!r}")
         try:

@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 
 from airflow_kafka_offsets.core import log_identity
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, Position, TopicPartition
+from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import DataLossError, NoPositionError
 
 OnDataLoss = Literal["fail", "skip"]
@@ -68,6 +69,7 @@ def decide(
     max_bytes: int | None = None,
     bytes_per_offset: Mapping[str, float] | None = None,
     targets: Mapping[TopicPartition, int] | None = None,
+    group_id: str = "GROUP",
 ) -> Plan:
     """Decide the ranges of the next batch.
 
@@ -81,6 +83,7 @@ def decide(
     :param bytes_per_offset: by topic, for that estimate
     :param targets: the offsets up to which to load: those that an earlier batch of the same task instance stored, or
         those of `until`. Partitions without one are not loaded. None means the ends of the logs
+    :param group_id: for messages
     :raises PlanningError: positions and logs do not fit together; the message names every partition concerned
     """
     topics = {tp.topic for tp in logs}
@@ -113,7 +116,7 @@ def decide(
             # Rule 5: stored although nothing is loaded. Without a position, the loss of the next records would not be
             # noticed.
             initial.append(range_)
-    _raise_if_lost(gaps, on_data_loss)
+    _raise_if_lost(gaps, on_data_loss, group_id)
     # Rule 9.
     most = most_offsets(ranges, max_records, max_bytes, bytes_per_offset or {})
     return Plan(tuple(cap(ranges, most)), tuple(gaps), tuple(initial))
@@ -156,7 +159,10 @@ def _range_from(
 
 
 def can_still_be_read(
-    ranges: Sequence[OffsetRange], logs: Mapping[TopicPartition, PartitionLog], on_data_loss: OnDataLoss
+    ranges: Sequence[OffsetRange],
+    logs: Mapping[TopicPartition, PartitionLog],
+    on_data_loss: OnDataLoss,
+    group_id: str = "GROUP",
 ) -> bool:
     """Return whether the ranges of an open batch can still be read as they were planned (rules 7 and 8).
 
@@ -172,7 +178,7 @@ def can_still_be_read(
         for range_ in ranges
         if range_.start < logs[range_.topic_partition].beginning and len(range_)
     ]
-    _raise_if_lost(gaps, on_data_loss)
+    _raise_if_lost(gaps, on_data_loss, group_id)
     return not gaps
 
 
@@ -191,7 +197,7 @@ def first_offset(tp: TopicPartition, log: PartitionLog, start: Start, known_topi
     return First(log.end if start == "latest" else log.beginning, start)
 
 
-def _raise_if_lost(gaps: Sequence[Gap], on_data_loss: OnDataLoss) -> None:
+def _raise_if_lost(gaps: Sequence[Gap], on_data_loss: OnDataLoss, group_id: str) -> None:
     """
     :raises DataLossError: naming the lost offsets, partition by partition, and what to do
     """
@@ -203,7 +209,7 @@ def _raise_if_lost(gaps: Sequence[Gap], on_data_loss: OnDataLoss) -> None:
         )
         raise DataLossError(
             f"Records were deleted from the log before they were loaded (by retention, or by a user): {lost}. Nothing "
-            "was loaded. To continue without them, run 'kafka-offsets rewind GROUP --shift-by 0', or set "
+            f"was loaded. To continue without them, run '{command_line('rewind', group_id)} --shift-by 0', or set "
             "on_data_loss='skip' (of a command: --on-data-loss skip): the gap is recorded in offset_gaps."
         )
 

@@ -186,11 +186,11 @@ def check_rights(conn: Connection, table: sa.Table, rights: Sequence[str], what:
         raise TargetError(
             f"User {conn.engine.url.username!r} may not "
             f"{what.format(lacking=' and '.join(lacking), table=table.fullname)}; "
-            f"GRANT {', '.join(lacking)} ON {_quoted(conn, table)} TO {_grantee(conn)}"
+            f"GRANT {', '.join(lacking)} ON {_quoted(conn, table)} TO {grantee(conn)}"
         )
 
 
-def _grantee(conn: Connection) -> str:
+def grantee(conn: Connection) -> str:
     """Return the user for a GRANT; MySQL has a host in the names of users, too, which is not known."""
     user, dialect = conn.engine.url.username, conn.dialect
     return "the user" if user is None or is_mysql(dialect) else dialect.identifier_preparer.quote(user)

@@ -1,7 +1,7 @@
 """Which dead letters of a group are meant, and what is stored of them: counted, read, shown as a page, dropped.
 
 A dropped dead letter loses its key, value, headers and error. Its offset, and who dropped it, stay: `verify` counts it
-as before.
+as before, and the next dead letter of its record has no contents either.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import database_now, stream, transact
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.batch_rows import current_user
-from airflow_kafka_offsets.ledger.dead_letters import DROPPED, EMPTY, TOO_LARGE, may_be_published, with_contents
+from airflow_kafka_offsets.ledger.dead_letters import DROPPED, TOO_LARGE, erase, may_be_published, with_contents
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.staging.rows import Record
@@ -202,7 +202,8 @@ def drop_dead_letters(
     who: str | None = None,
     reason: str | None = None,
 ) -> int:
-    """Delete keys, values, headers and errors of dead letters: they cannot be replayed any more.
+    """Delete keys, values, headers and errors of dead letters: they cannot be replayed any more. If their records are
+    read and dead-lettered again by the group, their contents are not kept.
 
     :param dead_letters: which ones
     :param engine: the database of the positions
@@ -221,8 +222,7 @@ def drop_dead_letters(
         error = f"{decision}: {reason}" if reason else decision
         is_published = may_be_published(ledger.tables, dead_letters.group_id)
         kept = sa.and_(stored.c.error_class.is_distinct_from(DROPPED), sa.not_(is_published))
-        dropped = stored.update().where(dead_letters.condition(ledger.tables), kept).values(**EMPTY, error=error)
-        return conn.execute(dropped).rowcount
+        return erase(conn, ledger.tables, dead_letters.condition(ledger.tables) & kept, error)
 
     with translated_errors(f"The dead letters of group {dead_letters.group_id!r} were not dropped", "Try again."):
         with ledger.connect() as conn:

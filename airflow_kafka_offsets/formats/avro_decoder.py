@@ -113,7 +113,7 @@ class AvroReader(ValueReader):
             except MemoryError:
                 raise
             except Exception as error:
-                wrong[place] = _reason(error)
+                wrong[place] = ", ".join([_reason(error), *getattr(error, "__notes__", [])])
             else:
                 rows.append({name: row[name] for name in self._columns})
                 places.append(place)
@@ -152,9 +152,13 @@ class AvroReader(ValueReader):
     def _read_by(self, read: Callable[..., Any], schema: Any, value: bytes) -> dict[str, Any]:
         def whole(text_errors: str) -> dict[str, Any]:
             stream = io.BytesIO(value)
-            row: Any = read(stream, schema, None, handle_unicode_errors=text_errors)
-            if rest := len(value) - stream.tell():
-                raise UnreadableError(f"{rest} bytes follow it")
+            try:
+                row: Any = read(stream, schema, None, handle_unicode_errors=text_errors)
+                if rest := len(value) - stream.tell():
+                    raise UnreadableError(f"{rest} bytes follow it")
+            except Exception as error:
+                error.add_note(f"at byte {stream.tell():,} of {len(value):,}")
+                raise
             return cast("dict[str, Any]", row)
 
         try:

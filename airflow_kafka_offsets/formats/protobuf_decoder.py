@@ -9,6 +9,7 @@ not known to the readers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property, reduce
 from typing import Any
 
@@ -49,6 +50,14 @@ _MOST_MEMBERS = 500
 _MOST_MEMBER_BYTES = 32 << 20
 
 _NO_MESSAGE = "it is not a message of its schema"
+
+# How a field is written, by the lowest three bits of its tag.
+_VARINT, _LENGTH = 0, 2
+_SIZES = {1: 8, 5: 4}
+_MOST_IN_VARINT = 10
+
+# Of a bad value of more bytes, whose fields may be as many, the place is not looked for.
+_SHORT_BYTES = 2_000
 
 
 class ProtobufReader(ValueReader):
@@ -107,10 +116,33 @@ class ProtobufReader(ValueReader):
             try:
                 rows.append(_row(self._class.FromString(value), self._children))
             except DecodeError:
-                wrong[place] = _NO_MESSAGE
+                wrong[place] = f"{_NO_MESSAGE}{self._first_wrong(value) if len(value) <= _SHORT_BYTES else ''}"
             except UnreadableError as error:
                 wrong[place] = str(error)
         return {name: pa.array([row[name] for row in rows], kind) for name, kind in self._kinds.items()}, wrong
+
+    def _first_wrong(self, value: bytes) -> str:
+        """Return where a value is wrong: the beginning of a field, which may hold other messages, and its name."""
+        from google.protobuf.message import DecodeError
+
+        begin = at = 0
+        field = None
+        with suppress(IndexError, DecodeError):
+            while True:
+                begin, field = at, None
+                tag, at = _varint(value, at)
+                field = self._message.fields_by_number.get(tag >> 3)
+                if tag & 7 == _LENGTH:
+                    size, at = _varint(value, at)
+                    at += size
+                elif tag & 7 == _VARINT:
+                    _, at = _varint(value, at)
+                elif size := _SIZES.get(tag & 7, 0):
+                    at += size
+                else:
+                    break  # the rest is a group, or no field
+                self._class.FromString(value[begin:at])
+        return f", at byte {begin:,} of {len(value):,}{'' if field is None else f', in field {field.name!r}'}"
 
     @cached_property
     def _descriptor(self) -> Message:
@@ -139,6 +171,19 @@ class ProtobufReader(ValueReader):
         from google.protobuf.message_factory import GetMessageClass
 
         return GetMessageClass(self._descriptor)
+
+
+def _varint(value: bytes, at: int) -> tuple[int, int]:
+    """Return the number at a place, and the place after it.
+
+    :raises IndexError: there is none
+    """
+    number = 0
+    for place in range(_MOST_IN_VARINT):
+        number |= (value[at + place] & 127) << 7 * place
+        if value[at + place] < 128:
+            return number, at + place + 1
+    raise IndexError
 
 
 def _messages(message: Message, children: Iterable[Child]) -> Iterator[Message]:

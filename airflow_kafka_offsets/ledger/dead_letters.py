@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.chunks import chunks
 from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.instants import format_instant
+from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.transactions import database_now, stream, transact
 from airflow_kafka_offsets.ledger.batch_rows import Batch
@@ -28,7 +30,7 @@ TOO_LARGE = "size"
 """The error class of a dead letter whose contents were never kept: they are in Kafka only."""
 
 EMPTY = {"key": None, "value": None, "headers": None, "error_class": DROPPED}
-"""The columns of such a dead letter, beside its error, which says who decided it."""
+"""The columns of such a dead letter, beside its error, which is the decision."""
 
 _EXPIRED_AT_ONCE = 1_000
 
@@ -51,20 +53,77 @@ def may_be_published(tables: Tables, group_id: str) -> sa.ColumnElement[bool]:
 
 
 def insert_dead_letters(conn: Connection, tables: Tables, batch: Batch, dead_letters: Iterable[pa.RecordBatch]) -> None:
-    """Insert the dead letters of a batch.
+    """Insert the dead letters of a batch, without the contents of erased records.
 
     :param dead_letters: record batches with the columns of `staging.dead_letters.SCHEMA`
     """
     of_batch = {"batch_id": batch.batch_id, "consumer_group": batch.group_id}
     most: int | None = None
+    has_erased = False
     for chunk in dead_letters:
-        # Not before there are any: most batches have none.
-        most = _most_bytes(conn) if most is None else most
+        if most is None:  # not before there are any: most batches have none
+            most = _most_bytes(conn)
+            has_erased = _has_erased(conn, tables, batch.group_id)
         rows = [
             {_RENAMED.get(name, name): value for name, value in dead_letter.items()} | of_batch
             for dead_letter in chunk.to_pylist()
         ]
+        if has_erased:
+            rows = _without_erased(conn, tables, batch, rows)
         conn.execute(tables.dead_letters.insert(), [_fitting(row, most) for row in rows])
+
+
+def erase(conn: Connection, tables: Tables, condition: sa.ColumnElement[bool], decision: str) -> int:
+    """Delete the contents of dead letters, and note their offsets: if their records are dead-lettered again, their
+    contents are not kept.
+
+    :param condition: which dead letters
+    :param decision: who erases them, when and why
+    :return: how many there were
+    """
+    dead_letters, ranges, erased = tables.dead_letters, tables.offset_ranges, tables.erased_offsets
+    _, *place = dead_letters.primary_key
+    of_range = sa.and_(*(ranges.c[name] == dead_letters.c[name] for name in ("batch_id", "topic", "partition")))
+    topic_id = sa.func.coalesce(ranges.c.topic_id, "")
+    is_noted = [column == erased.c[column.name] for column in (dead_letters.c.consumer_group, *place)]
+    found = (
+        sa.select(dead_letters.c.consumer_group, *place, topic_id, sa.literal(decision, erased.c.decision.type))
+        .join_from(dead_letters, ranges, of_range, isouter=True)
+        .where(condition, ~sa.exists().where(*is_noted, erased.c.topic_id == topic_id))
+        .distinct()
+    )
+    conn.execute(erased.insert().from_select(list(erased.c.keys()), found))
+    return conn.execute(dead_letters.update().where(condition).values(**EMPTY, error=decision)).rowcount
+
+
+def _has_erased(conn: Connection, tables: Tables, group_id: str) -> bool:
+    of_group = tables.erased_offsets.c.consumer_group == group_id
+    return conn.scalar(sa.select(sa.literal(1)).where(of_group).limit(1)) is not None
+
+
+def _without_erased(conn: Connection, tables: Tables, batch: Batch, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return dead letters of a batch, those of erased records with the decision instead of their contents."""
+    erased, topic_ids = tables.erased_offsets.c, {range_.topic_partition: range_.topic_id for range_ in batch.ranges}
+    offsets: dict[TopicPartition, list[int]] = defaultdict(list)
+    for row in rows:
+        offsets[TopicPartition(row["topic"], row["partition"])].append(row["offset_value"])
+    decisions: dict[tuple[str, int, int], str] = {}
+    for tp, found in offsets.items():
+        query = sa.select(erased.offset_value, erased.decision).where(
+            erased.consumer_group == batch.group_id,
+            erased.topic == tp.topic,
+            erased.partition == tp.partition,
+            erased.offset_value.between(min(found), max(found)),
+        )
+        # Not of an earlier topic of this name.
+        if (topic_id := topic_ids.get(tp)) is not None:
+            query = query.where(erased.topic_id.in_(("", topic_id)))
+        decisions |= {(*tp, row.offset_value): row.decision for row in conn.execute(query)}
+    places = [(row["topic"], row["partition"], row["offset_value"]) for row in rows]
+    return [
+        row | EMPTY | {"error": decisions[place]} if place in decisions else row
+        for place, row in zip(places, rows, strict=True)
+    ]
 
 
 def _most_bytes(conn: Connection) -> int:

@@ -99,6 +99,18 @@ def deleted_or_renamed(conn: Connection, tables: Tables, group_id: str) -> str |
     return None
 
 
+def name_since(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> str | None:
+    """Return the name that a renamed group has now; None if no history has it.
+
+    :param batch_id: that records the change in the history of the former name
+    """
+    batches = tables.offset_batches.c
+    is_change = (batches.kind == RENAME, batches.scenario == f"renamed from {group_id!r}", batches.batch_id > batch_id)
+    query = sa.select(batches.consumer_group).where(*is_change).order_by(batches.batch_id).limit(1)
+    name: str | None = conn.scalar(query)
+    return name
+
+
 def delete_group(ledger: Ledger, group_id: str, *, who: str, reason: str) -> int:
     """Remove the positions of a group, and the contents of its dead letters. Its history stays, and so do its rows in
     the target: they count in the check that no record is loaded twice, also for a new group of the same name.
@@ -152,7 +164,7 @@ def rename_group(ledger: Ledger, group_id: str, new_id: str, *, who: str, reason
             lock(conn, tables, name)
         check_new_name(conn, tables, group_contents(conn, tables, group_id), new_id)
         old, new = group_row(conn, tables, group_id), group_row(conn, tables, new_id)
-        for table in (tables.consumed_offsets, tables.offset_batches, tables.dead_letters):
+        for table in (tables.consumed_offsets, tables.offset_batches, tables.dead_letters, tables.erased_offsets):
             of_group = table.update().where(table.c.consumer_group == group_id)
             conn.execute(of_group.values(consumer_group=new_id))
         generation, epoch = max(old.generation, new.generation), max(old.epoch, new.epoch)

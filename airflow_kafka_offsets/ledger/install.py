@@ -275,19 +275,23 @@ def rights_of_loads(tables: Tables) -> Iterator[tuple[sa.Table, str]]:
     )
     for table in tables.metadata.sorted_tables:
         yield table, "SELECT"
-        if table not in (tables.schema_version, tables.replaced_output):
+        if table not in (tables.schema_version, tables.replaced_output, tables.erased_offsets):
             yield table, "INSERT"
         if table in updated:
             yield table, "UPDATE"
 
 
 def rights_of_moves(tables: Tables) -> Iterator[tuple[sa.Table, str]]:
-    """Yield each privilege that rewinds, and replays that replace rows, need in addition to those of loads."""
+    """Yield each privilege that rewinds, replays that replace rows, and changes of dead letters and groups need in
+    addition to those of loads.
+    """
     yield tables.replaced_output, "INSERT"
     for table in (tables.consumer_groups, tables.consumed_offsets, tables.dead_letters):
         yield table, "DELETE"
     # Dead letters that are bad still when they are replayed, or that are dropped.
     yield tables.dead_letters, "UPDATE"
+    yield tables.erased_offsets, "INSERT"
+    yield tables.erased_offsets, "UPDATE"  # a group that is renamed
 
 
 def grants(tables: Tables, dialect: Dialect, role: str, *, moves: bool) -> str:

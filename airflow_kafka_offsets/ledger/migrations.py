@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.schema import DropIndex, ExecutableDDLElement
+from sqlalchemy.schema import CreateTable, DropIndex, ExecutableDDLElement
 from sqlalchemy.sql.compiler import DDLCompiler
 
 from airflow_kafka_offsets.database.mysql import is_mysql
@@ -38,7 +38,7 @@ def _with_names(element: TableStatement, compiler: DDLCompiler, **_: object) -> 
     )
 
 
-Statement = TableStatement | DropIndex | sa.Update
+Statement = TableStatement | CreateTable | DropIndex | sa.Update
 
 
 def upgrade_statements(conn: Connection, tables: Tables, version: int) -> Iterator[Statement]:
@@ -166,7 +166,15 @@ def _column_names(conn: Connection, table: sa.Table) -> set[str]:
     return {column["name"] for column in sa.inspect(conn).get_columns(table.name, schema=table.schema)}
 
 
-MIGRATIONS: dict[int, Callable[[Connection, Tables], Iterator[Statement]]] = {10: _rename_columns}
+def _add_erased_offsets(conn: Connection, tables: Tables) -> Iterator[Statement]:
+    tables.set_options(conn.dialect)
+    yield CreateTable(tables.erased_offsets, if_not_exists=True)
+
+
+MIGRATIONS: dict[int, Callable[[Connection, Tables], Iterator[Statement]]] = {
+    10: _rename_columns,
+    11: _add_erased_offsets,
+}
 """The migrations by the version to which they lead. A migration yields statements, without those that an interrupted
 one has run.
 """

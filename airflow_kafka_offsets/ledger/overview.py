@@ -34,7 +34,7 @@ _BATCH_COLUMNS = (
 )  # fmt: skip
 _SUMMARY_COLUMNS = (
     "batch_id", "state", "attempt", "row_count", "dead_letters", "planned_at", "committed_at", "dag_id", "task_id",
-    "kind",
+    "kind", "scenario",
 )  # fmt: skip
 _POINT_COLUMNS = (
     "batch_id", "kind", "planned_at", "staged_at", "committed_at", "records", "row_count", "dead_letters",
@@ -167,6 +167,7 @@ class BatchSummary:
     dag_id: str | None
     task_id: str | None
     kind: str = "load"
+    scenario: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +207,12 @@ class GroupSummary:
 
 
 def group_summaries(
-    conn: Connection, tables: Tables, group_ids: Sequence[str] | None = None
+    conn: Connection, tables: Tables, group_ids: Sequence[str] | None = None, *, with_deleted: bool = False
 ) -> tuple[datetime, list[GroupSummary]]:
     """Return the database's time, and groups in the order of their names.
 
-    :param group_ids: some groups; None is all that were not deleted
+    :param group_ids: some groups; None is all
+    :param with_deleted: of all, also those that were deleted or renamed
     :raises ConfigurationError: there are no state tables
     :raises LedgerError: they are of another version
     """
@@ -263,7 +265,7 @@ def group_summaries(
                 tuple(between.get(row.group_id, ())),
             )
         )
-    return now, [each for each in summaries if group_ids is not None or not each.is_deleted]
+    return now, [each for each in summaries if group_ids is not None or with_deleted or not each.is_deleted]
 
 
 # Databases limit the bound values of a statement.

@@ -17,7 +17,6 @@ from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError, OpenBatchError
 from airflow_kafka_offsets.ledger.batch_rows import Batch
-from airflow_kafka_offsets.ledger.dead_letters import DROPPED
 from airflow_kafka_offsets.ledger.group_table import former_name, names_of
 from airflow_kafka_offsets.ledger.positions import Reads
 from airflow_kafka_offsets.ledger.tables import Tables
@@ -189,7 +188,7 @@ def count_output(
     topic_ids: Mapping[TopicPartition, str | None],
     count_rows: Callable[[ReplacedOffsets], int],
 ) -> tuple[int, int, int]:
-    """Return how many rows and dead letters `replace_output` would delete now, and how many of these were dropped,
+    """Return how many rows and dead letters `replace_output` would delete now, and how many of these were erased,
     without locks or writes; raise the errors that it would raise.
 
     :param target: the name of the sink
@@ -202,7 +201,11 @@ def count_output(
         old, new = renamed
         target = TargetNames(conn).renamed(target, new, old)
     origin = OriginColumns(table.c.batch_id, table.c.topic, table.c.partition, table.c.offset_value)
-    rows = dead_letters = dropped = 0
+    rows = dead_letters = erased = 0
+    of_letter = [
+        column == table.c[column.name] for column in tables.erased_offsets.primary_key if column.name in table.c
+    ]
+    is_erased = sa.exists().where(*of_letter)
     ordered = sorted(replaced.items())
     for place in range(0, len(ordered), _SPANS_AT_ONCE):
         spans = {tp: (span, topic_ids.get(tp)) for tp, span in ordered[place : place + _SPANS_AT_ONCE]}
@@ -213,11 +216,12 @@ def count_output(
             offsets = _offsets(ids, ranges, None)
             rows += count_rows(offsets)
             # Of the ids, which are never null.
-            ids_dropped = sa.case((table.c.error_class == DROPPED, table.c.batch_id))
-            counted = sa.select(sa.func.count(), sa.func.count(ids_dropped)).select_from(table)
+            counted = sa.select(sa.func.count(), sa.func.count(sa.case((is_erased, table.c.batch_id)))).select_from(
+                table
+            )
             found = conn.execute(counted.where(offsets.include(origin))).one()
-            dead_letters, dropped = dead_letters + found[0], dropped + found[1]
-    return rows, dead_letters, dropped
+            dead_letters, erased = dead_letters + found[0], erased + found[1]
+    return rows, dead_letters, erased
 
 
 def _loading(

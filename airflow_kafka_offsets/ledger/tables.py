@@ -37,7 +37,7 @@ from airflow_kafka_offsets.database.tables import (
 )
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 
 NAME_LENGTH = 250
 """The most characters of a group's name, and of other names in the tables."""
@@ -298,6 +298,13 @@ class Tables:
             dead_letters.consumer_group,
             dead_letters.batch_id,
             instead=(dead_letters.consumer_group, dead_letters.batch_id, dead_letters.error_class),
+        )
+        # The id is empty where the broker reported none.
+        self.erased_offsets = self._table(
+            "erased_offsets",
+            *_keys(consumer_group=_NAME, topic=_TOPIC, partition=sa.Integer, offset_value=sa.BigInteger),
+            *_keys(topic_id=ExactString(40)),
+            *_required(decision=Description),
         )
         self.schema_texts = self._table(
             "schema_texts", *_keys(digest=ExactString(64)), *_required(type=ExactString(20), texts=ExactText)

@@ -26,7 +26,13 @@ from airflow_kafka_offsets.escaping import command_line, printable
 from airflow_kafka_offsets.exceptions import MirrorError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.producer import Outgoing, send
-from airflow_kafka_offsets.ledger.dead_letters import mark_sent, unsent_batches, unsent_dead_letters, with_contents
+from airflow_kafka_offsets.ledger.dead_letters import (
+    DROPPED,
+    mark_sent,
+    unsent_batches,
+    unsent_dead_letters,
+    with_contents,
+)
 from airflow_kafka_offsets.ledger.positions import read_positions
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult
@@ -184,7 +190,8 @@ def warn_of_dead_letters(context: LoadContext, result: LoadResult) -> None:
     pipeline, tables = context.pipeline, context.ledger.tables
     dead_letters, group_id = tables.dead_letters.c, pipeline.group_id
     of_run = dead_letters.batch_id.between(min(result.batches), max(result.batches))
-    is_meant = sa.and_(dead_letters.consumer_group == group_id, of_run)
+    is_kept = dead_letters.error_class.is_distinct_from(DROPPED)
+    is_meant = sa.and_(dead_letters.consumer_group == group_id, of_run, is_kept)
     columns = [*tables.dead_letters.primary_key, dead_letters.error]
     options = {"conn-id": pipeline.sink.conn_id or "CONN_ID", **vars(pipeline.state_tables)}
     words = [word for name, value in options.items() if value for word in (f"--{name}", value)]

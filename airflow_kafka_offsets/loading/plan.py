@@ -277,6 +277,7 @@ def decide_now(
         max_bytes=limits.max_bytes,
         bytes_per_offset=_sizes(ledger, group_id, after) if limits.max_bytes is not None else None,
         targets=targets,
+        group_id=group_id,
     )
 
 
@@ -328,7 +329,8 @@ def abandon_if_expired(context: LoadContext, claim: Claim, options: LoadOptions,
     :raises PlanningError: records are gone and `on_data_loss` is `fail`, or a topic was recreated
     """
     pipeline = context.pipeline
-    if can_still_be_read(batch.ranges, context.cluster.logs_of_ranges(batch.ranges), options.on_data_loss):
+    logs = context.cluster.logs_of_ranges(batch.ranges)
+    if can_still_be_read(batch.ranges, logs, options.on_data_loss, batch.group_id):
         return False
     # It may have been published since it was read.
     current = open_batch(context.ledger, claim.group_id)
@@ -400,7 +402,7 @@ def next_batch(
     # A staged batch is committed without reading Kafka again. A batch whose records expired is abandoned.
     if batch is not None and (
         batch.state == "staged"
-        or can_still_be_read(batch.ranges, cluster.logs_of_ranges(batch.ranges), options.on_data_loss)
+        or can_still_be_read(batch.ranges, cluster.logs_of_ranges(batch.ranges), options.on_data_loss, batch.group_id)
     ):
         return PlanPreview(of_partitions(batch.ranges, batch.gaps), open_batch=batch)
     decided = decide_now(ledger, cluster, group_id, topics, options, abandoned=batch, appends_files=writes_files)

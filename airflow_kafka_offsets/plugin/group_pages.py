@@ -16,6 +16,7 @@ from airflow_kafka_offsets.hooks.links import rewinds_are_on
 from airflow_kafka_offsets.lag.measure import group_states
 from airflow_kafka_offsets.lag.report import LagReport, PartitionLag
 from airflow_kafka_offsets.ledger import overview
+from airflow_kafka_offsets.ledger.group_changes import name_since
 from airflow_kafka_offsets.ledger.overview import HistoryPoint, history_points
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.plugin.access import Caller, not_found
@@ -38,12 +39,17 @@ _BATCHES, _PARTS, _DEAD_LETTERS, _POINTS, _ERRORS = 50, 500, 20, 200, 5
 def group_page(request: GroupRequestDep) -> HTMLResponse:
     """Return the page of a group, with which it also refreshes itself."""
 
-    def read(conn: Connection, tables: Tables) -> tuple[list[PartitionLag], list[overview.Row], GroupTarget]:
+    def read(
+        conn: Connection, tables: Tables
+    ) -> tuple[list[PartitionLag], list[overview.Row], GroupTarget, str | None]:
         committed = group_states(conn, tables, [request.group_id])[request.group_id].committed()
         stored = [PartitionLag(*tp, position=each.position.offset) for tp, each in sorted(committed.items())]
-        return stored, overview.batches(conn, tables, request.group_id, _BATCHES + 1), request.target(conn, tables)
+        batches = overview.batches(conn, tables, request.group_id, _BATCHES + 1)
+        is_renamed = bool(batches) and batches[0]["kind"] == RENAMED
+        name = name_since(conn, tables, request.group_id, batches[0]["batch_id"]) if is_renamed else None
+        return stored, batches, request.target(conn, tables), name
 
-    stored, batches, target = request.find(read)
+    stored, batches, target, name = request.find(read)
     discovery = request.readings.sources(time.monotonic())[request.source]
     (look,) = request.readings.look({request.source: discovery}, _LAG_SECONDS, request.caller.shares_team)
     caller, row = request.caller, look.row(request.summary)
@@ -59,6 +65,7 @@ def group_page(request: GroupRequestDep) -> HTMLResponse:
         headroom_note=_headroom_note(row, caller),
         target=target.name,
         gone=gone,
+        name_since=name,
         schedules=[each for each in row.schedules if each.dag_id in caller.readable_dags],
         zone=zone_name(),
         transform=load["transform"] if load is not None else None,

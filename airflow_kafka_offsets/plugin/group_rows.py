@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
 
+from airflow_kafka_offsets.core.history import RENAMED
 from airflow_kafka_offsets.core.text import count, short_duration, shortened
 from airflow_kafka_offsets.lag.report import LagReport, PartitionLag
 from airflow_kafka_offsets.ledger.overview import GroupSummary
@@ -41,12 +42,13 @@ STATES = ("error", "stopped", "stalled", "unknown", "lagging", "ok", "empty")
 """The states of groups, as Burrow has them, the most urgent first:
 
 * error: a partition has an error, or records are lost
-* stopped: records are unread, and no run has committed for longer than the schedule of the group's DAGs
+* stopped: records are unread, and no run has committed for longer than the schedule of the group's DAGs; or a DAG names
+  a group that was deleted or renamed
 * stalled: a batch is open, and no run works on it
 * unknown: the lag is not known, or not yet
 * lagging: the oldest unread record waits for more than two intervals of the schedule, or will soon be deleted
 * ok: all others
-* empty: there are no positions yet
+* empty: there are no positions
 """
 
 
@@ -204,6 +206,14 @@ def _attention(
 ) -> Iterable[tuple[Level, str, str]]:
     """Generate why a group needs attention: the level, the state that follows, and the reason."""
     is_held = group.held_by is not None
+    if group.is_deleted and group.last_commit is not None:
+        change = group.last_commit.scenario if group.last_commit.kind == RENAMED else None
+        what = f"{change or 'deleted'} by batch {group.last_commit.batch_id}"
+        if schedules:
+            follows = "give the DAG the new name" if change else "the next run of the DAG begins a new group"
+            yield Level.WARNING, "stopped", f"{what}: {follows}"
+        else:
+            yield Level.NOTICE, "empty", what
     if report is not None:
         if report.lost:
             yield Level.CRITICAL, "error", f"{count(report.lost, 'offset')} lost to retention"

@@ -199,7 +199,7 @@ class Overview:
     @property
     def has_unknown(self) -> bool:
         """Return whether there are groups whose lag is not known, and not only those without positions."""
-        return any(row.lag is None and row.state != "empty" for row in self.found)
+        return any(row.lag is None and row.group.partitions for row in self.found)
 
     @property
     def lag(self) -> int | None:

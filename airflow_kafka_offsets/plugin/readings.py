@@ -95,9 +95,13 @@ class SourceLook:
         return self.stored.value is None or any(map(_is_being_read, self.lags.values()))
 
     def rows(self) -> list[GroupRow]:
-        """Return the rows of all groups that are known."""
+        """Return the rows of all groups that are known; of those that were deleted or renamed, if a DAG names them."""
         groups = self.stored.value.groups if self.stored.value is not None else None
-        return [self.row(group) for group in groups or ()]
+        return [
+            self.row(group)
+            for group in groups or ()
+            if not group.is_deleted or self.loading.is_named(self.source, group.group_id)
+        ]
 
     def row(self, group: GroupSummary) -> GroupRow:
         """Return the row of a group, with its lag if it is known."""
@@ -255,7 +259,7 @@ class Readings:
         with self.ledger(*source) as ledger, ledger.connect() as conn:
             if installed_version(conn, ledger.tables) is None:
                 return Stored(None, None)
-            now, groups = group_summaries(conn, ledger.tables)
+            now, groups = group_summaries(conn, ledger.tables, with_deleted=True)
         return Stored(now, tuple(groups))
 
     def _measure(self, source: Source, conn_id: str) -> ClusterLags:

@@ -133,7 +133,7 @@ class RewindEstimate:
     :param target: of the group
     :param kafka_conn_id: the connection that was used
     :param rows: how many rows are removed; None where none are to be
-    :param warning: what becomes of dead letters that were dropped
+    :param warning: what becomes of dead letters that were erased
     :param tables: from which they are removed
     """
 

@@ -119,6 +119,10 @@ class LoadingDags:
             return loads
         return group.dag_ids & (self._templated.get(source, set()) | self._templated.get(None, set()))
 
+    def is_named(self, source: Source, group_id: str) -> bool:
+        """Return whether a task that loads names a group."""
+        return (source, group_id) in self._loads
+
     def naming(self, source: Source, group: GroupSummary) -> Set[str]:
         """Return the DAGs that load a group, or do something else with it, such as verify it."""
         return self.of(source, group) | self._named.get((source, group.group_id), set())

@@ -143,12 +143,12 @@ class Removal(NamedTuple):
     """What a rewind with `replace` would remove now.
 
     :param rows: None where they cannot be counted before: the target is not a table of the database of the positions
-    :param dropped: how many of the dead letters were dropped: what was erased is read again
+    :param erased: how many of the dead letters `dead-letters drop` erased
     """
 
     rows: int | None
     dead_letters: int
-    dropped: int = 0
+    erased: int = 0
 
     @property
     def text(self) -> str:
@@ -157,13 +157,13 @@ class Removal(NamedTuple):
 
     @property
     def warning(self) -> str | None:
-        """Return what becomes of dead letters that were dropped; None if none was."""
-        if not self.dropped:
+        """Return what becomes of dead letters that were erased; None if none was."""
+        if not self.erased:
             return None
         return (
-            f"{count(self.dropped, 'dead letter was', 'dead letters were')} dropped, and what they held comes back: "
-            "the next load reads their records again while Kafka has them, and who dropped them is noted no longer. "
-            "If a person's data were erased so, delete the records from the topic first, or leave out their partitions"
+            f"{count(self.erased, 'dead letter was', 'dead letters were')} erased: the next dead letter of such a "
+            "record has no contents either. But a record that becomes a row this time is in the target with its data. "
+            "To prevent that, delete it from the topic first, or leave out its partition"
         )
 
 

@@ -162,7 +162,7 @@ class Coverage:
         """Return the numbers in words, for the log."""
         numbers = (
             (self.partitions, "partition", ""),
-            (self.batches, "batch", "batches"),
+            (self.batches, "committed batch", "committed batches"),
             (self.records, "record", ""),
             # Of rows that were not checked, later ones may have replaced some.
             (self.rows, "row", "") if self.output_checked else (self.rows, "row written", "rows written"),

@@ -58,7 +58,7 @@ def test_dead_letters_show_prints_text_or_base64(cli: CommandLine, orders: str) 
         (4, "[]", None),
     ]
     some = cli(
-        "dead-letters", "show", "loader", *DB, "--offsets", f"{orders}:0:2-5", "--limit", "1", "--output", "json"
+        "dead-letters", "show", "loader", *DB, "--offsets", f"{orders}[0] 2..5", "--limit", "1", "--output", "json"
     )
     assert [row["offset"] for row in some.json] == [2]
     assert "The group has more than 1 dead letter; --limit shows more of them" in some.stderr

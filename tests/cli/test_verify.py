@@ -20,7 +20,7 @@ class TestVerify:
     ) -> None:
         with caplog.at_level("INFO"):
             (alone,) = data(cli, "verify", "loader", "--table", "target")
-        proved = "1 partition, 1 batch, 5 records, 5 rows, 0 dead letters, 0 skipped offsets"
+        proved = "1 partition, 1 committed batch, 5 records, 5 rows, 0 dead letters, 0 skipped offsets"
         assert f"The coverage of group 'loader' is proved: {proved}" in caplog.text
         assert "Coverage(" not in caplog.text
         for form in ("json", "table"):

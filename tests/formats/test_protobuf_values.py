@@ -282,3 +282,21 @@ def test_a_declared_column_that_a_writer_does_not_have_is_null() -> None:
     record_format = known({1: 'syntax = "proto3"; message M { int32 a = 1; }'}, ddl="a INT, b INT, c STRUCT<d: INT>")
     rows, _ = decoded(record_format, [wire(1, b"\x08\x01", 0)])
     assert own_columns(rows) == [{"a": 1, "b": None, "c": None}]
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        (b"\x10\x05\x0a\x03ab", "at byte 2 of 6, in field 'a'"),
+        (b"\x10\x05\x08\x05\x1a\x02\x10", "at byte 4 of 7, in field 'inner'"),
+        (b"\x1a\x02\x10\x80\x10\x05", "at byte 0 of 6, in field 'inner'"),
+        (b"\x10\x05\x15\0\0\0", "at byte 2 of 6, in field 'b'"),
+        (b"\x10\x05\x90", "at byte 2 of 3"),
+        (b"\x10\x05" + b"\xff" * 11, "at byte 2 of 13"),
+        (b"\x10\x05\x17", "at byte 2 of 3, in field 'b'"),
+    ],
+)
+def test_a_bad_message_says_where_it_is_wrong(value: bytes, place: str) -> None:
+    proto = 'syntax = "proto3"; message M { string a = 1; int32 b = 2; N inner = 3; } message N { int32 b = 2; }'
+    assert reason_of(proto, value) == f"it is not a message of its schema, {place}"
+    assert reason_of(proto, b"\x10\x05" * 1_000 + value) == "it is not a message of its schema"

@@ -45,6 +45,19 @@ def test_migrated_tables_equal_new_ones(old: Engine) -> None:
     assert structure(old) == found
 
 
+def test_tables_of_version_10_get_what_they_lack(engine: Engine) -> None:
+    initialize(Ledger(engine))
+    found = structure(engine)
+    Tables().erased_offsets.drop(engine)
+    with engine.begin() as conn:
+        conn.exec_driver_sql("UPDATE offsets_schema_version SET version = 10")
+
+    assert "CREATE TABLE" in install.statements(Ledger(engine))
+    assert initialize(Ledger(engine)) is True
+
+    assert structure(engine) == found
+
+
 def test_a_batch_that_is_open_is_finished_with_the_new_tables(old: Engine) -> None:
     batch(old, 3, "planned", target_table="target")
     offset_range(old, 3, T0, 20, 25)

@@ -21,6 +21,7 @@ from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, drop_
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.schema_registry import SchemaRegistry
+from airflow_kafka_offsets.ledger.group_changes import rename_group
 from airflow_kafka_offsets.ledger.groups import wait_for_group
 from airflow_kafka_offsets.ledger.install import grants, initialize, installation_id, rights_of_loads, rights_of_moves
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
@@ -142,7 +143,7 @@ def registered(loader: Loader) -> int:
 
 def load_and_move(loader: Loader) -> None:
     """All that is done besides: a rewind that replaces rows and dead letters, a new group that is rewound, dead letters
-    that are replayed and dropped.
+    that are replayed and dropped; a group is renamed.
     """
     group, topic = load(loader)
     options: dict[str, Any] = {
@@ -168,6 +169,7 @@ def load_and_move(loader: Loader) -> None:
         )
         execute_rewind(preview, engine=loader.engine, tables=TABLES, replace=None if new else TARGET)
     drop_dead_letters(DeadLetterFilter(group), engine=loader.engine, tables=TABLES)
+    rename_group(Ledger(loader.engine, TABLES), f"{group}_new", f"{group}_newer", who="ana", reason="a test")
     # A rewind does so after its connection broke: a row that waits for nobody is deleted again.
     with translated_errors("Nothing waits"):
         transact(loader.engine, lambda conn: wait_for_group(conn, TABLES, f"{group}_other", "cluster"))

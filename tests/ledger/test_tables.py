@@ -36,6 +36,7 @@ NAMES = [
     "schema_texts",
     "offsets_installation",
     "batch_schemas",
+    "erased_offsets",
 ]
 
 ODD = [

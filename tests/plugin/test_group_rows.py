@@ -147,6 +147,23 @@ def test_a_group_without_positions_is_empty_and_not_green() -> None:
     assert group_row(WAREHOUSE, replace(GROUP, partitions=0), None).state == "empty"
 
 
+@pytest.mark.parametrize(
+    ("kind", "scenario", "reason"),
+    [
+        ("renamed", "renamed to 'shop'", "renamed to 'shop' by batch 7: give the DAG the new name"),
+        ("delete", "delete", "deleted by batch 7: the next run of the DAG begins a new group"),
+    ],
+)
+def test_a_dag_that_names_a_group_that_is_gone_needs_attention(kind: str, scenario: str, reason: str) -> None:
+    gone = replace(GROUP, partitions=0, last_commit=replace(LOAD, state="committed", kind=kind, scenario=scenario))
+
+    named = group_row(WAREHOUSE, gone, None, [HOURLY])
+    unnamed = group_row(WAREHOUSE, gone, None)
+
+    assert (named.state, named.needs_attention, named.reasons) == ("stopped", True, (reason,))
+    assert (unnamed.state, unnamed.needs_attention, unnamed.reasons) == ("empty", False, (reason.partition(":")[0],))
+
+
 def test_a_state_has_the_colour_and_the_place_of_its_most_urgent_group() -> None:
     stalled = group_row(WAREHOUSE, replace(GROUP, open=LOAD), lag(0, 24))
     rows = [group_row(WAREHOUSE, replace(GROUP, group_id=str(left)), lag(24 - left, left)) for left in (4, 1)]

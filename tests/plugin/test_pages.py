@@ -109,11 +109,16 @@ def test_the_history_of_a_deleted_and_a_renamed_group_is_in_words(
 
     for text in (">group deleted</td>", "group renamed <span", ">from &#39;shop&#39;</span>"):
         assert text in page, text
+    # Of the groups that are gone, a DAG names this one.
+    groups = web.get("/").text
+    assert "deleted by batch 6" in groups
+    assert "group=shop" not in groups
     for group, became in (
         ("loader", "group deleted, by batch 6"),
         ("shop", "group renamed to &#39;loader&#39;, by batch 4"),
     ):
-        assert f"<dt>Target</dt><dd>{became}</dd>" in web.get("/group", **of_group(group)).text
+        assert f"<dt>Target</dt><dd>{became}" in web.get("/group", **of_group(group)).text
+    assert "group=loader" in web.get("/group", **of_group("shop")).text, "a link to its name since"
     deleted, renamed = (web.get("/batch", **of_group("loader", batch=batch)).text for batch in (6, 5))
     assert "<dd>1 position removed, and the contents of the dead letters</dd>" in deleted
     assert "New position" not in deleted

@@ -70,21 +70,18 @@ def test_a_rewind_is_previewed_executed_and_in_the_history(
     assert rows(postgres_engine, "SELECT count(*), count(DISTINCT _kafka_offset) FROM target") == [(5, 5)]
 
 
-def test_a_preview_says_that_erased_records_come_back(web: Web, orders: str, postgres_engine: Engine) -> None:
+def test_a_preview_says_which_erased_records_may_become_rows(web: Web, orders: str, postgres_engine: Engine) -> None:
     dropped = DeadLetterFilter("loader", ranges=[OffsetRange(orders, 0, 3, 5, 5, None, "")])
-    assert "comes back" not in preview(web, "to-offset", "2", replace="1").text
+    assert "erased" not in preview(web, "to-offset", "2", replace="1").text
 
     number = drop_dead_letters(dropped, engine=postgres_engine, reason="request 17")
     page = preview(web, "to-offset", "2", replace="1")
 
     assert number
     assert tiles(page)[-1] == "3"
-    words = f"{number} dead letters were dropped" if number > 1 else "1 dead letter was dropped"
-    assert (
-        f"{words}, and what they held comes back: the next load reads their records again while Kafka has them"
-        in page.text
-    )
-    assert "comes back" not in preview(web, "to-offset", "5", replace="1").text, "it is before the position"
+    words = f"{number} dead letters were erased" if number > 1 else "1 dead letter was erased"
+    assert f"{words}: the next dead letter of such a record has no contents either" in page.text
+    assert "erased" not in preview(web, "to-offset", "5", replace="1").text, "it is before the position"
 
 
 def test_a_preview_is_executed_as_it_was_shown_or_not_at_all(

@@ -55,7 +55,7 @@ def test_a_click_proves_a_group_and_the_result_is_kept(web: Web, orders: str) ->
     assert answer.headers["location"].endswith("/verification?conn_id=warehouse&group=loader")
     found = ended(web)
     assert (found.outcome, found.who) == ("proved", "editor")
-    assert found.text == "1 partition, 1 batch, 6 records, 3 rows, 3 dead letters, 0 skipped offsets."
+    assert found.text == "1 partition, 1 committed batch, 6 records, 3 rows, 3 dead letters, 0 skipped offsets."
     page = web.get("/verification", "viewer", **GROUP).text
     assert found.text in page
     assert "<button" not in page

@@ -262,6 +262,7 @@ class TestScope:
             (["orders:1,1"], {"orders": {1}}),
             ("orders:1,2", {"orders": {1, 2}}),
             ("orders:1", {"orders": {1}}),
+            (["orders[1]", "orders[2,3]"], {"orders": {1, 2, 3}}),
             ([" orders : 1, 2 ", " orders:3 ", "\treturns\n"], {"orders": {1, 2, 3}, "returns": None}),
         ],
         ids=str,
@@ -283,6 +284,9 @@ class TestScope:
             "orders:-1",
             "orders:1:2",
             "orders:1_0",
+            "orders[]",
+            "orders:1[2]",
+            "[1]",
             "orders:٣",
         ],
     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pyarrow as pa
 import pytest
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import SqlTable
+from tests.support.loads import rows
 
 pytestmark = pytest.mark.server
 
@@ -25,3 +28,17 @@ def test_a_table_with_rows_or_of_another_is_not_dropped(engine: Engine) -> None:
     with engine.begin() as conn:
         conn.exec_driver_sql("DELETE FROM orders")
     assert created.drop_unused()
+    created.prepare(pa.schema([("id", pa.string())]))
+
+
+def test_a_row_that_is_written_meanwhile_is_kept(engine: Engine) -> None:
+    created = SqlTable("orders").connect(engine)
+    created.prepare(pa.schema([("id", pa.int64())]))
+
+    with ThreadPoolExecutor(1) as thread:
+        with engine.begin() as conn:
+            conn.exec_driver_sql("INSERT INTO orders VALUES (1, 1)")
+            was_dropped = thread.submit(created.drop_unused)
+        assert not was_dropped.result()
+
+    assert rows(engine, "SELECT id FROM orders") == [(1,)]

@@ -79,6 +79,7 @@ _MARIADB = {
     "loading/test_values": _IN_SOAK,
     "replaying/": _IN_SOAK,
     "rewinding/": _IN_SOAK,
+    "sinks/test_unused_tables": _EVERY_DAY,
     "sinks/test_upsert": _IN_SOAK,
     "verification/": _IN_SOAK,
 }

@@ -66,6 +66,8 @@ class HostileRows:
             conn.execute(
                 tables.replaced_output.insert().values(**place, replaced_batch_id=1, row_count=1, dead_letters=1)
             )
+            erased = {"topic": "t", "partition": 0, "offset_value": 0, "topic_id": "", "decision": "d"}
+            conn.execute(tables.erased_offsets.insert().values(consumer_group=group_id, **erased))
             conn.execute(tables.schema_texts.insert().values(digest="0", type="avro", texts="[]"))
             conn.execute(tables.batch_schemas.insert().values(batch_id=ids[0], part="value", schema_id=1, digest="0"))
             for table in tables.metadata.sorted_tables:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -104,14 +104,12 @@ class ConnectedSqlTable(Table):
     def drop_unused(self) -> bool:
         def work(conn: Connection) -> bool:
             table = self.reflect(conn)
-            if table is None or not is_created(table) or conn.dialect.name not in _TRANSACTIONAL_DDL:
+            if table is None or not is_created(table):
                 return False
-            name = conn.dialect.identifier_preparer.format_table(table)
-            if conn.dialect.name == "postgresql":
-                conn.exec_driver_sql(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
-            if conn.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first() is not None:
-                return False
-            table.drop(conn)
+            with _locked(conn, table):
+                if conn.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first() is not None:
+                    return False
+                table.drop(conn)
             return True
 
         try:
@@ -119,7 +117,7 @@ class ConnectedSqlTable(Table):
         except sa.exc.DBAPIError as error:
             if is_outage(error):
                 raise
-            return False  # it has another owner, or other objects depend on it
+            return False  # it has another owner, or other objects depend on it, or LOCK TABLES is not granted
         if was_dropped:
             log.warning("Table %s, which an earlier load created and never wrote to, is created again", self.sink.name)
         return was_dropped
@@ -219,6 +217,23 @@ class ConnectedSqlTable(Table):
             found = inspector.get_columns(sink.table, sink.schema)
             columns = [(column["name"], column["type"].compile(self.engine.dialect)) for column in found]
         return [Dataset(*dataset_name(uri), columns) for uri in sink.uris(self.engine)]
+
+
+@contextmanager
+def _locked(conn: Connection, table: sa.Table) -> Iterator[None]:
+    """Keep other sessions from writing to a table until it is dropped. SQLite has one writer at a time."""
+    name = conn.dialect.identifier_preparer.format_table(table)
+    if conn.dialect.name == "postgresql":
+        conn.exec_driver_sql(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
+    if not is_mysql(conn.dialect):
+        yield
+        return
+    # DROP TABLE ends the transaction and its locks, but not this one.
+    conn.exec_driver_sql(f"LOCK TABLES {name} WRITE")
+    try:
+        yield
+    finally:
+        conn.exec_driver_sql("UNLOCK TABLES")
 
 
 @dataclass(frozen=True)

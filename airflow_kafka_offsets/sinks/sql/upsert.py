@@ -21,7 +21,7 @@ from sqlalchemy.schema import CreateIndex
 from airflow_kafka_offsets.core.origin import RECORD, TIMESTAMP
 from airflow_kafka_offsets.database.errors import is_outage
 from airflow_kafka_offsets.database.mysql import error_number, is_mysql
-from airflow_kafka_offsets.database.tables import check_rights, without_placeholders
+from airflow_kafka_offsets.database.tables import check_rights, grantee, without_placeholders
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
@@ -409,7 +409,7 @@ def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
         url = conn.engine.url
         raise TargetError(
             f"User {url.username!r} may not make temporary tables in database {url.database!r}, as upsert_key needs; "
-            f"GRANT {right} TO the user"
+            f"GRANT {right} TO {grantee(conn)}"
         )
 
 
