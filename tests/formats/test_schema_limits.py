@@ -506,9 +506,8 @@ def test_an_answer_that_drips_is_an_outage(monkeypatch: pytest.MonkeyPatch, begi
         monkeypatch.setattr(schema_registry, "_TIMEOUT_SECONDS", 0.2)
         monkeypatch.setattr(schema_registry, "_PAUSE_SECONDS", 0.0)
         registry = SchemaRegistry({"url": f"http://127.0.0.1:{server.getsockname()[1]}"})
-        with pytest.raises(
-            RegistryUnavailableError, match=r"4 attempts: ReadTimeout: the answer takes more than 0\.2 s"
-        ):
+        # Of the whole answer; where the machine stops, of one wait.
+        with pytest.raises(RegistryUnavailableError, match=r"4 attempts: \w+Timeout"):
             registry.by_id(1)
         ended.set()
         server.shutdown(socket.SHUT_RDWR)

@@ -96,11 +96,11 @@ def test_a_record_that_is_never_transformed_is_bad(
 ) -> None:
     name = topic()
     produce(kafka, name, orders((0, "a"), (1, "loop")))
-    reading = Reading(decode_timeout=timedelta(seconds=3))
+    reading = Reading(decode_timeout=timedelta(seconds=4))
     result = postgres_loader(name, transform=OBEY, on_bad_record=DeadLetters(), reading=reading)
     assert (result.rows, result.dead_letters) == (1, 1)
     ((*_, error),) = letters(postgres_loader)
-    assert error == "decoding and transforming it takes more than 3 s"
+    assert error == "decoding and transforming it takes more than 4 s"
 
 
 def test_a_process_that_no_record_ends_is_an_error_that_says_what_was_read(
