@@ -5,22 +5,16 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from confluent_kafka import ElectionType, Message, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
-from airflow_kafka_offsets.core.offsets import PartitionLog, Slice, TopicPartition, parse_scope
+from airflow_kafka_offsets.core.offsets import PartitionLog, Slice, TopicPartition
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError, LogTruncatedError
-from airflow_kafka_offsets.kafka import admin as kafka_admin
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.reader import consumer_config, read
-from airflow_kafka_offsets.rewinding.previewing import preview_rewind
-from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from devstack.kafka_cluster import KafkaCluster
 from devstack.process import wait_until
 from devstack.topics import create_topic
@@ -122,6 +116,8 @@ def test_P17_log_ends_asked_while_a_leader_is_dead_are_those_that_were_acknowled
     cluster.wait_for_leader(3, "moved", 0)
 
 
+# Every day tests/loading/test_bad_kafka.py has a broker that is not there.
+@pytest.mark.long
 def test_P10_a_partition_without_a_living_replica_fails_the_plan_in_time(cluster: KafkaCluster) -> None:
     create_topic(cluster.bootstrap_servers, "lonely", 2, replicas=[[3], [2]])
     cluster.brokers[3].kill()
@@ -142,39 +138,6 @@ def assert_unavailable_in_time(cluster: KafkaCluster, message: str) -> None:
         return re.search(message, str(raised.value)) is not None
 
     wait_until(is_told, 120, f"an error that matches {message}")
-
-
-def test_a_rewind_asks_no_leader_outside_of_its_scope(
-    cluster: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = "half-dead"
-    create_topic(cluster.bootstrap_servers, topic, 2, replicas=[[3], [2]])
-    produce(cluster, topic, values("a", 5), 1)
-    cluster.brokers[3].kill()
-    cluster.wait_for_leader(-1, topic, 0)
-    config = {"bootstrap.servers": cluster.brokers[2].bootstrap_servers}
-    asked: set[tuple[str, int]] = set()
-
-    class Noting(AdminClient):
-        def list_offsets(self, topic_partition_offsets: Mapping[ClientPartition, Any], **options: Any) -> Any:
-            asked.update((one.topic, one.partition) for one in topic_partition_offsets)
-            return super().list_offsets(topic_partition_offsets, **options)
-
-    monkeypatch.setattr(kafka_admin, "AdminClient", Noting)
-
-    for scenario in (("to-latest",), ("to-datetime", "2026-01-01T00:00:00Z")):
-        asked.clear()
-        preview = preview_rewind(
-            "new",
-            Scenario.of(*scenario),
-            engine=sa.create_engine(f"sqlite:///{tmp_path / 'warehouse.db'}"),
-            kafka_config=config,
-            scope=parse_scope(f"{topic}:1"),
-            new_group=True,
-        )
-
-        assert [(move.topic_partition, move.end) for move in preview.partitions] == [(TopicPartition(topic, 1), 5)]
-        assert asked == {(topic, 1)}
 
 
 def test_a_slice_is_read_once_and_in_order_while_its_leader_changes(cluster: KafkaCluster) -> None:

@@ -215,16 +215,24 @@ def test_an_answer_that_is_none_makes_the_record_bad(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
 ) -> None:
     """A record may do anything to the process that decodes it."""
-    sent: Any = Sent(answer)
-    monkeypatch.setattr(isolation._Child, "ask", lambda *_: isolation._receive(sent))
+    monkeypatch.setattr(isolation, "_Child", lambda *_: Sent(answer))
     with decoding(job(tmp_path)) as decode:
         rows, bad = decode(batch([b"1"]))
     assert (rows.num_rows, [(record.row, record.part) for record in bad]) == (0, [(0, CRASH)])
 
 
 class Sent:
+    """A child, and its connection, that has sent some bytes."""
+
     def __init__(self, data: bytes) -> None:
         self.data = data
 
     def recv_bytes(self) -> bytes:
         return self.data
+
+    def ask(self, *_: object) -> tuple[dict[str, Any], memoryview]:
+        sent: Any = self
+        return isolation._receive(sent)
+
+    def end(self) -> None:
+        """Do nothing: there is no process."""
