@@ -116,7 +116,7 @@ def options(chance: random.Random, staging: Path, group: str) -> dict[str, Any]:
         "group_id": group,
         "staging": Staging(dir=str(staging / "staging")),
         "limits": Limits(max_records=chance.choice([None, 3, 2])),
-        "coordination": Coordination(lease=timedelta(seconds=5), other_groups="allow"),
+        "coordination": Coordination(lease=timedelta(minutes=1), other_groups="allow"),
     }
 
 
