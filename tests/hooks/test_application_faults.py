@@ -71,6 +71,7 @@ def test_lines_that_are_no_text_do_not_end_the_log(
     assert "Batch 1: staged" in caplog.messages
 
 
+@pytest.mark.parametrize("submitted", ["client", "cluster"], indirect=True, ids=["socket", "mailbox"])
 def test_a_driver_that_outlives_its_jvm_finds_nobody(
     submitted: Submitted, launcher: SparkSubmitLauncher, tmp_path: Path
 ) -> None:
