@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -189,6 +190,35 @@ def test_what_the_application_reports_comes_before_why_a_service_failed_it(tmp_p
     with pytest.raises(ConfigurationError, match=r"^no pyarrow$"):
         launch(service, job, StagingDirectory(job.staging_uri))
     service.close()
+
+
+def test_what_a_run_answered_before_its_end_is_received(
+    tmp_path: Path, job: StageJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker reads it only after it has noticed the end: its store is slow."""
+    read, settle, is_noticed = Mailbox._read, Mailbox.settle, threading.Event()
+
+    def late(self: Mailbox) -> str | None:
+        return read(self) if self._own == "driver" or is_noticed.is_set() else None
+
+    def settles(self: Mailbox) -> None:
+        is_noticed.set()
+        settle(self)
+
+    def stage(service: Service) -> None:
+        driver = Mailbox.of_driver(service.mailbox, service.token)
+        jobs = driver.messages()
+        assert json.loads(next(jobs)[1:]) == {}
+        assert next(jobs)[1:] == job.to_text()
+        for answer in (Answer.BEGUN, Answer.DONE):
+            driver.send(ANSWER + answer.value.decode())
+
+    monkeypatch.setattr(Mailbox, "_read", late)
+    monkeypatch.setattr(Mailbox, "settle", settles)
+    service = Service(tmp_path, stage, ends=True)
+    service(job)
+    service.close()
+    assert is_noticed.is_set()
 
 
 def test_a_mailbox_that_cannot_be_removed_fails_no_load(

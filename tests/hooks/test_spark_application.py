@@ -178,7 +178,6 @@ class TestEnd:
         assert submitted.pids(2) != [pid]
         assert warnings_of(caplog) == ["The Spark application ended after the batch before, and batch 2 starts another"]
 
-    @OVER_BOTH
     @pytest.mark.parametrize(("does", "status"), [("dies", 3), ("raises", 1)])
     @pytest.mark.parametrize("number", [1, 2])
     def test_within_a_job_is_its_error(
