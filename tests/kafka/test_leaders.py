@@ -93,7 +93,7 @@ def planned_epoch(cluster: KafkaCluster, topic: str, end: int) -> int:
 def loaded(cluster: KafkaCluster, topic: str, start: int, end: int, leader_epoch: int | None = None) -> list[bytes]:
     """The values of a slice that starts from a position with an epoch."""
     one = Slice(0, topic, 0, start, end, leader_epoch=leader_epoch)
-    batches = read(one, reader(cluster), idle_timeout=30)
+    batches = read(one, reader(cluster), idle_timeout=60)
     return [value for batch in batches for value in batch["value"].to_pylist()]
 
 

@@ -248,7 +248,7 @@ def test_a_topic_that_is_deleted_while_it_is_read_is_named_soon(
     name = topic()
     produce(kafka, name, names(0, 10))
     # Left to itself the client would doubt the news for half a minute.
-    batches = read(Slice(0, name, 0, 0, 20), config(kafka), idle_timeout=20)
+    batches = read(Slice(0, name, 0, 0, 20), config(kafka), idle_timeout=120)
     assert next(batches).num_rows == 10
 
     admin = clients.admin(kafka)
