@@ -3,6 +3,8 @@ PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest --durations=10
 # Each worker has servers of its own. Three keep two cores busy while a test waits; with four, the whole takes longer. Who is ready first takes over half of the rest.
 PARALLEL := -n 3 --dist worksteal
+# In a fresh checkout each worker would compile all tests, at the same time.
+COMPILED = [ -d tests/__pycache__ ] || $(PYTEST) tests --collect-only -q >/dev/null
 # Airflow is started dozens of times; without bytecode each start compiles it anew, which takes longer than the start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
@@ -19,7 +21,7 @@ quick-java: setup
 	@$(PYTHON) -m devstack quick-java
 
 test: lint ## all that CI runs: lint, types, and every test against real servers
-	$(PYTHON) -m mypy & types=$$!; $(PYTHON) -m devstack quick-java && $(PYTEST) tests $(PARALLEL); tests=$$?; wait $$types && exit $$tests
+	$(PYTHON) -m mypy & types=$$!; $(COMPILED); $(PYTHON) -m devstack quick-java && $(PYTEST) tests $(PARALLEL); tests=$$?; wait $$types && exit $$tests
 
 unit: setup ## the tests that need no server
 	$(PYTEST) tests -m "not server and not long"

@@ -33,6 +33,13 @@ def cli(
 
 
 @pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands wait a second for a cluster that does not answer."""
+    for module in ("command", "doctor_checks"):
+        monkeypatch.setattr(f"airflow_kafka_offsets.cli.{module}.KAFKA_TIMEOUT_SECONDS", 1.0)
+
+
+@pytest.fixture
 def loaded_topic(inline_loader: Loader, kafka: Kafka, topic: TopicFactory) -> str:
     """A topic with 5 records, all of which group `loader` has loaded."""
     name = topic()

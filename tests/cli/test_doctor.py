@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import socket
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.sql import connected_table
 from devstack.kafka import KafkaBroker
 from devstack.process import free_port
-from devstack.spark import SparkStandalone
 from devstack.spark_connect import SparkConnectServer
 from tests.support.clients import produce
 from tests.support.command_line import DB, CommandLine, Done, findings, kafka_connection
@@ -188,6 +188,7 @@ def test_topics_that_are_named_must_be_there(cli: CommandLine, topic: TopicFacto
     assert "'no-such-topic'" in found["Kafka topics"]["found"]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_one_failure_does_not_hide_the_others_and_no_secret_is_told(cli: CommandLine) -> None:
     dead = free_port()
     cli.connect("warehouse", f"postgres://someone:{SECRET}@127.0.0.1:{dead}/orders")
@@ -276,6 +277,7 @@ def test_plain_text_on_the_network_is_a_warning_and_no_failure(cli: CommandLine,
     assert done.status == 0
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_secret_is_told_nowhere_even_where_it_was_put_by_mistake(cli: CommandLine, kafka: KafkaBroker) -> None:
     servers = f"{SECRET}@{kafka.bootstrap_servers}"
     extra = {"bootstrap.servers": servers, "sasl.password": SECRET}
@@ -350,6 +352,8 @@ def test_spark_whose_protection_cannot_be_known_is_a_failed_check(
     )
 
 
-def test_a_master_that_answers(cli: CommandLine, spark_cluster: SparkStandalone) -> None:
-    cli.connect("spark_default", json.dumps({"conn_type": "spark", "host": spark_cluster.master_url}))
-    assert results(cli("doctor", *DB, "--output", "json"))["Spark master"] == "ok"
+def test_a_master_that_answers(cli: CommandLine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        url = f"spark://127.0.0.1:{master.getsockname()[1]}"
+        cli.connect("spark_default", json.dumps({"conn_type": "spark", "host": url}))
+        assert results(cli("doctor", *DB, "--output", "json"))["Spark master"] == "ok"

@@ -149,6 +149,7 @@ class TestFailures:
         assert "check whether it runs and can be reached, and connection 'warehouse'" in failed(done, "groups")
         assert "5ecret" not in done.stdout + done.stderr
 
+    @pytest.mark.usefixtures("impatient")
     def test_a_broker_that_does_not_answer(self, cli: CommandLine, inline_loader: Loader, topic: TopicFactory) -> None:
         inline_loader(topic())
         extra = {"bootstrap.servers": "127.0.0.1:1", "sasl.password": "5ecret"}

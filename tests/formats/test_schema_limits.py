@@ -204,7 +204,18 @@ BOMBS: list[tuple[str, Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "schema", "reason"), BOMBS)
+def _of_every_day() -> Iterator[Any]:
+    """The first bomb of each limit; the others in `make soak`."""
+    seen = set()
+    for kind, schema, reason in BOMBS:
+        yield pytest.param(kind, schema, reason, marks=[pytest.mark.long] if (kind, reason) in seen else [])
+        seen.add((kind, reason))
+
+
+DAILY = list(_of_every_day())
+
+
+@pytest.mark.parametrize(("kind", "schema", "reason"), DAILY)
 def test_schema_bomb_is_refused_where_its_columns_are_wanted(
     server: FakeRegistry, kind: str, schema: Any, reason: str
 ) -> None:
@@ -213,7 +224,7 @@ def test_schema_bomb_is_refused_where_its_columns_are_wanted(
         FORMATS[kind].prepared(["orders"], "value", {"r": server.config}).columns()
 
 
-@pytest.mark.parametrize(("kind", "schema", "reason"), BOMBS)
+@pytest.mark.parametrize(("kind", "schema", "reason"), DAILY)
 @pytest.mark.parametrize("is_known", [True, False], ids=["on the worker", "in a task"])
 def test_schema_bomb_harms_no_record_of_another_schema(
     server: FakeRegistry, kind: str, schema: Any, reason: str, is_known: bool
@@ -506,9 +517,8 @@ def test_an_answer_that_drips_is_an_outage(monkeypatch: pytest.MonkeyPatch, begi
         monkeypatch.setattr(schema_registry, "_TIMEOUT_SECONDS", 0.2)
         monkeypatch.setattr(schema_registry, "_PAUSE_SECONDS", 0.0)
         registry = SchemaRegistry({"url": f"http://127.0.0.1:{server.getsockname()[1]}"})
-        with pytest.raises(
-            RegistryUnavailableError, match=r"4 attempts: ReadTimeout: the answer takes more than 0\.2 s"
-        ):
+        # Of the whole answer; where the machine stops, of one wait.
+        with pytest.raises(RegistryUnavailableError, match=r"4 attempts: \w+Timeout"):
             registry.by_id(1)
         ended.set()
         server.shutdown(socket.SHUT_RDWR)

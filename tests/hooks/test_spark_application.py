@@ -30,13 +30,13 @@ from airflow_kafka_offsets.spark import package
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.transforms.dataframe import DataFrameFunction
 from devstack.process import wait_until
-from tests.support.submitted import Submitted, no_process_left
+from tests.support.submitted import SECONDS, Submitted, no_process_left, timed_out_when
 
 SECRET = "5ecret"
 PROPERTIES = {"spark.hadoop.fs.s3a.secret.key": SECRET}
 
 
-@pytest.fixture(params=["client", "cluster"], ids=["socket", "mailbox"])
+@pytest.fixture(params=["client", pytest.param("cluster", marks=pytest.mark.long)], ids=["socket", "mailbox"])
 def submitted(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submitted:
     submitted = Submitted(tmp_path, request.param)
     submitted.install(monkeypatch)
@@ -44,6 +44,9 @@ def submitted(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
 
 
 OVER_THE_SOCKET = pytest.mark.parametrize("submitted", ["client"], indirect=True, ids=["socket"])
+
+# Every day: how a mailbox is opened, what goes through it, and whose end is noticed. All others have it in `make soak`.
+OVER_BOTH = pytest.mark.parametrize("submitted", ["client", "cluster"], indirect=True, ids=["socket", "mailbox"])
 
 
 @pytest.fixture
@@ -62,7 +65,7 @@ def launcher(submitted: Submitted) -> Iterator[SparkSubmitLauncher]:
         left.intersection_update(open_files())
         return not left
 
-    wait_until(are_closed, 10, "open files to be closed", details=lambda: f"{left}, threads: {sorted(threads())}")
+    wait_until(are_closed, SECONDS, "open files to be closed", details=lambda: f"{left}, threads: {sorted(threads())}")
 
 
 def threads() -> set[str]:
@@ -83,6 +86,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+@OVER_BOTH
 def test_the_application_is_started_by_the_first_job_and_ended_by_close(
     submitted: Submitted, launcher: SparkSubmitLauncher, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -155,6 +159,7 @@ def test_a_job_that_needs_something_else_of_spark_gets_another(
 
 
 class TestEnd:
+    @OVER_BOTH
     @pytest.mark.parametrize("by", ["kill", "context"])
     def test_between_jobs_the_next_job_starts_another(
         self, submitted: Submitted, launcher: SparkSubmitLauncher, caplog: pytest.LogCaptureFixture, by: str
@@ -167,7 +172,7 @@ class TestEnd:
             submitted.stopped.touch()
         with ThreadPoolExecutor(1) as threads:
             staged = threads.submit(launcher, submitted.job(2))
-            wait_until(lambda: not psutil.pid_exists(pid), 30, "the end of the first")
+            wait_until(lambda: not psutil.pid_exists(pid), SECONDS, "the end of the first")
             submitted.stopped.unlink(missing_ok=True)
             staged.result()
         assert submitted.pids(2) != [pid]
@@ -223,10 +228,10 @@ class TestCancel:
             launcher.cancel()  # no job is running
         with ThreadPoolExecutor(1) as threads:
             staged = threads.submit(launcher, submitted.job(number, "hangs"))
-            wait_until(lambda: submitted.has_begun(number), 30, "the job")
+            wait_until(lambda: submitted.has_begun(number), SECONDS, "the job")
             launcher.cancel()
             with pytest.raises(Exception, match="Error code is: -9"):
-                staged.result(30)
+                staged.result(SECONDS)
         assert not psutil.pid_exists(submitted.pids(number)[0])
         launcher(submitted.job(3))
 
@@ -244,28 +249,12 @@ class TestCancel:
             launcher(submitted.job(1, "hangs"))
 
     def test_an_exception_of_a_signal_stops_it(self, submitted: Submitted, launcher: SparkSubmitLauncher) -> None:
-        class TimedOut(BaseException):
-            """As Airflow's."""
-
-        def time_out(*_: object) -> None:
-            raise TimedOut
-
-        def signals() -> None:
-            wait_until(lambda: submitted.has_begun(1), 30, "the job")
-            os.kill(os.getpid(), signal.SIGUSR1)
-
-        before = signal.signal(signal.SIGUSR1, time_out)
-        thread = threading.Thread(target=signals)
-        thread.start()
-        try:
-            with pytest.raises(TimedOut):
-                launcher(submitted.job(1, "hangs"))
-        finally:
-            thread.join()
-            signal.signal(signal.SIGUSR1, before)
+        with timed_out_when(lambda: submitted.has_begun(1)):
+            launcher(submitted.job(1, "hangs"))
         assert not psutil.pid_exists(submitted.pids(1)[0])
 
 
+@OVER_BOTH
 @pytest.mark.parametrize("does", ["hangs", "is_staged"])
 def test_the_application_ends_when_the_worker_is_killed(submitted: Submitted, does: str) -> None:
     def work() -> None:
@@ -275,12 +264,13 @@ def test_the_application_ends_when_the_worker_is_killed(submitted: Submitted, do
     worker = multiprocessing.get_context("fork").Process(target=work)
     worker.start()
     try:
-        wait_until(lambda: submitted.has_begun(1), 60, "the job")
+        wait_until(lambda: submitted.has_begun(1), SECONDS, "the job")
     finally:
         worker.kill()
         worker.join()
+        submitted.orphaned.touch()
     (pid,) = submitted.pids(1)
-    wait_until(lambda: not psutil.pid_exists(pid), 30, "the end of the application")
+    wait_until(lambda: not psutil.pid_exists(pid), SECONDS, "the end of the application")
 
 
 @OVER_THE_SOCKET
@@ -307,6 +297,7 @@ class TestLongTemporaryDirectory:
             launcher(submitted.job(1))
 
 
+@OVER_BOTH
 def test_lines_of_the_task_are_in_no_group_of_sparks(
     submitted: Submitted, launcher: SparkSubmitLauncher, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -112,7 +112,9 @@ class Closed(Watching):
         super().__call__(job)
 
 
-@pytest.mark.parametrize("transform", [None, f"{__name__}.{where_the_package_is.__name__}"])
+@pytest.mark.parametrize(
+    "transform", [pytest.param(None, marks=pytest.mark.long), f"{__name__}.{where_the_package_is.__name__}"]
+)
 def test_a_batch_whose_session_the_server_has_closed_is_staged_in_another(
     remote_loader: Loader,
     topic: TopicFactory,

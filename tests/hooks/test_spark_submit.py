@@ -7,12 +7,11 @@ import json
 import logging
 import os
 import re
-import signal
 import sys
-import threading
 import uuid
 from collections.abc import Callable
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 from airflow_kafka_offsets.hooks.spark_hook import SubmitRun
 from airflow_kafka_offsets.hooks.spark_log import CollapsedLog
 from airflow_kafka_offsets.loading.load import load
+from airflow_kafka_offsets.spark.job import StageJob
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.process import wait_until
@@ -36,6 +36,7 @@ from devstack.topics import create_topic
 from tests.spark.test_job import JOB
 from tests.support.clients import produce
 from tests.support.loads import Loader, TopicFactory, names, positions, rows
+from tests.support.submitted import SECONDS, timed_out_when
 
 pytestmark = pytest.mark.server
 
@@ -44,8 +45,16 @@ def connect(monkeypatch: pytest.MonkeyPatch, **connection: object) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **connection}))
 
 
-class TimedOut(BaseException):
-    """As Airflow's AirflowTaskTimeout, which is raised in the middle of a task by a signal."""
+class FrozenBroker(SparkSubmitLauncher):
+    """Starts Spark when the batch is planned and the broker answers nobody, so that Spark hangs in its read."""
+
+    def __init__(self, broker: KafkaBroker) -> None:
+        super().__init__("spark_default", name=f"stopped-{uuid.uuid4().hex}")
+        self._broker = broker
+
+    def __call__(self, job: StageJob) -> None:
+        self._broker.pause()
+        super().__call__(job)
 
 
 @pytest.mark.parametrize("stopped_by", ["cancel", pytest.param("time-out", marks=pytest.mark.long)])
@@ -53,16 +62,12 @@ def test_a_task_that_is_stopped_leaves_no_process_and_no_secret(
     monkeypatch: pytest.MonkeyPatch, postgres_loader: Loader, tmp_path: Path, stopped_by: str
 ) -> None:
     connect(monkeypatch, host="local[2]")
-    launcher = SparkSubmitLauncher("spark_default", name=f"stopped-{uuid.uuid4().hex}")
     seen: list[str] = []
 
-    def time_out(*_: object) -> None:
-        raise TimedOut
+    def reads() -> bool:
+        return any(tmp_path.glob("*/progress-*.json"))
 
-    def stop_while_spark_reads() -> None:
-        wait_until(lambda: any(tmp_path.iterdir()), 60, "the plan")
-        broker.pause()  # Spark hangs in the middle of its read
-        wait_until(lambda: any(tmp_path.glob("*/progress-*.json")), 60, "Spark to read")
+    def look() -> bool:
         # Spark's JVM knows its name; the driver's Python, which outlives it for a moment, only the application's path.
         (java,) = processes_with(launcher.name)
         (application,) = (argument for argument in java.cmdline() if argument.endswith("/application.py"))
@@ -70,30 +75,34 @@ def test_a_task_that_is_stopped_leaves_no_process_and_no_secret(
         assert not [name for name in java.environ() if name.startswith("AIRFLOW_CONN_")]
         assert not list(Path(application).parent.glob("*.json"))
         seen.append(application)
-        if stopped_by == "cancel":
-            launcher.cancel()
-        else:
-            os.kill(os.getpid(), signal.SIGUSR1)
+        return True
 
-    before = signal.signal(signal.SIGUSR1, time_out)
-    try:
-        with KafkaBroker() as broker:
-            create_topic(broker.bootstrap_servers, "orders", 1, {})
-            produce(broker, "orders", names(0, 1000))
-            stopper = threading.Thread(target=stop_while_spark_reads)
-            stopper.start()
-            with pytest.raises(StagingError if stopped_by == "cancel" else TimedOut):
+    def cancel() -> None:
+        try:
+            wait_until(reads, SECONDS, "Spark to read")
+            look()
+        finally:
+            launcher.cancel()
+
+    with KafkaBroker() as broker:
+        launcher = FrozenBroker(broker)
+        create_topic(broker.bootstrap_servers, "orders", 1, {})
+        produce(broker, "orders", names(0, 1000))
+        with ThreadPoolExecutor(1) as threads:
+            if stopped_by == "cancel":
+                stopped: AbstractContextManager[object] = pytest.raises(StagingError)
+                threads.submit(cancel)
+            else:
+                stopped = timed_out_when(lambda: reads() and look())
+            with stopped:
                 load(
                     postgres_loader.pipeline(["orders"], staging=Staging(dir=str(tmp_path))),
                     kafka_config={"bootstrap.servers": broker.bootstrap_servers},
                     engine=postgres_loader.engine,
                     launcher=launcher,
                 )
-            stopper.join()
-            broker.resume()
-            wait_until(lambda: processes_with(seen[0]) == [], 60, "Spark's driver to end")
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+        broker.resume()
+    wait_until(lambda: processes_with(seen[0]) == [], SECONDS, "Spark's driver to end")
     assert positions(postgres_loader.engine) == {}
 
 

@@ -50,10 +50,10 @@ class TestTopics:
 
         logs = cluster.logs([first, second])
 
-        assert {tp: (log.beginning, log.end, log.leader_epoch) for tp, log in logs.items()} == {
-            Partition(first, 0): (0, 5, 0),
-            Partition(first, 1): (0, 0, 0),
-            Partition(second, 0): (0, 2, 0),
+        assert {tp: (log.beginning, log.end) for tp, log in logs.items()} == {
+            Partition(first, 0): (0, 5),
+            Partition(first, 1): (0, 0),
+            Partition(second, 0): (0, 2),
         }
         assert cluster.high_watermarks(list(logs)) == {tp: log.end for tp, log in logs.items()}
         assert end_offsets(kafka.bootstrap_servers, first) == {0: 5, 1: 0}

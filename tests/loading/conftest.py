@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 
 from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.loading import after_commit
 from devstack.kafka import KafkaBroker
 from tests.support.loads import TopicFactory
 from tests.support.mirrors import cluster_of
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loads wait for their mirrors, however slow the machine is."""
+    monkeypatch.setattr(after_commit, "AFTER_COMMIT_SECONDS", 120.0)
 
 
 @pytest.fixture

@@ -45,14 +45,14 @@ def test_an_unreachable_broker_is_explained() -> None:
     port = free_port()
 
     with pytest.raises(KafkaUnavailableError, match=rf"Kafka at 127\.0\.0\.1:{port} .*Connection refused"):
-        Cluster({"bootstrap.servers": f"127.0.0.1:{port}"}, timeout=2).logs(["orders"])
+        Cluster({"bootstrap.servers": f"127.0.0.1:{port}"}, timeout=5).logs(["orders"])
 
 
 def test_a_broker_that_speaks_no_tls_is_explained(kafka: KafkaBroker) -> None:
     config = {"bootstrap.servers": kafka.bootstrap_servers, "security.protocol": "SSL"}
 
     with pytest.raises((ConfigurationError, KafkaUnavailableError), match=r"SSL|ssl"):
-        Cluster(config, timeout=3).logs(["orders"])
+        Cluster(config, timeout=5).logs(["orders"])
 
 
 @pytest.mark.parametrize(
@@ -158,10 +158,10 @@ def test_reading_that_stalls_says_where_and_why(postgres_loader: Loader) -> None
 
         with pytest.raises(
             ReadError,
-            match=r"orders\[0\]: no record came for 3 s at offset 0, 10 offsets before the end 10 .*Connection refused",
+            match=r"orders\[0\]: no record came for 6 s at offset 0, 10 offsets before the end 10 .*Connection refused",
         ):
             load(
-                postgres_loader.pipeline(["orders"], reading=Reading(idle_timeout=timedelta(seconds=3))),
+                postgres_loader.pipeline(["orders"], reading=Reading(idle_timeout=timedelta(seconds=6))),
                 kafka_config={"bootstrap.servers": broker.bootstrap_servers},
                 engine=postgres_loader.engine,
                 launcher=StopsTheBroker(postgres_loader.launcher, broker),

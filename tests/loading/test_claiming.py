@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
@@ -14,6 +15,7 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets import Coordination
 from airflow_kafka_offsets.exceptions import GroupBusyError
 from airflow_kafka_offsets.formats.simple_formats import Json
+from airflow_kafka_offsets.ledger import claims
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
@@ -22,7 +24,7 @@ from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
 RUN, OTHER_RUN = TaskRun("run-1", "dag", "load", -1, 1), TaskRun("run-2", "dag", "load", -1, 1)
-LEASE = timedelta(milliseconds=300)
+LEASE = timedelta(minutes=5)
 PIPELINE = Pipeline(
     group_id="loader",
     topics=("orders",),
@@ -57,8 +59,17 @@ def until(condition: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline, "the condition did not come true"
 
 
-def test_the_lease_is_renewed_whatever_the_attempt_does(db: Database) -> None:
+class Impatient(threading.Event):
+    """An event for which nobody waits long."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return super().wait(0.05)
+
+
+def test_the_lease_is_renewed_whatever_the_attempt_does(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while it plans or commits, and not while Spark is running alone."""
+    # A lease that is renewed so often is long enough for a machine that stops for a while.
+    monkeypatch.setattr(claims, "threading", SimpleNamespace(Event=Impatient, Thread=threading.Thread))
     with hold_group(Ledger(db.engine), PIPELINE.group_id, OPTIONS, RUN, "cluster"):
         _, first = db.lease()
         assert first is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -14,7 +13,7 @@ from airflow_kafka_offsets import Coordination
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaUnavailableError, MirrorError
 from airflow_kafka_offsets.kafka.cluster import Cluster, ConsumerGroup
-from airflow_kafka_offsets.loading.after_commit import AFTER_COMMIT_SECONDS, mirror, mirror_stored
+from airflow_kafka_offsets.loading.after_commit import mirror, mirror_stored
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from devstack.topics import create_topic, delete_topic
@@ -203,10 +202,8 @@ class TestWithoutPermission:
     ) -> None:
         loader = Loader(guarded, engine, InlineLauncher())
 
-        begun = time.monotonic()
         loader("orders", coordination=Coordination(mirror_to="theirs"))
 
-        assert time.monotonic() - begun < AFTER_COMMIT_SECONDS
         (warning,) = warnings(caplog)
         assert "to consumer group 'theirs' in Kafka: orders[0]: this user may not commit for the group" in warning
         assert "(ACL: Read on the group)" in warning

@@ -17,6 +17,7 @@ from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     UnknownTopicError,
 )
+from airflow_kafka_offsets.kafka import admin
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.rewinding import previewing
 from airflow_kafka_offsets.rewinding.scenarios import write_offsets
@@ -308,3 +309,35 @@ def test_a_preview_of_many_partitions_takes_a_handful_of_requests(
 
     assert len(rewinder.preview(name, value).partitions) == 200
     assert asked == ["describe_cluster", "describe_topics", "list_offsets", "list_offsets", *more]
+
+
+@pytest.mark.parametrize(
+    "scenario", [("to-latest", None), ("to-datetime", "2026-01-01T00:00:00Z")], ids=["end", "instant"]
+)
+def test_no_leader_outside_of_the_scope_is_asked(
+    rewinder: Rewinder, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch, scenario: tuple[str, Any]
+) -> None:
+    """It may be dead."""
+    name = topic(partitions=2)
+    produce(rewinder.loader.kafka, name, names(0, 5), 1)
+    asked: set[int] = set()
+    clients: Any = admin
+    make = clients.AdminClient
+
+    def noting(*arguments: Any, **options: Any) -> Any:
+        client = make(*arguments, **options)
+        list_offsets = client.list_offsets
+
+        def noted(offsets: Any, **options: Any) -> Any:
+            asked.update(one.partition for one in offsets)
+            return list_offsets(offsets, **options)
+
+        client.list_offsets = noted
+        return client
+
+    monkeypatch.setattr(admin, "AdminClient", noting)
+
+    one = only(rewinder.preview(*scenario, f"{name}:1", new_group=True))
+
+    assert (one.topic_partition, one.end) == (TopicPartition(name, 1), 5)
+    assert asked == {1}

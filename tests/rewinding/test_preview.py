@@ -191,17 +191,19 @@ def test_preview_with_an_additional_field_is_refused(path: tuple[Any, ...]) -> N
     assert refused(changed).startswith(CHANGED)
 
 
+WRONG: list[object] = [None, True, 1, {}, {"offset": {}}, [[]], [5], 1.5, float("nan"), -1, 2**63, 10**40, "x"]
+
+
 @pytest.mark.parametrize("path", WAYS, ids=lambda path: ".".join(map(str, path)))
-@pytest.mark.parametrize(
-    "wrong", [None, True, 1, {}, {"offset": {}}, [[]], [5], 1.5, float("nan"), -1, 2**63, 10**40, "x"], ids=str
-)
-def test_no_value_may_be_changed(path: tuple[Any, ...], wrong: object) -> None:
-    changed = saved()
-    before = holder(changed, path)[path[-1]]
-    if before == wrong and type(before) is type(wrong):
-        return
-    holder(changed, path)[path[-1]] = wrong
-    assert refused(changed).startswith(("The saved preview of group ", "This is not a saved preview"))
+def test_no_value_may_be_changed(path: tuple[Any, ...]) -> None:
+    for wrong in WRONG:
+        changed = saved()
+        before = holder(changed, path)[path[-1]]
+        if before == wrong and type(before) is type(wrong):
+            continue
+        holder(changed, path)[path[-1]] = wrong
+        error = refused(changed)
+        assert error.startswith(("The saved preview of group ", "This is not a saved preview")), wrong
 
 
 @pytest.mark.parametrize(

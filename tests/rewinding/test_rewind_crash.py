@@ -92,6 +92,26 @@ def assert_done(engine: Engine, rewind: Rewind, done: RewindResult) -> None:
     ["postgresql", *(pytest.param(each, marks=pytest.mark.long) for each in ("sqlite", "mariadb"))],
     indirect=True,
 )
+def test_a_rewind_that_is_killed_now_and_then_leaves_the_old_or_the_new(inline_loader: Loader, rewind: Rewind) -> None:
+    engine = inline_loader.engine
+    old = state(engine)
+    numbers = iter(range(1, 200, 7))
+    kills = 0
+    while state(engine) == old:
+        with DyingRewind(rewind, next(numbers)) as dying:
+            dying.result()
+            dying.kill()
+        kills += 1
+
+    assert kills > 3
+    new = state(engine)
+    done = executed(rewind, engine, NEXT_TRY)
+    assert state(engine) == new, "the next try did it again"
+    assert_done(engine, rewind, done)
+    finish(inline_loader, rewind)
+
+
+@pytest.mark.long
 def test_a_rewind_that_is_killed_leaves_the_old_or_the_new(inline_loader: Loader, rewind: Rewind) -> None:
     engine = inline_loader.engine
     old = state(engine)

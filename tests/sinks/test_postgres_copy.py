@@ -86,7 +86,7 @@ def test_texts_that_a_type_does_not_read_are_bad(
 
 @POSTGRES
 @pytest.mark.server
-@pytest.mark.parametrize("sound", [1, 20, 300])
+@pytest.mark.parametrize("sound", [20, *(pytest.param(count, marks=pytest.mark.long) for count in (1, 300))])
 def test_a_row_that_is_too_large_for_a_page_is_alone_bad(
     inline_loader: Loader, topic: TopicFactory, sound: int
 ) -> None:

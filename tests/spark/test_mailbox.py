@@ -7,8 +7,7 @@ from __future__ import annotations
 import builtins
 import shutil
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -178,23 +177,47 @@ def test_the_worker_learns_that_the_driver_has_no_library(
         worker.meet()
 
 
+class Clock:
+    """Time passes in the pauses of a side that reads, and nowhere else, however slow the machine is.
+
+    `meanwhile` is what the other side does in each pause.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def pause(self) -> None:
+        self.now += 1.0
+        self.meanwhile()
+
+
 class TestEnd:
     @pytest.fixture(autouse=True)
-    def quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.05)
-        monkeypatch.setattr(module, "DEAD_SECONDS", 1.0)
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
+        clock = Clock()
+        monkeypatch.setattr(module, "time", clock)
+        monkeypatch.setattr(Mailbox, "_pause", clock.pause)
+        return clock
 
     def test_a_side_that_is_silent_is_dead(self, directory: StagingDirectory) -> None:
         worker, _ = opened(directory)
-        with pytest.raises(MailboxEndedError, match=r"The driver gave no sign of life for \d+ s"):
+        with pytest.raises(MailboxEndedError, match=r"The driver gave no sign of life for 121 s"):
             taken(worker, 1)
 
-    def test_a_side_that_reads_is_alive(self, directory: StagingDirectory) -> None:
+    def test_a_side_that_reads_is_alive(self, directory: StagingDirectory, clock: Clock) -> None:
         worker, driver = opened(directory)
-        with running(worker):
-            # Many times as long as none may be silent.
-            threading.Timer(2.5, worker.send, ["job"]).start()
-            assert taken(driver, 1) == ["job"]
+
+        def reads() -> None:
+            worker._stay_alive()
+            if clock.now == 10 * module.DEAD_SECONDS:
+                worker.send("job")
+
+        clock.meanwhile = reads
+        assert taken(driver, 1) == ["job"]
 
     def test_a_mailbox_that_is_removed_ends_both(self, directory: StagingDirectory) -> None:
         _, driver = opened(directory)
@@ -204,34 +227,24 @@ class TestEnd:
 
     @pytest.mark.parametrize("has_directories", [True, False])
     def test_a_removed_mailbox_ends_a_driver_that_has_more_to_say(
-        self, directory: StagingDirectory, monkeypatch: pytest.MonkeyPatch, has_directories: bool
+        self, directory: StagingDirectory, clock: Clock, has_directories: bool
     ) -> None:
-        """Long before the worker would be taken for dead, and also where a store creates what is missing."""
-        monkeypatch.setattr(module, "DEAD_SECONDS", 60.0)
+        """Long before the worker would be taken for dead, and also where a store creates what is missing, as an object
+        store does.
+        """
         _, driver = opened(directory)
         directory.remove()
         if not has_directories:
             Path(directory.path).mkdir()
-        ended = threading.Event()
-
-        def say() -> None:
-            while not ended.wait(0.01):
-                driver.send("a line for the log")
-
-        talking = threading.Thread(target=say)
-        talking.start()
-        try:
-            with pytest.raises(MailboxEndedError, match="was removed"):
-                next(driver.messages())
-        finally:
-            ended.set()
-            talking.join()
+        clock.meanwhile = lambda: driver.send("a line for the log")
+        with pytest.raises(MailboxEndedError, match="was removed"):
+            taken(driver, 1)
+        assert clock.now < module.DEAD_SECONDS
 
     def test_what_a_store_does_not_take_is_written_later(
-        self, directory: StagingDirectory, monkeypatch: pytest.MonkeyPatch
+        self, directory: StagingDirectory, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         worker, driver = opened(directory)
-        monkeypatch.setattr(module, "DEAD_SECONDS", 60.0)
         write, fails = StagingDirectory.write_text, [True] * 3
 
         def unsteady(self: StagingDirectory, name: str, text: str) -> None:
@@ -242,8 +255,8 @@ class TestEnd:
         monkeypatch.setattr(StagingDirectory, "write_text", unsteady)
         worker.send("first")
         worker.send("second")
-        with running(worker):
-            assert taken(driver, 2) == ["first", "second"]
+        clock.meanwhile = worker._stay_alive
+        assert taken(driver, 2) == ["first", "second"]
 
     def test_a_write_whose_answer_was_lost_is_not_repeated(
         self, directory: StagingDirectory, monkeypatch: pytest.MonkeyPatch
@@ -263,17 +276,6 @@ class TestEnd:
         assert taken(driver, 2) == ["first", "second"]
         assert asked == ["worker-00000001", "worker-00000002"]
 
-    def test_a_side_that_writes_all_the_time_learns_that_the_mailbox_is_removed(
-        self, directory: StagingDirectory, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """As in an object store, which takes what nobody will read."""
-        monkeypatch.setattr(module, "DEAD_SECONDS", 60.0)
-        _, driver = opened(directory)
-        directory.remove()
-        driver.send("a line")
-        with pytest.raises(MailboxEndedError, match="was removed"):
-            taken(driver, 1)
-
     def test_a_store_that_fails_while_the_driver_is_awaited(
         self, directory: StagingDirectory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -289,13 +291,13 @@ class TestEnd:
         monkeypatch.setattr(StagingDirectory, "read_text", unsteady)
         assert worker.meet()
 
-    def test_an_object_that_is_being_written_is_not_there_yet(self, directory: StagingDirectory) -> None:
+    def test_an_object_that_is_being_written_is_not_there_yet(self, directory: StagingDirectory, clock: Clock) -> None:
         """As Azure shows it."""
         worker, driver = opened(directory)
         driver.send("done")
         file_, text = file(directory, DRIVERS_FIRST), file(directory, DRIVERS_FIRST).read_text()
         file_.write_text("")
-        threading.Timer(0.2, file_.write_text, [text]).start()
+        clock.meanwhile = lambda: file_.write_text(text)
         assert taken(worker, 1) == ["done"]
 
     def test_a_driver_ends_whatever_its_store_raises(
@@ -317,15 +319,3 @@ class TestEnd:
         monkeypatch.setattr(StagingDirectory, "read_text", fails)
         with pytest.raises(MailboxEndedError, match=r"no sign of life for .*: 403 Forbidden"):
             taken(worker, 1)
-
-
-@contextmanager
-def running(mailbox: Mailbox) -> Iterator[None]:
-    """Have a side read, and so write what is left, for the duration of a block."""
-    thread = threading.Thread(target=lambda: list(mailbox.messages()))
-    thread.start()
-    try:
-        yield
-    finally:
-        mailbox.close()
-        thread.join()

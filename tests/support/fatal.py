@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import time
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,7 +20,7 @@ def recurse() -> None:
 
 def loop() -> None:
     while True:
-        pass
+        time.sleep(60)
 
 
 class PanicError(BaseException):

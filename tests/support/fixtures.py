@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,12 +100,58 @@ _NOT_ON_MARIADB = {
 }
 
 
+# What of a matrix runs every day, by a pattern of the ids: the values of each axis, but not with all of the others.
+# `make soak` runs the whole.
+_OF_EVERY_DAY = {
+    "cli/test_rewind.py::test_each_scenario_moves_the_position_where_its_preview_says": "R03|R07|R14|to-batch",
+    "cli/test_targets_of_tasks.py": "^(?!(delta|parquet)$)",
+    "docs/test_duckdb_sink.py": "^(?!before)",
+    "hooks/test_spark_application.py::TestEnd::test_within_a_job_is_its_error": "1-dies|2-raises",
+    "loading/test_older_ledger.py::test_every_group_of_a_table_finds_an_older_backup": "table|delta|iceberg-ext",
+    "loading/test_reused_numbers.py::test_a_group_goes_on_after_everything_that_has_a_number": "table|delta|iceberg$",
+    "loading/test_reused_numbers.py::test_a_lost_number_that_anything_but_a_load_uses_again_is_found": (
+        "^rewind-|-table"
+    ),
+    "loading/test_reused_numbers.py::test_a_lost_replay_of_dead_letters_is_found_in_an_external_target": (
+        "^(rewind|replay)-delta|^(rewind_and_replace|load)-iceberg"
+    ),
+    "loading/test_round_trips.py::test_values_come_through": "postgresql|sqlite-small-json$",
+    "sinks/delta/test_foreign_commits.py::test_between_batches": "append|compact",
+    "sinks/delta/test_foreign_commits.py::test_in_the_moment_of_a_replay_that_replaces": "append|compact",
+    "sinks/iceberg/test_iceberg_files.py::test_rows_are_partitioned_and_read_back": r"\(\)|day|bucket|truncate",
+    "sinks/iceberg/test_iceberg_foreign_writers.py": "^(?!sql|.*-sql)|sql-compact_without_arrow",
+    "sinks/iceberg/test_iceberg_upsert.py": "^(?!sql)|sql-replace",
+    "sinks/lake/test_external_commits.py": (
+        "^[a-z]+$|None-iceberg|before-delta|after-iceberg|delta-after|iceberg-before|parquet-before"
+    ),
+    "sinks/lake/test_object_store.py::test_loads_and_replays": "DeltaTable-before|ParquetFiles-after",
+    "sinks/test_encodings.py::test_values_are_the_same": "psycopg-binary-default|psycopg2-text-encoding|LATIN1$",
+    "sinks/test_hidden_values.py::test_a_long_value_is_in_no_message": "append-psycopg-|upsert-psycopg2-",
+    "sinks/test_mysql_load.py::test_a_record_whose_generated_column_cannot_be_computed_is_bad": (
+        "load.*-append|insert.*-upsert"
+    ),
+    "sinks/test_mysql_load.py::test_a_refused_row_is_named_and_all_others_are_written": "^load|text|infinity",
+    "sinks/test_values_in_mariadb.py::test_no_value_is_changed_silently": (
+        r"^load|-(tinyint unsigned|double|decimal\(10,2\)|varchar\(3\).*|binary\(3\)|datetime\(6\)|enum.*)$"
+    ),
+    "spark/test_isolation.py::test_a_fatal_record_is_bad_and_its_neighbours_are_decoded": (
+        "segfault|loop|allocate|panic"
+    ),
+}
+
+
+def _is_of_every_day(item: pytest.Item) -> bool:
+    nodeid, _, ids = item.nodeid.removeprefix("tests/").removesuffix("]").partition("[")
+    patterns = [pattern for name, pattern in _OF_EVERY_DAY.items() if nodeid == name or nodeid.startswith(f"{name}::")]
+    return not ids or all(re.search(pattern, ids) for pattern in patterns)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     everything = list(items)
     items.clear()
     tests = Path(__file__).parents[1]
-    for name in (*_SQLITE_IN_SOAK, *_MARIADB):
+    for name in (*_SQLITE_IN_SOAK, *_MARIADB, *(name.partition(".py")[0] for name in _OF_EVERY_DAY)):
         assert any(tests.glob(f"{name}*")), f"no module of tests begins with {name}"
     for item in everything:
         module = f"{item.path.parent.name}/{item.path.stem}"
@@ -119,6 +166,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if parameters.get("engine") == "mariadb" or _MARIADB_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.mysql)
         items.append(item)
+        if not _is_of_every_day(item):
+            item.add_marker(pytest.mark.long)
         if parameters.get("engine") != "sqlite" or beginning is None:
             continue
         if _SQLITE_IN_SOAK[beginning] is _ALL or not item.get_closest_marker("broker"):

@@ -8,8 +8,11 @@ What a job does in it is in its `group_id`.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +23,14 @@ import pytest
 
 from airflow_kafka_offsets.spark import mailbox
 from airflow_kafka_offsets.spark.job import StageJob
+from devstack.process import wait_until
 from tests.spark.test_package import JOB
 
-# Seconds between heartbeats, and without any of them.
-MAILBOX = (0.5, 6.0)
+# What a machine takes on which many other tests run.
+SECONDS = 120.0
+
+# Between heartbeats, and without any of them: a worker that stops for a while is not dead.
+HEARTBEAT_SECONDS, DEAD_SECONDS = 0.5, 60.0
 
 SUBMIT = """\
 #!{python}
@@ -32,7 +39,15 @@ from pathlib import Path
 from airflow_kafka_offsets.exceptions import RecordError, StagingError
 from airflow_kafka_offsets.spark import driver, mailbox
 
-mailbox.HEARTBEAT_SECONDS, mailbox.DEAD_SECONDS = {mailbox}
+mailbox.HEARTBEAT_SECONDS, mailbox.DEAD_SECONDS = {seconds}
+pause = mailbox.Mailbox._pause
+
+def pause_or_give_up(self):
+    if Path("{orphaned}").exists():
+        mailbox.DEAD_SECONDS = 0.0
+    pause(self)
+
+mailbox.Mailbox._pause = pause_or_give_up
 
 class Application(driver.Application):
     def stage(self, job, display):
@@ -71,10 +86,14 @@ class Submitted:
         self.staging = directory / "staged" / "batch-1"
         self.staging.mkdir(parents=True)
         self.stopped = directory / "stopped"
+        # Where it exists, a driver takes a worker that is silent for dead at once.
+        self.orphaned = directory / "orphaned"
         programs = directory / "bin"
         programs.mkdir()
         self.program = programs / "spark3-submit"
-        self._submit(SUBMIT.format(python=sys.executable, stopped=self.stopped, mailbox=MAILBOX))
+        seconds = (HEARTBEAT_SECONDS, DEAD_SECONDS)
+        script = SUBMIT.format(python=sys.executable, stopped=self.stopped, orphaned=self.orphaned, seconds=seconds)
+        self._submit(script)
         extra = {"spark-binary": "spark3-submit", "deploy-mode": deploy_mode}
         connection = {"conn_type": "spark", "host": "local[2]", "extra": extra}
         self.environment = {"PATH": str(programs), "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(connection)}
@@ -106,8 +125,8 @@ class Submitted:
         return pid
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(mailbox, "HEARTBEAT_SECONDS", MAILBOX[0])
-        monkeypatch.setattr(mailbox, "DEAD_SECONDS", MAILBOX[1])
+        monkeypatch.setattr(mailbox, "HEARTBEAT_SECONDS", HEARTBEAT_SECONDS)
+        monkeypatch.setattr(mailbox, "DEAD_SECONDS", DEAD_SECONDS)
         monkeypatch.setenv("PATH", self.environment["PATH"], prepend=":")
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", self.environment["AIRFLOW_CONN_SPARK_DEFAULT"])
 
@@ -134,3 +153,31 @@ def no_process_left() -> Iterator[None]:
     before = psutil.Process().children()
     yield
     assert [child for child in psutil.Process().children() if child not in before] == []
+
+
+class TimedOut(BaseException):
+    """As Airflow's AirflowTaskTimeout, which is raised in the middle of a task by a signal."""
+
+
+@contextmanager
+def timed_out_when(condition: Callable[[], bool]) -> Iterator[None]:
+    """Raise TimedOut in the main thread as soon as a condition holds, as the handler of a signal does."""
+
+    def time_out(*_: object) -> None:
+        raise TimedOut
+
+    def signals() -> None:
+        try:
+            wait_until(condition, SECONDS, "the time to stop")
+        finally:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, time_out)
+    thread = threading.Thread(target=signals)
+    thread.start()
+    try:
+        with pytest.raises(TimedOut):
+            yield
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)

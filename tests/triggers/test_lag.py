@@ -14,7 +14,7 @@ from airflow_kafka_offsets.triggers.lag import KafkaLagTrigger
 from devstack.topics import delete_records, delete_topic
 from tests.support.clients import produce
 from tests.support.loads import Loader, TopicFactory, names
-from tests.support.running_triggers import SECONDS, Looked, arguments, more_looks, run, running, until
+from tests.support.running_triggers import SECONDS, Looked, arguments, more_looks, run, running
 
 pytestmark = pytest.mark.server
 
@@ -130,23 +130,25 @@ def test_only_the_partitions_that_are_named_count(connected: Loader, topic: Topi
 
 
 def test_reached_delay_fires(connected: Loader, topic: TopicFactory, looked: Looked) -> None:
-    name = topic(message_timestamp_type="LogAppendTime")
-    produce(connected.kafka, name, names(0, 5))
+    name = topic(partitions=2, retention_ms="-1")
+    now = int(datetime.now(UTC).timestamp() * 1000)
+    minutes = 60_000
+    produce(connected.kafka, name, names(0, 5), timestamp=now - 120 * minutes)
     connected(name)
 
     async def test() -> None:
-        trigger = KafkaLagTrigger(**arguments(name, max_delay=timedelta(seconds=2)))
-        async with running(trigger) as (one,):
+        async with running(KafkaLagTrigger(**arguments(name, max_delay=timedelta(hours=1)))) as (one,):
             # However old what was committed is: nothing waits.
-            await until(lambda: len(looked) > 25, "two and a half seconds of looks")
-            assert one.events.empty()
-            await asyncio.to_thread(produce, connected.kafka, name, names(5, 1))
             await more_looks(looked)
             assert one.events.empty()
+            await asyncio.to_thread(produce, connected.kafka, name, names(5, 1), timestamp=now - 30 * minutes)
+            await more_looks(looked)
+            assert one.events.empty()
+            await asyncio.to_thread(produce, connected.kafka, name, names(6, 1), 1, timestamp=now - 120 * minutes)
             event = await one.event()
 
         assert event["met"] == ["max_delay"]
-        assert 2 <= event["report"]["delay_seconds"] < 30
+        assert 7_200 <= event["report"]["delay_seconds"] < 9_000
 
     run(test)
 

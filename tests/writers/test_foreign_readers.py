@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from deltalake.transaction import AddAction, RemoveAction
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg import expressions as iceberg
 from pyiceberg.catalog import load_catalog
@@ -32,6 +32,7 @@ from airflow_kafka_offsets.writers.data_files import DataFile, FileLayout, write
 from airflow_kafka_offsets.writers.delta_files import add_action, delta_path
 from airflow_kafka_offsets.writers.iceberg_files import IcebergStorage
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
+from tests.support.examples import examples
 
 LAST = datetime(9999, 12, 31, 23, 59, 59, 999999)
 
@@ -87,7 +88,7 @@ FILE = st.lists(
     max_size=8,
 )
 
-OF_BATCHES = settings(max_examples=25, deadline=None)
+OF_BATCHES = examples(80)
 
 
 def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
