@@ -100,6 +100,8 @@ def test_a_fatal_record_fails_a_load_that_allows_none_and_is_named(postgres_load
     assert positions(postgres_loader.engine) == {}
 
 
+# It waits for the time limit of each half; `tests/spark/test_isolation.py` has the limit every day.
+@pytest.mark.long
 def test_a_record_that_is_never_transformed_is_bad(
     postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
