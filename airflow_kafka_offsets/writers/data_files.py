@@ -41,6 +41,9 @@ _OPEN_FILES = 16
 # In a task: each is a file, and whoever writes records may choose them.
 _MOST_PARTITIONS = 20_000
 
+# So many are looked for one by one, which takes less than to group rows.
+_FEW = 64
+
 # What a record batch of a few rows takes beside its values.
 _OF_BATCH = _OF_COLUMN = 1 << 10
 
@@ -332,11 +335,10 @@ class PartitionLimit:
         if not self._terms or not rows.num_rows:
             return {}
         codes, columns = _codes(rows, self._terms)
-        table = pa.table({"code": codes, "row": pa.array(range(len(codes)), pa.int64())})
-        found = table.group_by("code").aggregate([("row", "min")])
-        values = [column.take(found.column("row_min").combine_chunks()).to_pylist() for column in columns.values()]
+        first = _first_rows(codes)
+        values = [column.take(pa.array(first.values(), pa.int64())).to_pylist() for column in columns.values()]
         excess = list[int]()
-        for code, *of_partition in zip(found.column("code").to_pylist(), *values, strict=True):
+        for code, *of_partition in zip(first, *values, strict=True):
             key = _key(dict(zip(columns, of_partition, strict=True)))
             if key not in self._keys and len(self._keys) == _MOST_PARTITIONS:
                 excess.append(code)
@@ -350,6 +352,16 @@ class PartitionLimit:
         )
         is_excess = pc.is_in(codes, value_set=pa.array(excess, codes.type))
         return dict.fromkeys(pc.indices_nonzero(is_excess).to_pylist(), reason)
+
+
+def _first_rows(codes: pa.Array) -> dict[int, int]:
+    """Return the first row of each number."""
+    distinct = pc.unique(codes)
+    if len(distinct) <= _FEW:
+        return {code.as_py(): pc.index(codes, code).as_py() for code in distinct}
+    table = pa.table({"code": codes, "row": pa.array(range(len(codes)), pa.int64())})
+    found = table.group_by("code").aggregate([("row", "min")])
+    return dict(zip(found.column("code").to_pylist(), found.column("row_min").to_pylist(), strict=True))
 
 
 def split(

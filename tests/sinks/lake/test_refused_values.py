@@ -150,6 +150,7 @@ def test_records_of_too_many_partitions_are_dead_letters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(data_files, "_MOST_PARTITIONS", 3)
+    monkeypatch.setattr(data_files, "_FEW", 1 if kind == "delta" else 64)
     name, place = topic(), f"{tmp_path}/lake/orders"
     iceberg = iceberg_sink("sql", tmp_path, partition_by=("k", "truncate(10, n)"))
     sink: Sink = iceberg if kind == "iceberg" else DeltaTable(place, partition_by=("k", "n"))
