@@ -500,17 +500,12 @@ class TaskSchemas:
             self.read[number] = self._found(number)
         return self.read[number]
 
-    def is_new(self, prefix: bytes) -> bool:
-        """Return whether the next load fetches the schema of a prefix, which this one did not: it is a newer version of
+    def is_new(self, number: int) -> bool:
+        """Return whether the next load fetches the schema with an id, which this one did not: it is a newer version of
         a subject. Any is, where the registry does not say its versions, or where no subject has one.
 
         :raises RegistryUnavailableError: the registry does not answer
         """
-        from airflow_kafka_offsets.formats.wire_format import schema_id
-
-        return self._is_new(schema_id(prefix))
-
-    def _is_new(self, number: int) -> bool:
         newest = self._format.versions
         if not newest or self._config is None:
             return True
@@ -561,7 +556,7 @@ class TaskSchemas:
             plain = self._format.plain_schemas({str(number): found})[str(number)]
         except StagingError as error:
             # A later load has it from the worker, if any has.
-            if self._is_new(number):
+            if self.is_new(number):
                 raise
             raise SchemaError(shortened(str(error))) from None
         if isinstance(plain, SchemaError):

@@ -120,7 +120,7 @@ class PrefixedDecoder:
     :param on_new_field: what to do with fields of a schema without a column
     :param left_out: the fields that make the values of a schema bad instead, with reasons
     :param schemas_read: filled by `decoder_of`; the schemas of the values that were seen, by id
-    :param is_new: returns whether another load knows the schema of a prefix, whose fields it adds
+    :param is_new: returns whether another load knows the schema with an id, whose fields it adds
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class PrefixedDecoder:
         on_new_field: OnNewField = "ignore",
         left_out: Mapping[str, str] = MappingProxyType({}),
         schemas_read: Mapping[int, Any] | None = None,
-        is_new: Callable[[bytes], bool] = lambda _: True,
+        is_new: Callable[[int], bool] = lambda _: True,
     ) -> None:
         self._is_new = is_new
         self._columns, self._decoder_of, self._prefix_length = columns, decoder_of, prefix_length
@@ -220,7 +220,8 @@ class PrefixedDecoder:
         for name in names:
             if name in self._left_out:
                 raise SchemaError(f"its field {name!r} cannot become a column: {self._left_out[name]}")
-        if names and self._on_new_field == "add" and not self._is_new(prefix):
+        is_added = names and self._on_new_field == "add"
+        if is_added and self._has_ids and not self._is_new(schema_id(prefix)):
             raise SchemaError(
                 f"its field {names[0]!r} is no column, and on_new_field='add' does not add it: the schema is none of "
                 "the newest versions of the subject; declare the field"

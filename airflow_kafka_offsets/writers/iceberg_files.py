@@ -41,7 +41,6 @@ from pyiceberg.utils.properties import property_as_bool, property_as_int
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
 from airflow_kafka_offsets.core.addresses import is_local, local_path
-from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.writers.data_files import (
     DICTIONARY_BYTES,
     DataFile,
@@ -49,7 +48,7 @@ from airflow_kafka_offsets.writers.data_files import (
     PartitionTerm,
     has_long_name,
 )
-from airflow_kafka_offsets.writers.object_files import is_below
+from airflow_kafka_offsets.writers.object_files import refuse_link
 from airflow_kafka_offsets.writers.statistics import ColumnStatistics, values_at
 
 _COUNTS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
@@ -87,8 +86,8 @@ class IcebergStorage:
 
         :raises TargetError: a link leads to somewhere else
         """
-        if is_local(path) and not is_below(local_path(self.place), local_path(path)):
-            raise TargetError(f"{path!r} leads out of {self.place}, by a link: nothing is read or written there")
+        if is_local(path):
+            refuse_link(path, local_path(path), local_path(self.place))
         try:
             with self.io.new_output(path).create(overwrite=True) as stream:
                 yield cast("BinaryIO", stream)

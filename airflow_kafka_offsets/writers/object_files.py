@@ -86,8 +86,8 @@ class ObjectFiles:
 
         :raises TargetError: it does
         """
-        if not self.is_inside(path):
-            raise TargetError(f"{path!r} leads out of {self._root}, by a link: nothing is read or written there")
+        if self._root is not None:
+            refuse_link(path, self._root / path, self._root)
 
     def size(self, path: str) -> int | None:
         """Return the size of a file; None where there is none."""
@@ -203,6 +203,16 @@ class _Source(io.RawIOBase):
 def is_below(root: Path | str, path: Path | str) -> bool:
     """Return whether a file of this machine is below a directory, wherever links lead."""
     return Path(path).resolve().is_relative_to(Path(root).resolve())
+
+
+def refuse_link(name: str, path: Path | str, root: Path | str) -> None:
+    """Refuse a file of this machine that is not below a directory.
+
+    :param name: of the file, for the message
+    :raises TargetError: a link leads to somewhere else
+    """
+    if not is_below(root, path):
+        raise TargetError(f"{name!r} leads out of {root}, by a link: nothing is read or written there")
 
 
 def _link(path: Path, to: Path) -> None:

@@ -151,6 +151,7 @@ class ConnectedSqlTable(Table):
         rows = sa.table(self.sink.table, column, schema=self.sink.schema)
         first = conn.scalar(sa.select(sa.func.min(rows.c[BATCH_ID])).where(column > max(numbers, default=-1)))
         if first is None:  # rows of other batches, such as of a table that got this name
+            # A class with slots is made anew, which super() does not know.
             return Table.way_out(self, conn, batches, output)
         return (
             f"Restore both to the same moment, or delete the rows with {BATCH_ID} >= {first}: the next load loads "
