@@ -31,6 +31,10 @@ from airflow_kafka_offsets.rewinding.scenarios import Scenario
 _OF_OLD_CLUSTER = ("to-batch", "to-group", "undo", "shift-by", "to-current")
 
 
+# A new group has none.
+_OF_HISTORY = ("undo", "to-batch")
+
+
 @dataclass(frozen=True, slots=True)
 class CurrentState:
     """The positions of a group, and its open batch.
@@ -79,7 +83,8 @@ def preview_rewind(
     :raises KafkaUnavailableError: the cluster did not answer in time
     """
     ledger, scope = Ledger(engine, tables or Tables.of()), scope or {}
-    state = current_state(ledger, group_id, may_be_new=new_group or scenario.name == "import")
+    may_be_new = scenario.name == "import" or (new_group and scenario.name not in _OF_HISTORY)
+    state = current_state(ledger, group_id, may_be_new=may_be_new)
     cluster = Cluster(kafka_config, isolation_level=isolation_level)
     cluster_id = cluster.cluster_id()
     moves_cluster = state.cluster_id not in (None, cluster_id)

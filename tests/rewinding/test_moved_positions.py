@@ -33,8 +33,10 @@ pytestmark = pytest.mark.server
 def test_R01_a_preview_stores_nothing(rewinder: Rewinder, topic: TopicFactory) -> None:
     name = topic()
     produce(rewinder.loader.kafka, name, names(0, 100))
-    with pytest.raises(ConfigurationError, match="nothing was loaded yet"):
-        rewinder.preview("to-offset", 50, name)
+    # A new group has no history.
+    for scenario, value in (("to-offset", 50), ("undo", None), ("to-batch", 1)):
+        with pytest.raises(ConfigurationError, match="nothing was loaded yet"):
+            rewinder.preview(scenario, value, name, new_group=scenario != "to-offset")
 
     preview = rewinder.preview("to-offset", 50, name, new_group=True)
 
