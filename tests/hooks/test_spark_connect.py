@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
-import psutil
 import pytest
 import sqlalchemy as sa
 from pyspark.sql import DataFrame
@@ -20,18 +17,14 @@ from pyspark.sql import DataFrame
 from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, StagingError
 from airflow_kafka_offsets.hooks.spark_connect import SparkConnectLauncher
-from airflow_kafka_offsets.ledger.batch_rows import TaskRun
-from airflow_kafka_offsets.spark.job import Launcher, StageJob
+from airflow_kafka_offsets.spark.job import StageJob
 from devstack.kafka import KafkaBroker
 from devstack.process import free_port, wait_until
 from devstack.spark_connect import SparkConnectServer
 from tests.support.clients import produce
-from tests.support.dying_load import DyingLoad, Load
 from tests.support.loads import Loader, TopicFactory, assert_exactly_once, names, positions, rows
 
 pytestmark = pytest.mark.server
-
-BLOCKED = "KAFKA_OFFSETS_TEST_BLOCKED"
 
 
 @pytest.fixture
@@ -240,97 +233,3 @@ def test_headers_of_the_connection_are_sent_with_each_request(connect: Callable[
     finally:
         server.stop(None).wait()
     assert {headers["x-databricks-cluster-id"] for headers in requests.headers} == {"0521-131856-htxvzvzz"}
-
-
-def blocked(rows: DataFrame) -> DataFrame:
-    """A transform that waits while a file is there that the driver's environment names, and leaves its process id in
-    it.
-    """
-    from pyspark.sql.functions import col, udf
-
-    file = os.environ[BLOCKED]
-
-    def wait(name: str) -> str:
-        import os
-        import time
-
-        if os.path.exists(file):  # noqa: PTH110
-            with open(file, "w") as pid:  # noqa: PTH123
-                pid.write(str(os.getpid()))
-        while os.path.exists(file):  # noqa: PTH110
-            time.sleep(0.05)
-        return name
-
-    return rows.withColumn("name", udf(lambda name: wait(name), "string")(col("name")))
-
-
-@pytest.fixture
-def block(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    file = tmp_path / "blocked"
-    file.touch()
-    monkeypatch.setenv(BLOCKED, str(file))
-    return file
-
-
-def blocked_process(file: Path) -> psutil.Process:
-    return psutil.Process(int(wait_until(file.read_text, 60, "the transform to be called")))
-
-
-def test_a_load_that_is_cancelled_ends_on_the_server(remote_loader: Loader, topic: TopicFactory, block: Path) -> None:
-    name = topic()
-    produce(remote_loader.kafka, name, names(0, 10))
-    seen: list[psutil.Process] = []
-
-    def stop() -> None:
-        seen.append(blocked_process(block))
-        remote_loader.launcher.cancel()
-
-    stopper = threading.Thread(target=stop)
-    stopper.start()
-    with pytest.raises(StagingError):
-        remote_loader(name, transform=f"{__name__}.{blocked.__name__}")
-    stopper.join()
-
-    wait_until(lambda: not seen[0].is_running(), 60, "Spark's Python to end")
-    assert positions(remote_loader.engine) == {}
-    block.unlink()
-    assert remote_loader(name).rows == 10
-
-
-@dataclass(frozen=True)
-class RemoteLoad(Load):
-    """A load through Spark Connect, in a process of its own."""
-
-    def _launcher(self) -> Launcher:
-        for variable in ("AIRFLOW_CONN_SPARK_REMOTE", BLOCKED):
-            os.environ[variable] = self.environment[variable]
-        return SparkConnectLauncher("spark_remote")
-
-    environment: Any = None
-
-
-@pytest.mark.long
-def test_a_load_whose_process_is_killed_is_finished_by_the_next(
-    remote_loader: Loader, topic: TopicFactory, block: Path
-) -> None:
-    name = topic()
-    produce(remote_loader.kafka, name, names(0, 300))
-    options = {"limits": Limits(max_records=100), "transform": f"{__name__}.{blocked.__name__}"}
-    first = RemoteLoad(
-        remote_loader.engine.url.render_as_string(hide_password=False),
-        remote_loader.kafka.bootstrap_servers,
-        (name,),
-        TaskRun("run", "dag", "task", -1, 1),
-        options,
-        environment=dict(os.environ),
-    )
-    with DyingLoad(first):
-        orphan = blocked_process(block)
-    assert orphan.is_running()
-    # The server does not know yet that nobody waits for its rows.
-    block.unlink()
-
-    result = remote_loader(name, run=TaskRun("run", "dag", "task", -1, 2), **options)
-
-    assert result.rows == 300
-    assert_exactly_once(remote_loader.engine)

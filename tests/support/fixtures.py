@@ -106,6 +106,7 @@ _OF_EVERY_DAY = {
     "cli/test_rewind.py::test_each_scenario_moves_the_position_where_its_preview_says": "R03|R07|R14|to-batch",
     "cli/test_targets_of_tasks.py": "^(?!(delta|parquet)$)",
     "docs/test_duckdb_sink.py": "^(?!before)",
+    "hooks/test_every_launcher.py::test_a_load_that_airflow_stops_ends_spark": "connect",
     "hooks/test_spark_application.py::TestEnd::test_within_a_job_is_its_error": "1-dies|2-raises",
     "loading/test_older_ledger.py::test_every_group_of_a_table_finds_an_older_backup": "table|delta|iceberg-ext",
     "loading/test_reused_numbers.py::test_a_group_goes_on_after_everything_that_has_a_number": "table|delta|iceberg$",
