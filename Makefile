@@ -20,7 +20,7 @@ setup: ## make .venv, see to Java, fetch the broker (runs by itself before every
 quick-java: setup
 	@$(PYTHON) -m devstack quick-java
 
-test: lint ## all that CI runs: lint, types, and every test against real servers
+test: lint ## lint, types, and every test of a day against real servers
 	@# Types are checked in what the tests leave of two cores.
 	$(COMPILED) & $(PYTHON) -m devstack quick-java && wait && { nice $(PYTHON) -m mypy & types=$$!; $(PYTEST) tests $(PARALLEL); tests=$$?; wait $$types && exit $$tests; }
 

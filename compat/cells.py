@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 LOWEST = "constraints/lowest.txt"
 
+PYTHON_3_14 = "3.14"
+"""The version that `devstack.python_3_14` fetches."""
+
 _PYENV = "~/.pyenv/versions"
 
 
@@ -55,6 +58,9 @@ def _spark(version: str) -> Environment:
     return Environment(instead=(f"pyspark=={version}", f"pyspark-client=={version}"))
 
 
+_YAML = ("pyyaml-ft>=8.0.0",)
+"""Needed from Python 3.13 on."""
+
 # Each version of a database beside one of Kafka: a run is long, and each server is in one of them.
 _SERVERS = {
     "postgres-14": "kafka-2.8",
@@ -78,7 +84,8 @@ CELLS: dict[str, Cell] = {
     "spark-4.0": Cell(environment=_spark("4.0.4")),
     "spark-4.1": Cell(environment=_spark("4.1.3")),
     "python-3.12": Cell(environment=_python("3.12.1")),
-    "python-3.13": Cell(environment=_python("3.13.0", "pyyaml-ft>=8.0.0")),
+    "python-3.13": Cell(environment=_python("3.13.0", *_YAML)),
+    "python-3.14": Cell(environment=Environment(python=PYTHON_3_14, more=_YAML)),
     "airflow-3.1": Cell(environment=_airflow("3.1.8", "2026-03-25")),
     "airflow-3.2": Cell(environment=_airflow("3.2.2", "2026-06-10")),
 }

@@ -9,8 +9,9 @@ import sys
 import tomllib
 from pathlib import Path
 
-from compat.cells import LOWEST, Environment
+from compat.cells import LOWEST, PYTHON_3_14, Environment
 from devstack.paths import BUILD, REPOSITORY
+from devstack.python_3_14 import python_3_14
 from devstack.spark_services import SERVICE_EXTRAS
 
 _STORED = ("--config-settings-package", "pyspark:--build-option=--compression=stored")
@@ -34,7 +35,7 @@ def python_of(name: str, environment: Environment) -> Path:
     if stamp.exists() and stamp.read_text() == state:
         return python
     shutil.rmtree(home, ignore_errors=True)
-    _uv("venv", "--clear", "--python", str(Path(environment.python).expanduser()), str(home))
+    _uv("venv", "--clear", "--python", _interpreter(environment.python), str(home))
     if environment.constraints is None:
         listed = _resolve(home, environment)
     instead = home / "instead.txt"
@@ -71,6 +72,10 @@ def spark_home(version: str) -> Path:
         )
         partial.rename(home)
     return home / "pyspark"
+
+
+def _interpreter(python: str) -> str:
+    return str(python_3_14() if python == PYTHON_3_14 else Path(python).expanduser())
 
 
 def _resolve(home: Path, environment: Environment) -> Path:
