@@ -102,7 +102,8 @@ class RetryingAdmin:
         self._reasons: list[KafkaError] = []
         self._seen = 0
         self._looked = False
-        self._config = {**checked, "error_cb": self._reasons.append}
+        # A client that asks for a topic would create it.
+        self._config = {**checked, "error_cb": self._reasons.append, "allow.auto.create.topics": False}
         try:
             self._client = AdminClient(self._config, logger=client_log)
         except KafkaException as error:

@@ -30,6 +30,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, Off
 
 from airflow_kafka_offsets.core.offsets import OffsetRange, PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.core.text import can_be_stored, first_few
+from airflow_kafka_offsets.core.threads import in_background
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     KafkaOffsetsError,
@@ -111,6 +112,9 @@ def _read_refused(asked: Collection[TopicPartition], answer: Future[Any]) -> dic
     return {tp: _REFUSALS.get(error.code(), error.str()) for tp, error in errors.items()}
 
 
+_NO_TOPIC = "kafka-offsets-asks-for-the-cluster"
+"""A topic to ask for that there is not: of all topics, an answer would be long."""
+
 _RETENTION_SETTINGS = ("cleanup.policy", "retention.ms", "retention.bytes")
 """The settings that decide how long a topic keeps a record."""
 
@@ -175,9 +179,10 @@ class Cluster:
 
     def cluster_id(self) -> str:
         """Return the id that the cluster was formatted with."""
+        # Not by DescribeCluster: librdkafka ends the process if the answer has no brokers, as while all are fenced.
         return self._admin.ask_once(
             "its cluster id",
-            lambda client, seconds: client.describe_cluster(request_timeout=seconds),
+            lambda client, seconds: in_background(lambda: client.list_topics(_NO_TOPIC, timeout=seconds)),
             lambda answer: str(answer.result().cluster_id),
         )
 

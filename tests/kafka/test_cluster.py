@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
@@ -16,6 +18,7 @@ from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.errors import reasons
+from tests.support.fenced_broker import FencedBroker
 
 DAY = {"cleanup.policy": "delete", "retention.ms": "86400000", "retention.bytes": "-1"}
 
@@ -48,6 +51,30 @@ def test_a_cause_that_is_reported_again_and_again_is_named_once() -> None:
     errors = [KafkaError(KafkaError._TRANSPORT, text) for text in [*(refused + time for time in times), *others]]
     assert reasons(errors) == f"{refused}; broker 0 is down (why not); broker 1 is down (why not); and 3 more"
     assert reasons([]) == ""
+
+
+ASKS = """
+import sys
+from airflow_kafka_offsets.kafka.cluster import Cluster
+
+cluster = Cluster({"bootstrap.servers": sys.argv[1]})
+for _ in sys.stdin:
+    print(cluster.cluster_id(), flush=True)
+"""
+
+
+def test_an_answer_without_brokers_does_not_end_the_process() -> None:
+    with FencedBroker() as broker:
+        command = (sys.executable, "-c", ASKS, broker.bootstrap_servers)
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as asking:
+            assert asking.stdin is not None
+            assert asking.stdout is not None
+            for broker.is_fenced in (False, True, True):
+                asking.stdin.write("\n")
+                asking.stdin.flush()
+                assert asking.stdout.readline() == f"{broker.CLUSTER_ID}\n"
+            asking.stdin.close()
+            assert asking.wait(60) == 0
 
 
 class TestRetention:
