@@ -72,6 +72,7 @@ def loaded(loader: Loader, column: str = "_kafka_offset") -> list[Any]:
         ("name INT[]", "{1}", "{a}", "integer"),
         ("name TEXT CHECK (name <> 'bad')", "good", "bad", "check constraint"),
         ("name word", "good", "bad", "check constraint"),
+        ("name place", "POINT(1 2)", "nowhere", "parse error - invalid geometry"),
         ("name TEXT UNIQUE", "short", "incompressible", "index row"),
     ],
 )
@@ -91,6 +92,10 @@ def test_refused_values_of_each_type_are_dead_letters(
         loader.engine,
         "CREATE TYPE mood AS ENUM ('glad', 'sad')",
         "CREATE DOMAIN word AS TEXT CHECK (VALUE <> 'bad')",
+        # With the code of an internal error, as PostGIS does.
+        "CREATE FUNCTION parsed(word TEXT) RETURNS BOOL LANGUAGE plpgsql AS $$ BEGIN IF word = 'nowhere' THEN "
+        "RAISE 'parse error - invalid geometry' USING ERRCODE = 'XX000'; END IF; RETURN TRUE; END $$",
+        "CREATE DOMAIN place AS TEXT CHECK (parsed(VALUE))",
         f"CREATE TABLE target (id BIGINT, {column}, {ADDED})",
     )
 
