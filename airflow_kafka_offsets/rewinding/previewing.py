@@ -15,6 +15,7 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.core.instants import milliseconds
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.offsets import Position, Scope, TopicPartition, partitions_in
+from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.transactions import now
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
 from airflow_kafka_offsets.kafka.cluster import Cluster
@@ -151,10 +152,13 @@ class _Request:
         partitions = partitions_in(self.scope, stored, topic_ids)
         # A file and an undo name partitions, an import names topics.
         if known is not None and self.scenario.name != "import":
-            within = {topic: frozenset(tp.partition for tp in known if tp.topic == topic) for topic in topics}
-            partitions = sorted({*partitions}.intersection(partitions_in(within, stored, topic_ids)))
+            within: dict[str, set[int]] = {topic: set() for topic in topics}
+            for tp in known:
+                within.get(tp.topic, set()).add(tp.partition)
+            named = partitions_in({topic: frozenset(each) for topic, each in within.items()}, stored, topic_ids)
+            partitions = sorted({*partitions}.intersection(named))
         if not partitions:
-            raise ConfigurationError(f"Nothing of {self.scenario.text} is in the scope {', '.join(topics)}")
+            raise ConfigurationError(f"Nothing of {self.scenario.text} is in the scope {first_few(topics)}")
         return partitions, topic_ids
 
     def look_up(self, partitions: list[TopicPartition], instant: datetime | None) -> LookedUp:
