@@ -4,7 +4,7 @@ that.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -57,6 +57,7 @@ def preview_rewind(
     isolation_level: str = "read_committed",
     new_group: bool = False,
     new_cluster: bool = False,
+    may_name: Callable[[str], bool] = lambda _: True,
 ) -> RewindPreview:
     """Return what a rewind would do. Nothing is written.
 
@@ -71,6 +72,7 @@ def preview_rewind(
     :param new_group: whether the group may be missing in the state tables; an import may always create a group
     :param new_cluster: whether the positions may belong to another Kafka cluster, from which the group moves to this
         one
+    :param may_name: whether a note may name another group that has loaded the same records
     :raises ConfigurationError: the group does not exist, or the scope is empty
     :raises UnknownTopicError: a topic or partition does not exist
     :raises NoPositionError: the scenario counts from positions that are not stored, or another group has none
@@ -99,7 +101,7 @@ def preview_rewind(
     if state.generation:
         decided = history.with_loaded_ranges(ledger, group_id, decided, logs)
     if state.generation is not None:
-        decided = history.with_other_groups(ledger, group_id, decided)
+        decided = history.with_other_groups(ledger, group_id, decided, may_name)
     preview = RewindPreview(
         group_id=group_id,
         cluster_id=cluster_id,
