@@ -8,12 +8,13 @@ topics, or to some of their partitions.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from airflow_kafka_offsets.core.text import parse_unsigned
+from airflow_kafka_offsets.core.text import first_few, parse_unsigned
 from airflow_kafka_offsets.escaping import printable
 from airflow_kafka_offsets.exceptions import ConfigurationError, UnknownTopicError
 
@@ -195,10 +196,10 @@ def partitions_in(
     known = {*positions, *logs}
     named = {TopicPartition(topic, number) for topic, numbers in scope.items() for number in numbers or ()}
     if missing := sorted(named - known):
-        has = {tp.topic: sum(other.topic == tp.topic for other in logs) for tp in missing}
+        has = Counter(tp.topic for tp in logs)
         raise UnknownTopicError(
             "There is no partition "
-            + ", ".join(f"{tp} (the topic has {has[tp.topic]}: 0..{has[tp.topic] - 1})" for tp in missing)
+            + first_few(f"{tp} (the topic has {has[tp.topic]}: 0..{has[tp.topic] - 1})" for tp in missing)
         )
     return sorted(tp for tp in known if in_scope(scope, tp))
 
@@ -224,7 +225,7 @@ def parse_scope(scopes: str | Iterable[str]) -> Scope:
     :param scopes: one, or several
     :raises ConfigurationError: a topic is missing, or a partition is not a number
     """
-    parsed: dict[str, frozenset[int] | None] = {}
+    parsed: dict[str, set[int] | None] = {}
     for text in [scopes] if isinstance(scopes, str) else scopes:
         name, colon, listed = _AS_LOGGED.sub(r":\1", text.strip()).partition(":")
         topic = name.strip()
@@ -232,11 +233,14 @@ def parse_scope(scopes: str | Iterable[str]) -> Scope:
         if not topic or "[" in topic or any(map(str.isspace, topic)):
             raise ConfigurationError(f"A scope is topic or topic:0,1, several of them are a list; got {text!r}")
         try:
-            numbers = frozenset(parse_unsigned(number.strip()) for number in listed.split(",")) if colon else None
+            numbers = {parse_unsigned(number.strip()) for number in listed.split(",")} if colon else None
         except ValueError:
             raise ConfigurationError(
                 f"A scope is topic or topic:0,1, with partitions as numbers; got {text!r}"
             ) from None
-        before = parsed.get(topic, frozenset())
-        parsed[topic] = None if before is None or numbers is None else before | numbers
-    return parsed
+        before = parsed.setdefault(topic, set())
+        if before is None or numbers is None:
+            parsed[topic] = None
+        else:
+            before |= numbers
+    return {topic: None if numbers is None else frozenset(numbers) for topic, numbers in parsed.items()}

@@ -542,8 +542,8 @@ class TaskSchemas:
         try:
             found = self._registry.by_id(number)
         except ForbiddenError as error:
-            # That of a subject that the load may not read, where it may read its own.
-            if not self._format.versions:
+            # That of a subject that the load may not read, where it may read others.
+            if not (self._format.versions or self._format.stored or self.read):
                 raise
             raise SchemaError(shortened(str(error))) from None
         except NotFoundError:

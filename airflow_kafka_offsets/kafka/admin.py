@@ -43,6 +43,9 @@ key.
 Read = Callable[["Future[Any]"], Answer]
 """Reads the answer from a future; raises KafkaException for an answer that is an error."""
 
+# So many unknown names are compared with those of all topics, which takes milliseconds each.
+_COMPARED = 10
+
 # Kafka's answers while a leader moves, or right after a topic was created. librdkafka returns these instead of
 # retrying.
 RETRIABLE = frozenset(
@@ -210,7 +213,7 @@ class RetryingAdmin:
     def _unknown(self, keys: Collection[object]) -> UnknownTopicError:
         patterns = "Name each topic: patterns are not supported. " if any("*" in str(key) for key in keys) else ""
         return UnknownTopicError(
-            f"Kafka at {self._servers} has no {', '.join(sorted(map(_name, keys)))}, or this user may not describe it. "
+            f"Kafka at {self._servers} has no {first_few(sorted(map(_name, keys)))}, or this user may not describe it. "
             f"{patterns}Check the spelling{self._like(keys)}, the connection, and the ACLs (Describe on the topic)."
         )
 
@@ -218,11 +221,13 @@ class RetryingAdmin:
         """Return the names of topics that this user sees and that are like those of keys, in parentheses; empty where
         there are none.
         """
-        asked = [str(getattr(key, "topic", key)) for key in keys]
+        asked = sorted({str(getattr(key, "topic", key)) for key in keys})
         seen: Collection[str] = ()
         with suppress(KafkaException):
             seen = self._client.list_topics(timeout=_FIRST_REQUEST_SECONDS).topics
-        like = {name: None for topic in asked for name in get_close_matches(topic, seen) if name not in asked}
+        like = {
+            name: None for topic in asked[:_COMPARED] for name in get_close_matches(topic, seen) if name not in asked
+        }
         return f" (this user sees {first_few(map(repr, like))})" if like else ""
 
     def _denied(

@@ -317,21 +317,21 @@ def _double_load(
 class LoadedByOthers(NamedTuple):
     """Offsets of a partition that another group has loaded into a table of a group.
 
+    :param group_id: of the other one; None where it may not be named
     :param target: the table
     :param start: the lowest of them
     :param end: exclusive
     """
 
-    group_id: str
+    group_id: str | None
     target: str
     topic_partition: TopicPartition
     start: int
     end: int
 
     def __str__(self) -> str:
-        return (
-            f"group {self.group_id!r} has loaded {self.topic_partition} {self.start}..{self.end} into {self.target!r}"
-        )
+        who = "another group" if self.group_id is None else f"group {self.group_id!r}"
+        return f"{who} has loaded {self.topic_partition} {self.start}..{self.end} into {self.target!r}"
 
 
 def loaded_by_others(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache, partial
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Response, status
@@ -363,6 +364,7 @@ def _estimate(ledger: Ledger, request: GroupRequest, form: RewindForm) -> Rewind
             scope=scope,
             isolation_level=form.isolation_level,
             new_cluster=form.new_cluster,
+            may_name=cache(partial(_sees_group, ledger, request)),
         )
     with ledger.connect() as conn:
         target = request.target(conn, ledger.tables)
@@ -418,11 +420,16 @@ def _execute(ledger: Ledger, content: Mapping[str, Any], number: str, who: str, 
     )
 
 
-def _check_other_group(ledger: Ledger, request: GroupRequest, group_id: str) -> None:
-    """Raise if the user may not see the group whose positions are copied, as if there were none."""
+def _sees_group(ledger: Ledger, request: GroupRequest, group_id: str) -> bool:
+    """Return whether the user may see another group of the state tables, which is there."""
     with ledger.connect() as conn:
         _, groups = group_summaries(conn, ledger.tables, [group_id])
-    if not groups or not request.sees(groups[0]):
+    return bool(groups) and request.sees(groups[0])
+
+
+def _check_other_group(ledger: Ledger, request: GroupRequest, group_id: str) -> None:
+    """Raise if the user may not see the group whose positions are copied, as if there were none."""
+    if not _sees_group(ledger, request, group_id):
         raise errors.NoPositionError(f"There is no group {group_id!r} in {request.source}, or you may not see it")
 
 

@@ -172,14 +172,20 @@ def with_loaded_ranges(
 
 
 def with_other_groups(
-    ledger: Ledger, group_id: str, partitions: Sequence[PartitionRewind]
+    ledger: Ledger, group_id: str, partitions: Sequence[PartitionRewind], may_name: Callable[[str], bool]
 ) -> tuple[PartitionRewind, ...]:
-    """Return moves with a note where another group has loaded the offsets after them into the group's table."""
+    """Return moves with a note where another group has loaded the offsets after them into the group's table.
+
+    :param may_name: whether the note may name a group
+    """
     starts = {move.topic_partition: move.new.offset for move in partitions if move.new is not None and move.changes}
     with ledger.connect() as conn:
         known = group_table(conn, ledger.tables, group_id)
         others = loaded_by_others(conn, ledger.tables, group_id, known.name, starts) if known is not None else []
-    notes = {other.topic_partition: str(other) for other in others}
+    notes = {
+        other.topic_partition: str(other if may_name(str(other.group_id)) else other._replace(group_id=None))
+        for other in others
+    }
     return tuple(
         replace(move, note="; ".join(filter(None, [move.note, notes.get(move.topic_partition)]))) for move in partitions
     )

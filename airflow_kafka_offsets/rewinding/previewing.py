@@ -4,7 +4,7 @@ that.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,6 +15,7 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.core.instants import milliseconds
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.offsets import Position, Scope, TopicPartition, partitions_in
+from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.transactions import now
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
 from airflow_kafka_offsets.kafka.cluster import Cluster
@@ -60,6 +61,7 @@ def preview_rewind(
     isolation_level: str = "read_committed",
     new_group: bool = False,
     new_cluster: bool = False,
+    may_name: Callable[[str], bool] = lambda _: True,
 ) -> RewindPreview:
     """Return what a rewind would do. Nothing is written.
 
@@ -74,6 +76,7 @@ def preview_rewind(
     :param new_group: whether the group may be missing in the state tables; an import may always create a group
     :param new_cluster: whether the positions may belong to another Kafka cluster, from which the group moves to this
         one
+    :param may_name: whether a note may name another group that has loaded the same records
     :raises ConfigurationError: the group does not exist, or the scope is empty
     :raises UnknownTopicError: a topic or partition does not exist
     :raises NoPositionError: the scenario counts from positions that are not stored, or another group has none
@@ -103,7 +106,7 @@ def preview_rewind(
     if state.generation:
         decided = history.with_loaded_ranges(ledger, group_id, decided, logs)
     if state.generation is not None:
-        decided = history.with_other_groups(ledger, group_id, decided)
+        decided = history.with_other_groups(ledger, group_id, decided, may_name)
     preview = RewindPreview(
         group_id=group_id,
         cluster_id=cluster_id,
@@ -156,10 +159,13 @@ class _Request:
         partitions = partitions_in(self.scope, stored, topic_ids)
         # A file and an undo name partitions, an import names topics.
         if known is not None and self.scenario.name != "import":
-            within = {topic: frozenset(tp.partition for tp in known if tp.topic == topic) for topic in topics}
-            partitions = sorted({*partitions}.intersection(partitions_in(within, stored, topic_ids)))
+            within: dict[str, set[int]] = {topic: set() for topic in topics}
+            for tp in known:
+                within.get(tp.topic, set()).add(tp.partition)
+            named = partitions_in({topic: frozenset(each) for topic, each in within.items()}, stored, topic_ids)
+            partitions = sorted({*partitions}.intersection(named))
         if not partitions:
-            raise ConfigurationError(f"Nothing of {self.scenario.text} is in the scope {', '.join(topics)}")
+            raise ConfigurationError(f"Nothing of {self.scenario.text} is in the scope {first_few(topics)}")
         return partitions, topic_ids
 
     def look_up(self, partitions: list[TopicPartition], instant: datetime | None) -> LookedUp:

@@ -682,7 +682,7 @@ class TestUnknownIds:
         rows, bad = connected(server, DECLARED[kind], values)
         assert (rows.num_rows, len(bad), server.requests) == (0, 6_000, [])
 
-    def test_what_the_load_may_not_read_is_bad_where_it_reads_its_own_subject(
+    def test_what_the_load_may_not_read_is_bad_where_it_reads_other_subjects(
         self, server: FakeRegistry, kind: str
     ) -> None:
         foreign = server.register("payroll-value", SCHEMAS[kind], kind=kind)
@@ -692,9 +692,12 @@ class TestUnknownIds:
             connected(server, DECLARED[kind], values)
         own = server.register("orders-value", SCHEMAS[kind], kind=kind)
         found = DECLARED[kind].prepared(["orders"], "value", {"r": server.config})
-        rows, bad = connected(server, found, [*values, wire(own, VALUES[kind])])
-        assert (rows.num_rows, len(bad)) == (1, 1)
-        assert "with status 403" in bad[0].reason
+        values.append(wire(own, VALUES[kind]))
+        after_others = with_values(DECLARED[kind], stored=found.schemas)
+        for record_format, of in [(found, values), (DECLARED[kind], values[::-1]), (after_others, values)]:
+            rows, bad = connected(server, record_format, of)
+            assert (rows.num_rows, len(bad)) == (1, 1)
+            assert "with status 403" in bad[0].reason
 
     def test_memory_does_not_grow_with_prefixes(self, server: FakeRegistry) -> None:
         found = DECLARED["PROTOBUF"]

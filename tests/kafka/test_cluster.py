@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.kafka import admin
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.errors import reasons
 from tests.support.fenced_broker import FencedBroker
@@ -75,6 +76,25 @@ def test_an_answer_without_brokers_does_not_end_the_process() -> None:
                 assert asking.stdout.readline() == f"{broker.CLUSTER_ID}\n"
             asking.stdin.close()
             assert asking.wait(60) == 0
+
+
+def test_of_many_unknown_topics_a_few_are_named_and_compared_with_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+
+    def compare(name: str, _: object) -> list[str]:
+        compared.append(name)
+        return ["orders"]
+
+    monkeypatch.setattr(admin, "get_close_matches", compare)
+    monkeypatch.setattr(AdminClient, "list_topics", lambda *_, **__: SimpleNamespace(topics=["orders"]))
+
+    error = admin.RetryingAdmin({"bootstrap.servers": "127.0.0.1:1"}, 1.0)._unknown(
+        [f"order{number}" for number in range(10_000)]
+    )
+
+    assert len(compared) == 10
+    assert "topic 'order1005', and 9990 more, or this user may not describe it" in str(error)
+    assert "(this user sees 'orders')" in str(error)
 
 
 class TestRetention:

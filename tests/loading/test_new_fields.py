@@ -30,6 +30,7 @@ from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.record_format import OnNewField
 from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.replaying.replay import replay
+from airflow_kafka_offsets.sinks.sql import connected_table
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from tests.support.avro import encode, wire
 from tests.support.clients import Kafka, producer
@@ -301,7 +302,7 @@ def test_a_field_of_an_older_schema_that_cannot_be_a_column_makes_records_with_i
     older = {"ID": "int", "_batch_id": "int", "x" * 64: "int", "tags": tags, "at": "int", "own": "string", "Own": "int"}
     # The types of SQLite differ in name only.
     has_types = loader.engine.dialect.name != "sqlite"
-    older |= {"amount": "string"} if has_types else {}
+    older |= {"amount": "string", "xmin": "int"} if has_types else {}
     numbers = [orders.register(_schema({"name": name, "type": kind})) for name, kind in older.items()]
     orders.put(orders.register(V2), V2, id=2, note="n")
     for number, (name, kind) in zip(numbers, older.items(), strict=True):
@@ -315,14 +316,37 @@ def test_a_field_of_an_older_schema_that_cannot_be_a_column_makes_records_with_i
         on_bad_record=DeadLetters(),
     )
 
-    assert (result.rows, result.dead_letters) == (2, 6 + has_types)
+    assert (result.rows, result.dead_letters) == (2, 6 + 2 * has_types)
     del older["own"]
     assert columns(loader.engine) == ["id", "own", "amount", "note", "at"]
     reasons = [reason for (reason,) in rows(loader.engine, "SELECT error FROM dead_letters ORDER BY offset_value")]
     whys = ["in case", "reserved", "longer than", "no nested", "another", "in case", "is INTEGER, the rows hold STRING"]
+    whys += ["has a column 'xmin' of its own"]
     for reason, name, why in zip(reasons, older, whys[: len(older)], strict=True):
         assert f"its field {name!r} cannot become a column: " in reason
         assert why in reason
+
+
+def test_fields_of_older_schemas_for_which_a_table_has_no_room_make_records_bad(
+    loader: Loader, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connected_table, "_MOST_COLUMNS", len(sa.inspect(loader.engine).get_columns("target")) + 2)
+    wide = _schema(*({"name": name, "type": "int"} for name in "abc"))
+    number = orders.register(wide)
+    orders.put(orders.register(V2), V2, id=2, note="n")
+    orders.put(number, wide, id=3, a=1, b=2, c=3)
+
+    result = loader(
+        orders.topic,
+        value_format=AVRO,
+        extra_columns=ExtraColumns(on_new_field="add"),
+        on_bad_record=DeadLetters(),
+    )
+
+    assert (result.rows, result.dead_letters) == (1, 1)
+    assert columns(loader.engine) == ["id", "note", "a", "b"]
+    ((reason,),) = rows(loader.engine, "SELECT error FROM dead_letters")
+    assert "its field 'c' cannot become a column: the table has no room for it" in reason
 
 
 @pytest.mark.parametrize("on_new_field", ["add", "fail"])

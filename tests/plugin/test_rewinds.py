@@ -221,6 +221,16 @@ def test_a_group_that_the_user_may_not_see_lends_no_positions(web: Web, orders: 
     assert "or you may not see it" in page.text
 
 
+def test_a_preview_names_no_group_that_the_user_may_not_see(web: Web, orders: str, loader: Loader) -> None:
+    loader(orders, group_id="secret", **LEFT_OUT, **BESIDE_OTHERS)
+
+    page = preview(web, "to-offset", "2")
+
+    assert page.status_code == 200
+    assert f"another group has loaded {orders}[0] 2..8 into" in page.text
+    assert "secret" not in page.text
+
+
 def test_an_open_batch_is_in_the_way_until_it_is_abandoned(
     web: Web, orders: str, loader: Loader, postgres_engine: Engine
 ) -> None:

@@ -228,8 +228,17 @@ def commit_once(table: Table, transaction: Transaction, requirements: Sequence[T
     """Commit a transaction that goes on from a table, with requirements of the caller besides its own.
 
     The public `Transaction.commit_transaction` takes no further requirements. It also retries a commit after a
-    conflict, without the checks before it, so that a batch could be appended twice.
+    conflict, without the checks before it, so that a batch could be appended twice. Where a property of the table
+    wants it, a commit deletes earlier metadata, which may be any files by the metadata: only those beside the present
+    metadata are left in it.
     """
+    place = table.metadata_location.rpartition("/")[0]
+    earlier = [
+        entry
+        for entry in table.metadata.metadata_log
+        if entry.metadata_file.rpartition("/")[0] == place and ".metadata.json" in entry.metadata_file
+    ]
+    table.metadata = table.metadata.model_copy(update={"metadata_log": earlier})
     own = transaction._requirements
     others = [each for each in requirements if type(each) not in set(map(type, own))]
     table._do_commit(transaction._updates, (*own, *others))

@@ -35,6 +35,9 @@ EXACT_DIGITS = 15
 # MySQL has no keys of texts of any length.
 _KEY_LENGTH = 250
 
+# Postgres has these in each table, besides the columns that it was created with.
+_SYSTEM_COLUMNS = ("tableoid", "ctid", "xmin", "xmax", "cmin", "cmax")
+
 _BYTES = (sa.LargeBinary, sa.BINARY, sa.VARBINARY, mysql.TINYBLOB, mysql.MEDIUMBLOB, mysql.LONGBLOB)
 
 
@@ -101,11 +104,17 @@ def check_names(dialect: Dialect, names: Mapping[str, Sequence[str]]) -> None:
     equal.
 
     :param names: names, by what they name
-    :raises ConfigurationError: names are too long, or have characters that no database takes; names each
+    :raises ConfigurationError: names are too long, have characters that no database takes, or are those of columns that
+        the database has itself; names each
     """
     odd = [f"{kind} {name!r}" for kind, all_names in names.items() for name in all_names if not can_be_stored(name)]
     if odd:
         raise ConfigurationError(f"No database takes NUL and lone surrogates in names: {first_few(odd)}. Choose others")
+    if dialect.name == "postgresql" and (own := [name for name in _SYSTEM_COLUMNS if name in names.get("column", ())]):
+        raise ConfigurationError(
+            f"Postgres has a column {', '.join(map(repr, own))} of its own in each table. Choose another name; a "
+            "transform can rename columns"
+        )
     long = [f"{kind} {name!r}" for kind, all_names in names.items() for name in all_names if is_too_long(name, dialect)]
     if long:
         unit = "bytes" if dialect.name == "postgresql" else "characters"
@@ -151,7 +160,7 @@ def match_added(table: sa.Table | None, column: pa.Field, dialect: Dialect) -> N
 
     :param table: None where it does not exist
     :raises TargetError: it cannot
-    :raises ConfigurationError: the name is too long
+    :raises ConfigurationError: the database takes no such name
     """
     check_names(dialect, {"column": [column.name]})
     created_type(column)

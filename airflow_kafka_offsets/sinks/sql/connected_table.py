@@ -50,6 +50,9 @@ log = logging.getLogger(__name__)
 
 _TRANSACTIONAL_DDL = ("postgresql", "sqlite")
 
+# Of a table that gets fields of older schemas; Postgres has 1,600 at most, SQLite 2,000: those of the newest have room.
+_MOST_COLUMNS = 1_000
+
 _PORTS = {"postgres": 5432, "mysql": 3306}
 
 _SCHEMES = {"postgresql": "postgres", "mariadb": "mysql"}
@@ -99,7 +102,15 @@ class ConnectedSqlTable(Table):
     def added_check(self) -> Callable[[pa.Field], None]:
         with self.engine.connect() as conn:
             table = self.reflect(conn)
-        return lambda column: match_added(table, column, self.engine.dialect)
+        names = {column.name for column in table.columns} if table is not None else set()
+
+        def check(column: pa.Field) -> None:
+            match_added(table, column, self.engine.dialect)
+            if column.name not in names and len(names) >= _MOST_COLUMNS:
+                raise TargetError(f"the table has no room for it: of its columns, only {_MOST_COLUMNS:,} may be such")
+            names.add(column.name)
+
+        return check
 
     def drop_unused(self) -> bool:
         def work(conn: Connection) -> bool:

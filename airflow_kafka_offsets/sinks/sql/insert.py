@@ -10,9 +10,16 @@ from typing import Any
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DataError, IntegrityError, ProgrammingError
+from sqlalchemy.exc import DBAPIError, ProgrammingError
 
-from airflow_kafka_offsets.sinks.sql.refused_rows import RowRefusedError, refused_row, refused_statement, write_chunk
+from airflow_kafka_offsets.database.errors import is_outage
+from airflow_kafka_offsets.sinks.sql.refused_rows import (
+    RowRefusedError,
+    is_of_row,
+    refused_row,
+    refused_statement,
+    write_chunk,
+)
 from airflow_kafka_offsets.staging.rows import RowChunk, StagedRows
 
 Insert = Callable[[Sequence[Any]], int]
@@ -70,7 +77,9 @@ def _insert(conn: Connection, table: sa.Table, chunk: RowChunk, insert: Insert, 
     def write(first: int, end: int) -> int:
         try:
             return insert(values[first:end])
-        except (DataError, IntegrityError) as error:
+        except DBAPIError as error:
+            if is_outage(error) or not is_of_row(error):
+                raise
             raise refused_row(error, table) from None
         except ValueError as error:
             # A driver of Postgres refuses NUL in a text itself.

@@ -26,8 +26,9 @@ _BINARY = (sa.Boolean, sa.Integer, sa.Float, sa.Numeric, *_TEXTS, sa.Date, sa.Da
 
 _TOO_LARGE = "54000"
 
-# What the input functions of some types say of a text: of tsquery a syntax error, of regclass an undefined table.
-_OF_INPUT = ("42", "3F")
+# What the input functions of some types say of a text: of tsquery a syntax error, of regclass an undefined table, of
+# PostGIS's geometry an internal error.
+_OF_INPUT = ("42", "3F", "0A", "XX000")
 
 
 def copy_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: StagedRows) -> int:

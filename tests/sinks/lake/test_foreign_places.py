@@ -138,6 +138,34 @@ def test_a_moved_iceberg_table_removes_no_files_of_the_other_place(
     assert [path.exists() for path in left] == [True, False]
 
 
+@pytest.mark.parametrize("where", ["sql", "positions"])
+def test_a_commit_deletes_no_earlier_metadata_elsewhere(engine: Engine, tmp_path: Path, where: str) -> None:
+    table = iceberg_sink(where, tmp_path).connect(engine)
+
+    def load(number: int) -> Path:
+        rows = staged(table, output(number, "a"), tmp_path)
+        with engine.begin() as conn, table.publish(conn, output(number, "a")) as target:
+            target.write(rows)
+        return Path(open_table(table.sink, engine).metadata_location.removeprefix("file://"))
+
+    first, present = load(0), load(1)
+    others = [tmp_path / "airflow.cfg", tmp_path / "00001-a.metadata.json", present.parent / "snap-1.avro"]
+    for path in others:
+        path.write_text("{}")
+    metadata = json.loads(present.read_text())
+    metadata["properties"] |= {
+        "write.metadata.delete-after-commit.enabled": "true",
+        "write.metadata.previous-versions-max": "1",
+    }
+    named = [*others, present.parent / "../../../../00001-a.metadata.json", first]
+    metadata["metadata-log"] = [{"metadata-file": f"file://{path}", "timestamp-ms": 1} for path in named]
+    present.write_text(json.dumps(metadata))
+
+    load(2)
+
+    assert [path.exists() for path in (*others, present, first)] == [True, True, True, True, False]
+
+
 @pytest.mark.parametrize(
     ("place", "path", "is_in"),
     [
