@@ -152,8 +152,10 @@ def waiting(block: Path) -> psutil.Process:
     return psutil.Process(int(wait_until(block.read_text, 120, "the transform to be called")))
 
 
-def children(process: int) -> list[psutil.Process]:
-    return psutil.Process(process).children(recursive=True)
+def children(dying: DyingLoad) -> list[psutil.Process]:
+    """Return the processes that a load has started."""
+    started: list[psutil.Process] = psutil.Process(dying.process.pid).children(recursive=True)
+    return started
 
 
 def left_in(load: LaunchedLoad) -> list[str]:
@@ -215,7 +217,7 @@ def test_a_load_whose_worker_is_killed_while_spark_reads(loader: Loader, load: L
     killed = replace(load, options=options)
     with DyingLoad(killed) as dying:
         orphan = waiting(block)
-        left = children(dying.process.pid)
+        left = children(dying)
     assert orphan.is_running()
     # Nobody has told Spark yet that nobody waits for its rows.
     block.unlink()
@@ -233,7 +235,7 @@ def test_a_load_whose_worker_is_killed_at_each_step(loader: Loader, load: Launch
         run = replace(RUN, run_id=f"run-{number}")
         with DyingLoad(replace(load, run=run), point) as dying:
             dying.reach(point)
-            left += children(dying.process.pid)
+            left += children(dying)
             dying.kill()
         loader(orders, run=replace(run, try_number=2), **load.options)
         assert sum(positions(loader.engine).values()) == 300 * (number + 1), point
