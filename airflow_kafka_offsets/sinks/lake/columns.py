@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_kafka_offsets.core.addresses import URI_OPTIONS, holds_credentials, is_local, is_relative
+from airflow_kafka_offsets.core.addresses import URI_OPTIONS, holds_credentials, is_local
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
@@ -98,8 +98,6 @@ def check_parameters(sink: DirectorySink) -> pa.Schema | None:
     :return: the declared columns
     :raises ConfigurationError: a parameter is wrong
     """
-    if not sink.uri or is_relative(sink.uri):
-        raise ConfigurationError(f"{type(sink).__name__} needs an absolute path or a URI; got uri={sink.uri!r}")
     if not is_local(sink.uri) and holds_credentials(sink.uri):
         raise ConfigurationError(
             "uri must not hold credentials, which the history of batches would store, and takes only the options "
