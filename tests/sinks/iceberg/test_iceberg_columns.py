@@ -96,6 +96,14 @@ def test_a_table_is_created_from_declared_columns(sink: IcebergTable, engine: En
     assert declared.connect(engine).writer(None, output(1)).columns is not None
 
 
+def test_a_partition_that_does_not_fit_its_column_is_named(sink: IcebergTable, engine: Engine) -> None:
+    declared = replace(sink, columns="id BIGINT", partition_by=("day(id)",))
+    with pytest.raises(
+        ConfigurationError, match=r"cannot be created with partition_by=\('day\(id\)',\), sort_by=\(\): "
+    ):
+        declared.connect(engine).prepare(None)
+
+
 def test_columns_that_nobody_knows_are_asked_for(sink: IcebergTable, engine: Engine) -> None:
     assert sink.connect(engine).prepare(None).known is None
     with pytest.raises(ConfigurationError, match=r"Declare them, as in IcebergTable\(…, columns="):
