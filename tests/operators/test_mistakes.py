@@ -14,6 +14,7 @@ import pytest
 import airflow_kafka_offsets as kafka_offsets
 from airflow_kafka_offsets import (
     Avro,
+    CommittedBy,
     DeltaTable,
     IcebergTable,
     Json,
@@ -158,6 +159,10 @@ AT_RUN_TIME: dict[str, tuple[Given, list[str]]] = {
     "topic": (
         lambda: {"topics": ["ordres"]},
         ["kafka_conn_id='kafka_default': ", "no topic 'ordres'", "Check the spelling (this user sees 'orders')"],
+    ),
+    "consumer group": (
+        lambda: {"start": CommittedBy("nobody")},
+        ["kafka_conn_id='kafka_default': Consumer group 'nobody' has committed nothing of orders"],
     ),
     "pattern": (
         lambda: {"topics": ["orders_*"]},
