@@ -27,8 +27,8 @@ next action, and exit code 1; or, for a wrong option, the usage and one line, an
 are for people, with instants in UTC. No command prints passwords.
 
 What changes positions, rows or dead letters needs `--reason`, but for a replay without `--replace`, which deletes only
-dead letters that become rows. Before a command acts, it says what will happen, and asks on the terminal;
-`--yes` answers in scripts.
+dead letters that it loads. Before a command acts, it says what will happen, and asks on the terminal; `--yes` answers
+in scripts.
 
 `--conn-id` is the connection of the database that a load writes into; it has the state tables. `--schema` and
 `--prefix` are `StateTables.schema` and `StateTables.prefix` of the operator. `--topic` and `--offsets` also take a

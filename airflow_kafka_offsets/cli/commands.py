@@ -148,10 +148,11 @@ def verify(args: Namespace) -> None:
     before the positions exactly once. With --kafka-conn-id, read all records that Kafka still has, and look up each in
     the target. With --upsert-key, rows are not proved: later ones replace earlier ones. Records and batches are those
     of the whole history: after a rewind or a replay, a record counts each time that it was loaded. Rows are those of
-    the target now; where output_checked is false, the history's. Reread is the number of records read from Kafka,
-    rows_after the number of rows that a rewind without --replace left after the positions: the next load duplicates
-    them. Published has batches that the target has and the history not yet. If something is wrong, print the first
-    1,000 violations (words), each with the number of all of them (violations), and exit with 1.
+    the target now; where output_checked is false, the history's. By_number is the number of batches of whose rows only
+    the number is compared, as after a transform, reread that of records read from Kafka, rows_after the number of rows
+    that a rewind without --replace left after the positions: the next load duplicates them. Published has batches that
+    the target has and the history not yet. If something is wrong, print the first 1,000 violations (words), each with
+    the number of all of them (violations), and exit with 1.
     """
     from airflow_kafka_offsets.cli import target
 

@@ -70,8 +70,8 @@ def replay(args: Namespace) -> None:
             pipeline, _, spark, connections = pipeline_of(args, topics)
             confirm(
                 args,
-                f"{count(records, 'dead letter is', 'dead letters are')} decoded again, and those that become rows of "
-                f"{pipeline.sink.name!r} are deleted",
+                f"{count(records, 'dead letter is', 'dead letters are')} loaded into {pipeline.sink.name!r} and "
+                "deleted; those that are still bad stay",
             )
             for some, corrected in parts:
                 launcher = None

@@ -77,8 +77,8 @@ def verify(args: Namespace) -> None:
         show([asdict(coverage)], args.output)
         if coverage.output_checked:
             note(
-                f"Proved: every record of group {args.group!r} before its positions is in {sink.name!r} exactly once, "
-                f"or dead-lettered ({coverage.text})"
+                f"Proved: every record of group {args.group!r} before its positions was loaded into {sink.name!r} "
+                f"exactly once, or dead-lettered ({coverage.text})"
             )
             if coverage.rows_after:
                 words = ["rewind", args.group, "--to-current", "--replace", *([args.table] if args.table else [])]

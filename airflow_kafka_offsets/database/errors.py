@@ -101,7 +101,7 @@ def _raise_translated(error: DBAPIError, what: str, then: str) -> NoReturn:
     if is_refused_login(error):
         raise ConfigurationError(
             f"{what}: the database refuses the login: {database_message(error)}. Correct the user, the password, "
-            "the name of the database (the field Schema), or the TLS settings of the connection; nothing was written"
+            "the name of the database (the field Schema), or the TLS settings of the connection"
         ) from error
     if sqlstate(error) in _ABOUT_ENCODINGS:
         raise LedgerError(

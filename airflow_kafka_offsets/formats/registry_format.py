@@ -16,7 +16,7 @@ from weakref import finalize
 from airflow_kafka_offsets.core.libraries import require_library
 from airflow_kafka_offsets.core.templates import Templated, with_values
 from airflow_kafka_offsets.core.text import first_few, shortened
-from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError, TargetError
+from airflow_kafka_offsets.exceptions import REGISTRY, ConfigurationError, StagingError, TargetError, about
 from airflow_kafka_offsets.formats.plain_ddl import check_literal
 from airflow_kafka_offsets.formats.record_format import (
     ColumnsFrom,
@@ -238,6 +238,7 @@ class RegistryFormat(Templated, ABC):
         for module, library in (*self.libraries.items(), *self.worker_libraries.items()):
             require_library(what, module, extra, library=library, executors=", ".join(self.libraries.values()))
 
+    @about(REGISTRY)
     def _with_subjects(self, subjects: Sequence[str], conn_id: str, connections: Connections) -> Self:
         from airflow_kafka_offsets.formats.schema_registry import NotFoundError, SchemaRegistry
 

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit
 from airflow_kafka_offsets.core.addresses import plain_http_host
 from airflow_kafka_offsets.core.threads import in_background
 from airflow_kafka_offsets.core.warn import warn_once
-from airflow_kafka_offsets.exceptions import ConfigurationError, RegistryUnavailableError
+from airflow_kafka_offsets.exceptions import REGISTRY, ConfigurationError, RegistryUnavailableError, about
 from airflow_kafka_offsets.formats.record_format import SchemaError
 from airflow_kafka_offsets.formats.schema_limits import MOST_BYTES, Budget, check_size
 
@@ -235,6 +235,7 @@ class SchemaRegistry:
         Budget().fetch([answer.type, answer.text, *(text for reference in references for text in reference)])
         return RegisteredSchema(answer.type, answer.text, tuple(references))
 
+    @about(REGISTRY)
     def _get(self, path: str) -> Any:
         import httpx
 

@@ -148,7 +148,8 @@ class RetryingAdmin:
             if without_answer and failed is None:
                 raise error_of(without_answer)
             for key in without_answer:
-                failed[key] = error_of([key])  # type: ignore[index]  # None has raised
+                error = failed[key] = error_of([key])  # type: ignore[index]  # None has raised
+                error.about = (KAFKA,)
                 del waiting[key]
 
         while waiting:

@@ -27,7 +27,7 @@ from airflow_kafka_offsets.core.instants import (
 from airflow_kafka_offsets.core.offsets import PartitionLog, Position, Slice, TopicPartition
 from airflow_kafka_offsets.core.planning import First
 from airflow_kafka_offsets.core.text import first_few
-from airflow_kafka_offsets.exceptions import DataLossError, NoPositionError
+from airflow_kafka_offsets.exceptions import KAFKA, DataLossError, NoPositionError, about
 from airflow_kafka_offsets.kafka.cluster import Cluster, TimedOffset
 
 if TYPE_CHECKING:
@@ -241,6 +241,7 @@ def targets_until(
     return {tp: min(first[tp].offset, log.end) if tp in first else log.end for tp, log in logs.items()}
 
 
+@about(KAFKA)
 def _committed(
     cluster: Cluster, group_id: str, new: list[TopicPartition], logs: Mapping[TopicPartition, PartitionLog]
 ) -> dict[TopicPartition, First]:

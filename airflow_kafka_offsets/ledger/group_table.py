@@ -21,6 +21,7 @@ from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import ForeignBatchError
 from airflow_kafka_offsets.ledger.batch_rows import deletion_of, latest_batch
 from airflow_kafka_offsets.ledger.claims import Claim
+from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.target_names import TargetNames, existing_table, is_table, targets_in
 
@@ -112,7 +113,8 @@ def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
             # Into one that is new under its name, no other group has loaded.
             others = tables.offset_batches.c.consumer_group != group_id
             if renamed is None or names_of(conn, tables, renamed[1], others, shared=True):
-                raise _another_table(group_id, known, topics, target)
+                loaded = {tp.topic for tp in stored_positions(conn, tables, group_id)}
+                raise _another_table(group_id, known, [topic for topic in topics if topic in loaded], target)
     if renamed is not None:
         claim.transact(lambda conn: _rename(conn, tables, *renamed))
 
@@ -190,11 +192,20 @@ def _renamed_keys(
 
 
 def _another_table(group_id: str, known: GroupTable, topics: Sequence[str], target: str) -> ForeignBatchError:
+    """Return the error of a load into another table.
+
+    :param topics: those of the load that the group has positions of
+    """
     scope = [word for topic in topics for word in ("--topic", topic)]
+    copy = command_line("rewind", "NEW_GROUP", *scope, "--to-group", group_id)
     return ForeignBatchError(
         f"Group {group_id!r} loads into table {known.name!r}, last with batch {known.batch_id}; this load is into "
-        f"{target!r}, and would miss the records that are in the other table. Nothing was loaded. Give every load its "
-        f"own group_id. To continue in {target!r} from the positions of this group, choose a new group_id, and copy "
-        f"the positions to it: {command_line('rewind', 'NEW_GROUP', *scope, '--to-group', group_id)} --new-group "
-        "--conn-id CONN_ID --execute --reason WHY."
+        f"{target!r}{', and would miss the records that are in the other table' if topics else ''}. Nothing was "
+        "loaded. Give every load its own group_id."
+        + (
+            f" To continue in {target!r} from the positions of this group, choose a new group_id, and copy the "
+            f"positions to it: {copy} --new-group --conn-id CONN_ID --execute --reason WHY."
+            if topics
+            else ""
+        )
     )

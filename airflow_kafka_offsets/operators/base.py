@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import Asset, BaseOperator, BaseOperatorLink
 from jinja2 import UndefinedError
 
-from airflow_kafka_offsets.core.options import ISOLATION_LEVEL, StateTables, group_of
+from airflow_kafka_offsets.core.options import ISOLATION_LEVEL, Options, StateTables, group_of
 from airflow_kafka_offsets.core.parameters import FLAG, NAME, Rule, assign, check_parsed, from_attributes, read_rendered
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks.links import BatchLink, GroupLink, RewindLink
@@ -90,6 +90,9 @@ class GroupOperator(BaseOperator):
             cls.execute = ending_retries(cls.execute)  # type: ignore[method-assign]
 
     def __init__(self, **kwargs: Any) -> None:
+        for name in kwargs:
+            if groups := [f"{group.__name__}({name}=…)" for group in Options.__subclasses__() if name in group.rules]:
+                raise ConfigurationError(f"{name} is not a parameter of {type(self).__name__}: {' or '.join(groups)}")
         super().__init__(**kwargs)
         if ASKED and self.retry_policy is None:
             self.retry_policy = KafkaOffsetsRetryPolicy()

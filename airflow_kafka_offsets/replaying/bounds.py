@@ -16,6 +16,7 @@ from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, S
 from airflow_kafka_offsets.core.options import Options, ruled
 from airflow_kafka_offsets.core.parameters import FLAG, Rule, is_name, or_none, read_count
 from airflow_kafka_offsets.core.planning import OnDataLoss, Plan
+from airflow_kafka_offsets.core.templates import is_rendered_later
 from airflow_kafka_offsets.core.text import count, first_few, is_unsigned
 from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
 
@@ -91,6 +92,11 @@ class TimeBounds(Options):
     since: str | datetime = field(metadata=ruled(_INSTANT, templated=True))
     until: str | datetime | None = field(default=None, metadata=ruled(or_none(_INSTANT), templated=True))
     all_records: bool = field(default=False, metadata=ruled(FLAG))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not is_rendered_later((self.since, self.until)):
+            self.span()
 
     def span(self) -> TimeSpan:
         """Return both as instants.

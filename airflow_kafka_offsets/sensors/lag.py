@@ -169,7 +169,7 @@ class KafkaLagSensor(BaseSensorOperator):
                 self._cluster = kafka_cluster(self.kafka_conn_id, self.isolation_level, timeout=_KAFKA_SECONDS)
             with (
                 open_ledger(self.conn_id, self.state_tables.schema, self.state_tables.prefix) as ledger,
-                translated_errors(f"The database of connection {self.conn_id!r} could not be read", ""),
+                translated_errors(f"The positions of group {self.group_id!r} could not be read", ""),
             ):
                 report = measure_lag(ledger, self._cluster, question, new_group=True)
             emit_lag(Stats, self.group_id, report)
@@ -177,8 +177,9 @@ class KafkaLagSensor(BaseSensorOperator):
         except KafkaOffsetsError as error:
             # The connection may have changed.
             self._cluster = None
+            with_names(self, error)
             if not error.retriable:
-                raise AirflowFailException(f"{type(error).__name__}: {with_names(self, error)}") from None
+                raise AirflowFailException(f"{type(error).__name__}: {error}") from None
             self.log.warning("Poking again: %s", error)
             return PokeReturnValue(is_done=False)
         self.log.info("%s", judgement.text)

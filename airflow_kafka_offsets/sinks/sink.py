@@ -38,6 +38,13 @@ class DatabaseTable(NamedTuple):
         return f"{self.schema}.{self.table}" if self.schema else self.table
 
 
+TO_FIT = (
+    "Correct the declared columns, cast them in a transform, or alter the table. With columns of a schema registry, "
+    'ExtraColumns(on_new_field="add") adds those that the table lacks, and columns_from="target" leaves them out'
+)
+"""What to do where rows do not fit a table."""
+
+
 def check_upsert_key(key: Sequence[str]) -> None:
     """Refuse an `upsert_key` that is no list of different names, or a template of one.
 

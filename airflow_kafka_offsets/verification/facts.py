@@ -140,6 +140,7 @@ class Coverage:
     :param reread: the number of records in Kafka that were compared with the target; None where Kafka was not read
     :param rows_after: the number of rows, at most, of offsets that are not before the positions, because a rewind moved
         these back and left the rows: the next load duplicates them
+    :param by_number: the number of batches of whose rows only the number was compared, as after a transform
     :param published: batches of the group that a target which commits externally has, and that are not committed in the
         state tables; their rows are not counted
     """
@@ -155,6 +156,7 @@ class Coverage:
     output_checked: bool
     reread: int | None = None
     rows_after: int = 0
+    by_number: int = 0
     published: list[int] = field(default_factory=list)
 
     @property
@@ -172,6 +174,11 @@ class Coverage:
         texts = [count(number, noun, plural) for number, noun, plural in numbers]
         if self.reread is not None:
             texts.append(f"{count(self.reread, 'record')} read again from Kafka")
+        if self.by_number:
+            texts.append(
+                f"of {count(self.by_number, 'batch', 'batches')} only the number of rows was compared, because a "
+                "transform or missing columns _kafka_… hide which records they are of"
+            )
         if self.rows_after:
             texts.append(
                 f"{count(self.rows_after, 'row')} not before the positions, which a rewind moved back: the next load "
@@ -245,6 +252,7 @@ class Findings:
     dead_letters: int = 0
     gaps: int = 0
     rows_after: int = 0
+    by_number: int = 0
     open_batch: int | None = None
     spans: list[Span] = field(default_factory=list)
     uncommitted: dict[int, Violation] = field(default_factory=dict)

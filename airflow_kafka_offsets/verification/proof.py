@@ -82,6 +82,7 @@ class RowCounts:
             return
         total, before = _total(batch.rows), self.findings.count
         self.findings.rows += total
+        self.findings.by_number += self.detail != "offsets" or not batch.names_offsets
         if self.detail == "offsets":
             for loaded in batch.ranges if batch.names_offsets else ():
                 self._check_range(batch, loaded)

@@ -76,7 +76,7 @@ def test_shown_dead_letters_can_be_corrected_and_replayed(
     done = cli("dead-letters", "replay", "loader", *DB, *INTO, "--corrected", str(file), "--output", "json")
 
     assert done.json == [{"batch": 1, "records": 2, "rows": 2, "still_bad": 0, "replayed_by": 2}]
-    assert "2 dead letters are decoded again" in done.stderr
+    assert "2 dead letters are loaded into 'target' and deleted; those that are still bad stay" in done.stderr
     assert done.stderr.endswith("1 such dead letter is left\n")
     assert rows(inline_loader.engine, "SELECT id, name FROM target ORDER BY id") == [
         (0, "name-0"),

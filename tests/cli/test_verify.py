@@ -25,7 +25,9 @@ class TestVerify:
         assert "Coverage(" not in caplog.text
         for form in ("json", "table"):
             done = cli("verify", "loader", *DB, "--table", "target", "--output", form)
-            sentence = "Proved: every record of group 'loader' before its positions is in 'target' exactly once"
+            sentence = (
+                "Proved: every record of group 'loader' before its positions was loaded into 'target' exactly once"
+            )
             assert f"{sentence}, or dead-lettered ({proved})" in done.stderr.splitlines()[-1]
         (compared,) = data(cli, "verify", "loader", "--table", "target", "--kafka-conn-id", "kafka_default")
 

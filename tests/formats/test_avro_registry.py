@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from airflow_kafka_offsets.core import libraries
-from airflow_kafka_offsets.exceptions import ConfigurationError, RegistryUnavailableError, StagingError
+from airflow_kafka_offsets.exceptions import REGISTRY, ConfigurationError, RegistryUnavailableError, StagingError
 from airflow_kafka_offsets.formats import avro_decoder, registry_format, schema_registry
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.record_format import Decoded
@@ -164,8 +164,9 @@ def test_columns_that_no_subject_decides_have_to_be_declared(
 ) -> None:
     server.register("orders-value", V1)
     server.register("payments-value", V2)
-    with pytest.raises(ConfigurationError, match=match):
+    with pytest.raises(ConfigurationError, match=match) as raised:
         prepared(server, AVRO, *topics)
+    assert raised.value.about == (REGISTRY,)
     declared = prepared(server, replace(AVRO, ddl="id BIGINT"), *topics)
     assert declared.columns().names == ["id"]
 

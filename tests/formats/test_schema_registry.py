@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_offsets.exceptions import ConfigurationError, RegistryUnavailableError
+from airflow_kafka_offsets.exceptions import REGISTRY, ConfigurationError, RegistryUnavailableError
 from airflow_kafka_offsets.formats import schema_registry
 from airflow_kafka_offsets.formats.schema_registry import NotFoundError, SchemaRegistry
 from tests.support.certificates import Authority
@@ -99,8 +99,9 @@ def test_a_server_that_is_not_there_is_an_outage() -> None:
 
 def test_an_answer_of_something_else_is_no_unknown_schema(server: FakeRegistry) -> None:
     registry = SchemaRegistry({"url": f"{server.url}/elsewhere/"})
-    with pytest.raises(ConfigurationError, match="is not a schema registry: /schemas/ids/1 has status 404"):
+    with pytest.raises(ConfigurationError, match="is not a schema registry: /schemas/ids/1 has status 404") as raised:
         registry.by_id(1)
+    assert raised.value.about == (REGISTRY,)
     registry.close()
 
 

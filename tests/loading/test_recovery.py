@@ -96,6 +96,9 @@ def test_a_group_loads_into_one_table(inline_loader: Loader, kafka: KafkaBroker,
     ):
         inline_loader(name, sink=moved)
     assert positions(inline_loader.engine) == {(name, 0): 3}
+    # It has no positions of another topic that could be copied.
+    with pytest.raises(ForeignBatchError, match=r"this load is into 'moved'. Nothing was loaded. .* own group_id\.$"):
+        inline_loader(topic(), sink=moved)
 
     # The way out that the error names.
     Rewinder(inline_loader, "moved")("to-group", "loader", name, new_group=True)

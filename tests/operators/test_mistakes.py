@@ -12,7 +12,19 @@ from typing import Any
 import pytest
 
 import airflow_kafka_offsets as kafka_offsets
-from airflow_kafka_offsets import Avro, DeltaTable, IcebergTable, Json, KafkaBatchOperator, Limits, Spark, Sql, SqlTable
+from airflow_kafka_offsets import (
+    Avro,
+    CommittedBy,
+    DeltaTable,
+    IcebergTable,
+    Json,
+    KafkaBatchOperator,
+    Limits,
+    Spark,
+    Sql,
+    SqlTable,
+    TimeBounds,
+)
 from airflow_kafka_offsets.exceptions import ForeignBatchError
 from airflow_kafka_offsets.hooks import connections
 from airflow_kafka_offsets.hooks.named_errors import with_names
@@ -73,6 +85,18 @@ IN_THE_FILE: dict[str, tuple[Given, list[str]]] = {
     ),
     "table of Sql": (lambda: {"transform": Sql("SELECT a FROM orders")}, ["its FROM must be records"]),
     "parameter": (lambda: {"sink": IcebergTable("s.t", warehous="x")}, ["IcebergTable", "argument 'warehous'"]),  # type: ignore[call-arg]
+    "field of a group": (
+        lambda: {"max_records": 5},
+        ["max_records is not a parameter of KafkaBatchOperator: Limits(max_records=…)"],
+    ),
+    "namespace": (
+        lambda: {"sink": IcebergTable("orders", conn_id="warehouse")},
+        ["IcebergTable needs namespace and name", "got 'orders'"],
+    ),
+    "place": (
+        lambda: {"sink": DeltaTable("lake/orders", conn_id="warehouse")},
+        ["DeltaTable needs an absolute path or a URI; got uri='lake/orders'"],
+    ),
     "no conn_id": (lambda: {"sink": SqlTable("loaded")}, ["no conn_id: name the connection of the database that has"]),
 }
 
@@ -88,6 +112,9 @@ def test_a_mistake_in_a_literal_fails_when_the_file_is_parsed(mistake: str) -> N
 
 
 def test_templates_are_checked_when_they_are_rendered() -> None:
+    load(sink=DeltaTable("{{ params.place }}", conn_id="w"))
+    load(sink=IcebergTable("{{ params.name }}", conn_id="w"))
+    TimeBounds("{{ params.since }}", "2026-01-01")
     load(value_format=Json("id {{ params.type }}"), start="{{ params.start }}", until="{{ data_interval_end }}")
 
 
@@ -132,6 +159,10 @@ AT_RUN_TIME: dict[str, tuple[Given, list[str]]] = {
     "topic": (
         lambda: {"topics": ["ordres"]},
         ["kafka_conn_id='kafka_default': ", "no topic 'ordres'", "Check the spelling (this user sees 'orders')"],
+    ),
+    "consumer group": (
+        lambda: {"start": CommittedBy("nobody")},
+        ["kafka_conn_id='kafka_default': Consumer group 'nobody' has committed nothing of orders"],
     ),
     "pattern": (
         lambda: {"topics": ["orders_*"]},

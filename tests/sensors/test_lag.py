@@ -99,7 +99,7 @@ class TestPoke:
     @pytest.mark.usefixtures("unknown_at_once")
     def test_permanent_error_fails_or_skips_at_once(self, sensed: str) -> None:
         # First of all a single look: a sensor that waits here would wait for days.
-        with pytest.raises(AirflowFailException, match=r"UnknownTopicError: .*nowhere"):
+        with pytest.raises(AirflowFailException, match=r"UnknownTopicError: kafka_conn_id='kafka_default': .*nowhere"):
             self.sensor("nowhere", min_lag=1).poke({})
         with pytest.raises(AirflowFailException, match=r"UnknownTopicError: .*nowhere"):
             self.sensor("nowhere", min_lag=1).execute({})
@@ -112,7 +112,9 @@ class TestPoke:
             self.sensor("orders, payments", min_lag=1).poke({})
 
     @pytest.mark.parametrize("away", ["broker", "database"])
-    def test_outage_is_polled_again(self, sensed: str, away: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_outage_is_polled_again(
+        self, sensed: str, away: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         if away == "broker":
             extra = {"bootstrap.servers": f"127.0.0.1:{free_port()}", "socket.timeout.ms": 1000}
             monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
@@ -121,3 +123,5 @@ class TestPoke:
             monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", f"postgres://user:secret@127.0.0.1:{free_port()}/warehouse")
 
         assert not self.sensor(sensed, max_lag=100).poke({}).is_done
+        named = "kafka_conn_id='kafka_default'" if away == "broker" else "conn_id='warehouse'"
+        assert f"Poking again: {named}: " in capsys.readouterr().out

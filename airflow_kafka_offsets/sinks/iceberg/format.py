@@ -278,11 +278,6 @@ class ConnectedIcebergTable(LakeTable):
 
     def check_parameters(self) -> pa.Schema | None:
         sink = self.sink
-        identifier = sink.identifier
-        if not isinstance(identifier, str) or not all(identifier.split(".")) or "." not in identifier:
-            raise ConfigurationError(
-                f"IcebergTable needs namespace and name, such as 'shop.orders'; got {identifier!r}"
-            )
         for what in ("partition_by", "sort_by"):
             value = getattr(sink, what)
             if isinstance(value, str) or not all(isinstance(term, str) for term in value):

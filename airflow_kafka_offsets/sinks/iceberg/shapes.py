@@ -124,7 +124,8 @@ def create_table(catalog: Catalog, sink: IcebergTable, columns: pa.Schema) -> No
     except TableAlreadyExistsError:  # created by another process, at the same moment
         return
     except (ValueError, NotImplementedError, ValidationError) as error:
-        raise ConfigurationError(f"Iceberg table {identifier!r} cannot be created: {error}") from error
+        given = f"partition_by={sink.partition_by!r}, sort_by={sink.sort_by!r}"
+        raise ConfigurationError(f"Iceberg table {identifier!r} cannot be created with {given}: {error}") from error
 
 
 def partition_spec(schema: Schema, terms: Sequence[str]) -> PartitionSpec:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 from airflow_kafka_offsets.core.libraries import require_library
+from airflow_kafka_offsets.core.templates import holds_template
+from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.lake.sink import LakeSink
 from airflow_kafka_offsets.sinks.sink import Connections, check_upsert_key
 
@@ -91,6 +93,9 @@ class IcebergTable(LakeSink):
 
     def __post_init__(self) -> None:
         check_upsert_key(self.upsert_key)
+        name = self.identifier
+        if not holds_template(name) and (not isinstance(name, str) or "." not in name or not all(name.split("."))):
+            raise ConfigurationError(f"IcebergTable needs namespace and name, such as 'shop.orders'; got {name!r}")
 
     @property
     def name(self) -> str:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_kafka_offsets.core.addresses import URI_OPTIONS, holds_credentials, is_local, is_relative
+from airflow_kafka_offsets.core.addresses import URI_OPTIONS, holds_credentials, is_local
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, parse_ddl, type_name
+from airflow_kafka_offsets.sinks.sink import TO_FIT
 from airflow_kafka_offsets.writers.table_rows import file_columns, is_added, may_hold
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def match(
     if missing := [column for column in required if column not in columns.names and column != BATCH_ID]:
         faults.append(f"it needs a value for {', '.join(map(repr, missing))}, which the rows do not hold")
     if faults:
-        raise TargetError(f"Table {name!r} does not fit the rows: {'; '.join(faults)}")
+        raise TargetError(f"Table {name!r} does not fit the rows: {'; '.join(faults)}. {TO_FIT}")
     match_new(name, table, columns)
 
 
@@ -98,8 +99,6 @@ def check_parameters(sink: DirectorySink) -> pa.Schema | None:
     :return: the declared columns
     :raises ConfigurationError: a parameter is wrong
     """
-    if not sink.uri or is_relative(sink.uri):
-        raise ConfigurationError(f"{type(sink).__name__} needs an absolute path or a URI; got uri={sink.uri!r}")
     if not is_local(sink.uri) and holds_credentials(sink.uri):
         raise ConfigurationError(
             "uri must not hold credentials, which the history of batches would store, and takes only the options "

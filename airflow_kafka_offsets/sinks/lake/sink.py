@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 from urllib.parse import quote, unquote, urlsplit
 
-from airflow_kafka_offsets.core.templates import with_values
+from airflow_kafka_offsets.core.addresses import is_relative
+from airflow_kafka_offsets.core.templates import holds_template, with_values
+from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.sink import Connections, Sink
 from airflow_kafka_offsets.sinks.target_names import STORE_SCHEMES
 
@@ -68,6 +70,10 @@ class DirectorySink(Sink):
     sort_by: Sequence[str] = ()
     file_bytes: int = 128 << 20
     storage: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False, init=False)
+
+    def __post_init__(self) -> None:
+        if not holds_template(self.uri) and (not self.uri or is_relative(self.uri)):
+            raise ConfigurationError(f"{type(self).__name__} needs an absolute path or a URI; got uri={self.uri!r}")
 
     @property
     def name(self) -> str:

@@ -28,6 +28,7 @@ from airflow_kafka_offsets.database.tables import (
 )
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.formats.columns import type_name
+from airflow_kafka_offsets.sinks.sink import TO_FIT
 
 # What SQLite's binary fractions keep of a decimal, always.
 EXACT_DIGITS = 15
@@ -149,8 +150,8 @@ def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> pa.Schema:
         faults.append(f"it needs a value for {', '.join(map(repr, missing))}, which the rows do not hold")
     if faults:
         raise TargetError(
-            f"Table {table.fullname!r} does not fit the rows: {'; '.join(faults)}. Correct the declared columns, cast "
-            "them in a transform, or alter the table; one without rows can be dropped, and the next run creates it"
+            f"Table {table.fullname!r} does not fit the rows: {'; '.join(faults)}. {TO_FIT}. A table without rows can "
+            "be dropped, and the next run creates it"
         )
     return pa.schema(matched)
 

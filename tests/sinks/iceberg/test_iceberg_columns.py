@@ -96,6 +96,14 @@ def test_a_table_is_created_from_declared_columns(sink: IcebergTable, engine: En
     assert declared.connect(engine).writer(None, output(1)).columns is not None
 
 
+def test_a_partition_that_does_not_fit_its_column_is_named(sink: IcebergTable, engine: Engine) -> None:
+    declared = replace(sink, columns="id BIGINT", partition_by=("day(id)",))
+    with pytest.raises(
+        ConfigurationError, match=r"cannot be created with partition_by=\('day\(id\)',\), sort_by=\(\): "
+    ):
+        declared.connect(engine).prepare(None)
+
+
 def test_columns_that_nobody_knows_are_asked_for(sink: IcebergTable, engine: Engine) -> None:
     assert sink.connect(engine).prepare(None).known is None
     with pytest.raises(ConfigurationError, match=r"Declare them, as in IcebergTable\(…, columns="):
@@ -103,9 +111,9 @@ def test_columns_that_nobody_knows_are_asked_for(sink: IcebergTable, engine: Eng
 
 
 @pytest.mark.parametrize("name", ["orders", "", "shop.", ".orders"])
-def test_a_name_needs_a_namespace(sink: IcebergTable, engine: Engine, name: str) -> None:
+def test_a_name_needs_a_namespace(sink: IcebergTable, name: str) -> None:
     with pytest.raises(ConfigurationError, match="namespace and name"):
-        replace(sink, identifier=name).connect(engine).prepare(None)
+        replace(sink, identifier=name)
 
 
 def test_a_created_table_needs_a_place(engine: Engine) -> None:

@@ -78,7 +78,8 @@ def test_every_fault_is_named() -> None:
         TargetError,
         match=(
             "Table 't' does not fit the rows: column 'id' is INT, the rows hold DOUBLE; it has no column 'color'; "
-            "it needs a value for 'name', which the rows do not hold"
+            "it needs a value for 'name', which the rows do not hold. Correct the declared columns, .* "
+            r"ExtraColumns\(on_new_field=\"add\"\) adds"
         ),
     ):
         match("t", TABLE, ["name", "_batch_id"], rows)
