@@ -151,13 +151,15 @@ def decide(
     logs: Logs,
     looked_up: LookedUp,
     *,
+    begun: Positions | None = None,
     moves_cluster: bool = False,
 ) -> tuple[PartitionRewind, ...]:
     """Decide where the positions of partitions move.
 
     :param partitions: those in the scope
-    :param moves_cluster: whether the logs are those of another cluster, whose offsets say nothing of what was loaded
     :param looked_up: the positions that `previewing` has looked up for the scenario; None for a missing position
+    :param begun: where the open batch began partitions without a position
+    :param moves_cluster: whether the logs are those of another cluster, whose offsets say nothing of what was loaded
     :raises NoPositionError: the scenario counts from positions that are not stored; names every partition
     :raises TopicRecreatedError: the scenario uses positions of an earlier topic of the same name
     """
@@ -170,9 +172,12 @@ def decide(
             f"one: {', '.join(recreated)}. Name an offset or a time instead, or leave these partitions out of the "
             "scope."
         )
+    began = {} if moves_cluster or begun is None else begun
     topics = set() if moves_cluster else {tp.topic for tp in positions}
     return tuple(
-        _decide_partition(scenario, tp, positions.get(tp), logs.get(tp), looked_up, is_loaded=tp.topic in topics)
+        _decide_partition(
+            scenario, tp, positions.get(tp), logs.get(tp), looked_up, began.get(tp), is_loaded=tp.topic in topics
+        )
         for tp in partitions
     )
 
@@ -183,6 +188,7 @@ def _decide_partition(
     old: Position | None,
     log: PartitionLog | None,
     looked_up: LookedUp,
+    began: Position | None,
     *,
     is_loaded: bool,
 ) -> PartitionRewind:
@@ -212,9 +218,11 @@ def _decide_partition(
         note = "; ".join(filter(None, [note, "the old position belongs to an earlier topic of this name"]))
     elif moved.difference == 0:
         return replace(unchanged, clamped=clamped, note=note)
-    # Of a topic that is loaded, a recreated or an added partition skips what is before the position. The first position
-    # of a topic is a choice.
+    # Of a topic that is loaded, a recreated or an added partition skips what is before the position, and an open batch
+    # has begun its partitions. Any other first position of a topic is a choice.
     before = log.beginning if is_loaded else offset
+    if began is not None and not is_other_topic(began.topic_id, log.topic_id):
+        before = began.offset
     start = before if old is None or moved.other_topic else old.offset
     return replace(moved, note=note, skipped=((start, offset),) if offset > start else ())
 

@@ -188,6 +188,18 @@ def test_what_is_before_the_position_in_a_recreated_topic_or_an_added_partition_
     assert there[0].skipped == (), "the offsets of another cluster say nothing of what was loaded"
 
 
+def test_what_is_before_the_position_of_a_partition_that_an_open_batch_has_begun_is_skipped() -> None:
+    logs = {T0: log(0, 90), T1: log(0, 90), U0: log(0, 90, OTHER_ID)}
+    begun = {T0: at(10), T1: at(70), U0: at(10)}
+    scenario = Scenario.of("to-offset", 60)
+
+    decided = decide(scenario, [*logs], {}, logs, {}, begun=begun)
+
+    assert [one.skipped for one in decided] == [((10, 60),), (), ()], "the batch is of an earlier topic u"
+    there = decide(scenario, [T0], {}, logs, {}, begun=begun, moves_cluster=True)
+    assert there[0].skipped == (), "the batch is of another cluster"
+
+
 def test_both_notes_are_told() -> None:
     decided = one("to-offset", 300, stored=at(100), of=log(0, 200, OTHER_ID))
 
