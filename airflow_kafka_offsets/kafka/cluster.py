@@ -30,6 +30,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, Off
 
 from airflow_kafka_offsets.core.offsets import OffsetRange, PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.core.text import can_be_stored, first_few
+from airflow_kafka_offsets.core.threads import in_background
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     KafkaOffsetsError,
@@ -153,6 +154,10 @@ class PartialLogs(NamedTuple):
     partition_errors: dict[TopicPartition, KafkaOffsetsError]
 
 
+# No topic can have this name: Kafka neither creates it, nor returns the names of all others.
+_NO_TOPIC = "/"
+
+
 class Cluster:
     """A Kafka cluster.
 
@@ -174,10 +179,14 @@ class Cluster:
         self._admin = RetryingAdmin(config, timeout)
 
     def cluster_id(self) -> str:
-        """Return the id that the cluster was formatted with."""
+        """Return the id that the cluster was formatted with.
+
+        `describe_cluster` is not used: librdkafka aborts the process if the answer has no brokers, as that of a single
+        broker right after it starts or was suspended.
+        """
         return self._admin.ask_once(
             "its cluster id",
-            lambda client, seconds: client.describe_cluster(request_timeout=seconds),
+            lambda client, seconds: in_background(lambda: client.list_topics(_NO_TOPIC, timeout=seconds)),
             lambda answer: str(answer.result().cluster_id),
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socketserver
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
@@ -13,9 +15,12 @@ from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.core.threads import in_background
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.errors import reasons
+
+API_VERSIONS, METADATA, INVALID_TOPIC, NOT_ASKED = 18, 3, 17, -(2**31)
 
 DAY = {"cleanup.policy": "delete", "retention.ms": "86400000", "retention.bytes": "-1"}
 
@@ -48,6 +53,32 @@ def test_a_cause_that_is_reported_again_and_again_is_named_once() -> None:
     errors = [KafkaError(KafkaError._TRANSPORT, text) for text in [*(refused + time for time in times), *others]]
     assert reasons(errors) == f"{refused}; broker 0 is down (why not); broker 1 is down (why not); and 3 more"
     assert reasons([]) == ""
+
+
+class _WithoutBrokers(socketserver.StreamRequestHandler):
+    """A broker that shows no broker, as one does right after it starts."""
+
+    def handle(self) -> None:
+        while len(size := self.rfile.read(4)) == 4:
+            api, _, correlation = struct.unpack_from(">hhi", self.rfile.read(int.from_bytes(size)))
+            if api == API_VERSIONS:
+                answer = struct.pack(">hB3hB3hBiB", 0, 3, API_VERSIONS, 0, 3, 0, METADATA, 0, 8, 0, 0, 0)
+            else:
+                assert api == METADATA
+                topic = struct.pack(">hh1sBi i", INVALID_TOPIC, 1, b"/", 0, 0, NOT_ASKED)
+                answer = struct.pack(">iih4sii", 0, 0, 4, b"here", -1, 1) + topic + struct.pack(">i", NOT_ASKED)
+            self.wfile.write(struct.pack(">ii", 4 + len(answer), correlation) + answer)
+
+
+def test_a_cluster_that_shows_no_broker_yet_has_an_id() -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _WithoutBrokers) as server:
+        server.daemon_threads = True
+        in_background(server.serve_forever)
+        try:
+            cluster = Cluster({"bootstrap.servers": f"127.0.0.1:{server.server_address[1]}"}, timeout=10)
+            assert cluster.cluster_id() == "here"
+        finally:
+            server.shutdown()
 
 
 class TestRetention:

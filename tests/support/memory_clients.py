@@ -42,9 +42,6 @@ class MemoryAdmin:
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         return self._log.metadata(topic)
 
-    def describe_cluster(self, **options: Any) -> Future[Any]:
-        return _answer(lambda: SimpleNamespace(cluster_id=self._log.cluster_id))
-
     def describe_topics(self, asked: Any, **options: Any) -> dict[str, Future[Any]]:
         def describe(name: str) -> Any:
             topic = self._log.topic(name)
