@@ -160,7 +160,7 @@ def decide(
     :param looked_up: the positions that `previewing` has looked up for the scenario; None for a missing position
     :param begun: where the open batch began partitions without a position
     :param moves_cluster: whether the logs are those of another cluster, whose offsets say nothing of what was loaded
-    :raises NoPositionError: the scenario counts from positions that are not stored; names every partition
+    :raises NoPositionError: the scenario counts from positions, and none is stored
     :raises TopicRecreatedError: the scenario uses positions of an earlier topic of the same name
     """
     if scenario.name == "shift-by":
@@ -239,8 +239,7 @@ def _wanted_offset(
         case "to-offset", int(offset):
             return offset, ""
         case "shift-by", int(shift):
-            assert old is not None  # see `_check_shift`
-            return old.offset + shift, ""
+            return (old.offset + shift, "") if old is not None else (None, "no position is stored: left as it is")
     if tp in looked_up:
         wanted = looked_up[tp]
         return (wanted.offset if wanted is not None else None), ""
@@ -251,11 +250,10 @@ def _wanted_offset(
 
 
 def _check_shift(partitions: Sequence[TopicPartition], positions: Positions, logs: Logs) -> None:
-    missing = [tp for tp in partitions if tp not in positions]
-    if missing:
+    if not any(tp in positions for tp in partitions):
         raise NoPositionError(
-            f"shift-by counts from stored positions, and there are none of {', '.join(map(str, missing))}. Nothing "
-            "was changed; leave them out of the scope, or name offsets for them first."
+            f"shift-by counts from stored positions, and there are none of {first_few(partitions)}. Nothing was "
+            "changed; name offsets for them first."
         )
     recreated = _of_earlier_topic(partitions, positions, logs)
     if recreated:

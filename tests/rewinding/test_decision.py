@@ -149,11 +149,16 @@ def test_a_position_whose_records_are_gone_is_moved_into_the_log() -> None:
     assert (new_offset(decided), decided.skipped, decided.offsets_reread) == (50, ((10, 50),), 0)
 
 
-def test_shift_by_without_a_position_names_every_such_partition() -> None:
-    logs = {tp: log(0, 10) for tp in (T0, T1, U0)}
-    with pytest.raises(NoPositionError) as raised:
-        decide(Scenario.of("shift-by", 1), [T0, T1, U0], {T1: at(5)}, logs, {})
-    assert "there are none of t[0], u[0]." in str(raised.value)
+def test_shift_by_leaves_partitions_without_a_position_as_they_are() -> None:
+    logs = {tp: log(0, 10) for tp in (T0, T1)}
+    added, moved = decide(Scenario.of("shift-by", 1), [T0, T1], {T1: at(5)}, logs, {})
+    assert (added.changes, added.note) == (False, "no position is stored: left as it is")
+    assert new_offset(moved) == 6
+
+
+def test_shift_by_without_any_position_is_refused() -> None:
+    with pytest.raises(NoPositionError, match=r"there are none of t\[0\], t\[1\]\."):
+        decide(Scenario.of("shift-by", 1), [T0, T1], {}, {T0: log(0, 10), T1: log(0, 10)}, {})
 
 
 @pytest.mark.parametrize("logs", [{T0: log(0, 9, OTHER_ID)}, {}], ids=["recreated", "gone"])
