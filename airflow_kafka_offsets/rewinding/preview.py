@@ -176,7 +176,14 @@ def decide(
     topics = set() if moves_cluster else {tp.topic for tp in positions}
     return tuple(
         _decide_partition(
-            scenario, tp, positions.get(tp), logs.get(tp), looked_up, began.get(tp), is_loaded=tp.topic in topics
+            scenario,
+            tp,
+            positions.get(tp),
+            logs.get(tp),
+            looked_up,
+            began.get(tp),
+            is_loaded=tp.topic in topics,
+            moves_cluster=moves_cluster,
         )
         for tp in partitions
     )
@@ -191,6 +198,7 @@ def _decide_partition(
     began: Position | None,
     *,
     is_loaded: bool,
+    moves_cluster: bool,
 ) -> PartitionRewind:
     stays = scenario.name == "to-current"
     if log is None:
@@ -215,7 +223,8 @@ def _decide_partition(
     # The leader's epoch holds for any offset up to the end of its log.
     moved = replace(unchanged, new=Position(offset, log.topic_id, log.leader_epoch), clamped=clamped)
     if moved.other_topic:
-        note = "; ".join(filter(None, [note, "the old position belongs to an earlier topic of this name"]))
+        owner = "the old cluster" if moves_cluster else "an earlier topic of this name"
+        note = "; ".join(filter(None, [note, f"the old position belongs to {owner}"]))
     elif moved.difference == 0:
         return replace(unchanged, clamped=clamped, note=note)
     # Of a topic that is loaded, a recreated or an added partition skips what is before the position, and an open batch

@@ -244,7 +244,7 @@ def _check_new_cluster(
             old_cluster,
             cluster_id,
             "Correct the connection; or, to continue the group from this cluster, rewind with a change of the "
-            "cluster, to an offset or a time in it.",
+            "cluster (--new-cluster, new_cluster=True), to an offset or a time in it.",
         )
     if scenario.name in _OF_OLD_CLUSTER:
         raise ConfigurationError(

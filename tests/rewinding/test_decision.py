@@ -190,6 +190,7 @@ def test_what_is_before_the_position_in_a_recreated_topic_or_an_added_partition_
 
     assert [one.skipped for one in decided] == [((4, 60),), ((0, 60),), ()], "the first position of a topic is a choice"
     there = decide(scenario, [T0], {T0: at(5)}, logs, {T0: Position(60)}, moves_cluster=True)
+    assert there[0].note == "the old position belongs to the old cluster"
     assert there[0].skipped == (), "the offsets of another cluster say nothing of what was loaded"
 
 
