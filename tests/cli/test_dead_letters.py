@@ -76,7 +76,7 @@ def test_shown_dead_letters_can_be_corrected_and_replayed(
     done = cli("dead-letters", "replay", "loader", *DB, *INTO, "--corrected", str(file), "--output", "json")
 
     assert done.json == [{"batch": 1, "records": 2, "rows": 2, "still_bad": 0, "replayed_by": 2}]
-    assert "2 dead letters are decoded again" in done.stderr
+    assert "2 dead letters are decoded again, and those" in done.stderr
     assert done.stderr.endswith("1 such dead letter is left\n")
     assert rows(inline_loader.engine, "SELECT id, name FROM target ORDER BY id") == [
         (0, "name-0"),
@@ -108,6 +108,11 @@ def test_each_batch_has_its_own_corrections_of_an_offset(
 
 
 CORRECTION = '{"batch_id":1,"topic":"t","partition":0,"offset":1,"value":"x"}'
+
+
+def test_a_replay_that_does_not_decode_says_so(cli: CommandLine, orders: str) -> None:
+    done = cli("dead-letters", "replay", "loader", *DB, "--table", "target", "--yes", "--output", "json")
+    assert "decoded again, with keys and values unparsed, as there is no --columns and no --dag-id, and" in done.stderr
 
 
 @pytest.mark.parametrize(
