@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,10 +46,6 @@ class TestHistory:
         rewinder.prove()
         with pytest.raises(ConfigurationError, match="Group 'loader' has no batch 99: its batches are numbered 1 to 8"):
             rewinder.preview("to-batch", 99)
-        others = replace(rewinder, group="other")
-        others("to-group", "loader", name, new_group=True)  # number 9
-        with pytest.raises(ConfigurationError, match="has no batch 9: it is one of group 'other'"):
-            rewinder.preview("to-batch", 9)
 
     def test_a_partition_that_a_batch_did_not_know_goes_where_it_began(
         self, rewinder: Rewinder, topic: TopicFactory
