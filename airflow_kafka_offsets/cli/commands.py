@@ -57,10 +57,11 @@ def show_group(args: Namespace) -> None:
     """Show positions and lag of every partition of a group.
 
     Show, for every partition of a group, the stored position, the ends of the log, the lag, the number of lost offsets,
-    the age of the newest committed record (0 without lag), the delay (how long the oldest unread record has waited),
-    and the headroom (how many offsets, and how much time, are left until retention reaches the position; no time where
-    nothing is unread). Exits with 1 if a partition has an error (a position beyond the end of the log is one), or there
-    is none, but not if offsets are lost: a probe looks at lost, too.
+    the age of the newest committed record (0 without lag), the delay (how long the oldest unread record has waited, or
+    since when the position has not moved if records before it are as new), and the headroom (how many offsets, and how
+    much time, are left until retention reaches the position; no time where nothing is unread). Exits with 1 if a
+    partition has an error (a position beyond the end of the log is one), or there is none, but not if offsets are lost:
+    a probe looks at lost, too.
     """
     from airflow_kafka_offsets.cli import lag
 

@@ -97,7 +97,13 @@ class AirflowConnections:
         from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException
 
         if isinstance(error, AirflowNotFoundException):
-            return f"{error}. Name another connection, or add this one: 'airflow connections add'"
+            ids = [
+                name
+                for name, value in vars(self._args).items()
+                if name.endswith("conn_id") and f"`{value}`" in str(error)
+            ]
+            by = f" by {' or '.join('--' + name.replace('_', '-') for name in ids)}" if ids else ""
+            return f"{error}. Name another connection{by}, or add this one: 'airflow connections add'"
         return str(error) if isinstance(error, AirflowException) else None
 
     def open_database(self) -> AbstractContextManager[Engine]:

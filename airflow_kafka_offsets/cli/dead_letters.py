@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_kafka_offsets.cli.command import check_change, confirm, database, offset_bounds, usage
-from airflow_kafka_offsets.cli.load_target import check_target, pipeline_of
+from airflow_kafka_offsets.cli.load_target import check_target, pipeline_of, unparsed
 from airflow_kafka_offsets.cli.output import note, show, show_each
 from airflow_kafka_offsets.core.text import count, shortened
 from airflow_kafka_offsets.database.transactions import database_now
@@ -70,8 +70,8 @@ def replay(args: Namespace) -> None:
             pipeline, _, spark, connections = pipeline_of(args, topics)
             confirm(
                 args,
-                f"{count(records, 'dead letter is', 'dead letters are')} loaded into {pipeline.sink.name!r} and "
-                "deleted; those that are still bad stay",
+                f"{count(records, 'dead letter is', 'dead letters are')} loaded into {pipeline.sink.name!r}"
+                f"{unparsed(args)} and deleted; those that are still bad stay",
             )
             for some, corrected in parts:
                 launcher = None

@@ -109,6 +109,13 @@ def target_of(args: Namespace, table: str | None) -> CommandTarget:
     return CommandTarget(task.sink, task.reading.isolation_level, sink_connections(task.sink))
 
 
+def unparsed(args: Namespace) -> str:
+    """Return words for a question where no argument says how records are decoded; empty otherwise."""
+    if args.dag_id is not None or args.columns is not None or args.transform is not None:
+        return ""
+    return " with keys and values unparsed (there is no --columns and no --dag-id)"
+
+
 def pipeline_of(args: Namespace, topics: Sequence[str]) -> CommandPipeline:
     """Return the pipeline.
 

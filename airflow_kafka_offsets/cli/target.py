@@ -6,7 +6,7 @@ from argparse import Namespace
 from dataclasses import asdict, replace
 
 from airflow_kafka_offsets.cli.command import check_change, confirm, database, offset_bounds, usage, whole_topics
-from airflow_kafka_offsets.cli.load_target import check_target, pipeline_of, target_of
+from airflow_kafka_offsets.cli.load_target import check_target, pipeline_of, target_of, unparsed
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.options import DeadLetters, Limits
 from airflow_kafka_offsets.escaping import command_line
@@ -35,7 +35,7 @@ def replay(args: Namespace) -> None:
         rows = "rows of it that are there stay, and without an upsert key are duplicated"
         if args.replace:
             rows = "the earlier rows of it, and their dead letters, are removed in the same transaction"
-        confirm(args, f"The range is loaded into {pipeline.sink.name!r}: {rows}")
+        confirm(args, f"The range is loaded into {pipeline.sink.name!r}{unparsed(args)}: {rows}")
         result = replay_range(
             pipeline,
             bounds,
@@ -116,5 +116,7 @@ def _bounds(args: Namespace) -> Bounds:
     if between:
         if args.since is None:
             raise ConfigurationError("--until needs --since: where the replay begins")
-        return TimeBounds(args.since, args.until, args.all_records)
+        between_instants = TimeBounds(args.since, args.until, args.all_records)
+        between_instants.span()  # raises before the replay is confirmed
+        return between_instants
     return offset_bounds(args.offsets)

@@ -105,8 +105,7 @@ class RetryingAdmin:
         self._reasons: list[KafkaError] = []
         self._seen = 0
         self._looked = False
-        # A client that asks for a topic would create it.
-        self._config = {**checked, "error_cb": self._reasons.append, "allow.auto.create.topics": False}
+        self._config = {**checked, "error_cb": self._reasons.append}
         try:
             self._client = AdminClient(self._config, logger=client_log)
         except KafkaException as error:

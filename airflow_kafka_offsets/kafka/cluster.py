@@ -112,9 +112,6 @@ def _read_refused(asked: Collection[TopicPartition], answer: Future[Any]) -> dic
     return {tp: _REFUSALS.get(error.code(), error.str()) for tp, error in errors.items()}
 
 
-_NO_TOPIC = "kafka-offsets-asks-for-the-cluster"
-"""A topic to ask for that there is not: of all topics, an answer would be long."""
-
 _RETENTION_SETTINGS = ("cleanup.policy", "retention.ms", "retention.bytes")
 """The settings that decide how long a topic keeps a record."""
 
@@ -155,6 +152,10 @@ class PartialLogs(NamedTuple):
     logs: dict[TopicPartition, PartitionLog]
     topic_errors: dict[str, KafkaOffsetsError]
     partition_errors: dict[TopicPartition, KafkaOffsetsError]
+
+
+# No topic can have this name: Kafka neither creates it, nor returns the names of all others.
+_NO_TOPIC = "/"
 
 
 class Cluster:

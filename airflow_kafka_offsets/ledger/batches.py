@@ -7,7 +7,7 @@ Every function that writes for a load is one transaction that begins by locking 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.history import OPEN_STATES, PREFETCHED
-from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
+from airflow_kafka_offsets.core.offsets import OffsetRange, Position, TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.core.text import MAX_INT64
 from airflow_kafka_offsets.database.transactions import database_now
@@ -263,6 +263,17 @@ def first_ranges(batch: Batch, stored: Collection[TopicPartition]) -> list[Offse
         for range_ in batch.ranges
         if (tp := range_.topic_partition) not in stored
     ]
+
+
+def begun_positions(
+    conn: Connection, tables: Tables, batch_id: int, stored: Collection[TopicPartition]
+) -> Mapping[TopicPartition, Position]:
+    """Return where a load began partitions without a position.
+
+    :param stored: the partitions of its group that have a position
+    """
+    row = conn.execute(sa.select(tables.offset_batches).where(tables.offset_batches.c.batch_id == batch_id)).one()
+    return positions_after(first_ranges(as_batch(conn, tables, row), stored))
 
 
 def keep_first_positions(

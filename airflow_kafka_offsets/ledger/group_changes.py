@@ -53,7 +53,10 @@ def group_contents(conn: Connection, tables: Tables, group_id: str) -> GroupCont
     if group.is_deleted:
         raise ConfigurationError(without_positions(conn, tables, group_id, ""))
     if group.held_by is not None:
-        raise GroupBusyError(f"Group {group_id!r} is held by {group.held_by}. {unchanged} Wait until it has ended.")
+        raise GroupBusyError(
+            f"Group {group_id!r} is held by {group.held_by}. {unchanged} Wait until it has "
+            "ended; a run that was killed holds it until HELD-UNTIL of 'kafka-offsets groups'."
+        )
     batches = tables.offset_batches.c
     of_group = batches.consumer_group == group_id
     unfinished = sa.select(batches.batch_id, batches.state).where(of_group, batches.state.in_(UNFINISHED_STATES))

@@ -19,7 +19,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError, 
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.group_table import former_name, names_of
 from airflow_kafka_offsets.ledger.positions import Reads
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Tables, sum_of
 from airflow_kafka_offsets.sinks.sql.rows import delete_rows
 from airflow_kafka_offsets.sinks.target_names import TargetNames
 from airflow_kafka_offsets.sinks.target_rows import Batches, OriginColumns, Removed, ReplacedOffsets
@@ -187,9 +187,9 @@ def count_output(
     replaced: Mapping[TopicPartition, Span],
     topic_ids: Mapping[TopicPartition, str | None],
     count_rows: Callable[[ReplacedOffsets], int],
-) -> tuple[int, int, int]:
-    """Return how many rows and dead letters `replace_output` would delete now, and how many of these were erased,
-    without locks or writes; raise the errors that it would raise.
+) -> tuple[int, int, int, int]:
+    """Return how many rows and dead letters `replace_output` would delete now, how many of these were erased, and how
+    many batches with rows replayed dead letters, without locks or writes; raise the errors that it would raise.
 
     :param target: the name of the sink
     :param replaced: the offsets whose output would be deleted
@@ -202,6 +202,8 @@ def count_output(
         target = TargetNames(conn).renamed(target, new, old)
     origin = OriginColumns(table.c.batch_id, table.c.topic, table.c.partition, table.c.offset_value)
     rows = dead_letters = erased = 0
+    replayed: set[int] = set()
+    of_batch, removed_rows = tables.offset_batches.c, tables.replaced_output.c
     of_letter = [
         column == table.c[column.name] for column in tables.erased_offsets.primary_key if column.name in table.c
     ]
@@ -221,7 +223,14 @@ def count_output(
             )
             found = conn.execute(counted.where(offsets.include(origin))).one()
             dead_letters, erased = dead_letters + found[0], erased + found[1]
-    return rows, dead_letters, erased
+            within = of_batch.batch_id.in_(sa.select(ranges.subquery("_kafka_replayed").c.batch_id))
+            removed = sa.select(sum_of(removed_rows.row_count)).where(
+                removed_rows.replaced_batch_id == of_batch.batch_id
+            )
+            has_rows = of_batch.row_count > sa.func.coalesce(removed.scalar_subquery(), 0)
+            letters = sa.select(of_batch.batch_id).where(within, of_batch.kind == "dead_letters", has_rows)
+            replayed.update(conn.scalars(letters))
+    return rows, dead_letters, erased, len(replayed)
 
 
 def _loading(

@@ -92,7 +92,9 @@ _KINDS = {
 def kind(batch: Mapping[str, Any]) -> tuple[str, str]:
     """Return in words what a batch did, and how: the scenario of a rewind, or the other name of a group."""
     name, scenario = batch["kind"], batch["scenario"] or ""
-    return _KINDS.get(name, name), "" if scenario == name else scenario.removeprefix("renamed ")
+    return _KINDS.get(name, name), "" if scenario == name else scenario.removeprefix("renamed ").removeprefix(
+        "dead letters "
+    )
 
 
 def duration(value: timedelta | None) -> str:

@@ -144,11 +144,13 @@ class Removal(NamedTuple):
 
     :param rows: None where they cannot be counted before: the target is not a table of the database of the positions
     :param erased: how many of the dead letters `dead-letters drop` erased
+    :param replayed: how many batches of the rows replayed dead letters
     """
 
     rows: int | None
     dead_letters: int
     erased: int = 0
+    replayed: int = 0
 
     @property
     def text(self) -> str:
@@ -157,14 +159,20 @@ class Removal(NamedTuple):
 
     @property
     def warning(self) -> str | None:
-        """Return what becomes of dead letters that were erased; None if none was."""
-        if not self.erased:
-            return None
-        return (
-            f"{count(self.erased, 'dead letter was', 'dead letters were')} erased: the next dead letter of such a "
-            "record has no contents either. But a record that becomes a row this time is in the target with its data. "
-            "To prevent that, delete it from the topic first, or leave out its partition"
-        )
+        """Return what becomes of dead letters that were erased or replayed; None if none was."""
+        warnings = []
+        if self.erased:
+            warnings.append(
+                f"{count(self.erased, 'dead letter was', 'dead letters were')} erased: the next dead letter of such a "
+                "record has no contents either. But a record that becomes a row this time is in the target with its "
+                "data. To prevent that, delete it from the topic first, or leave out its partition"
+            )
+        if self.replayed:
+            warnings.append(
+                f"{count(self.replayed, 'batch', 'batches')} of these rows replayed dead letters: their records are "
+                "read again as Kafka has them, without corrections"
+            )
+        return ". ".join(warnings) or None
 
 
 def check_removal(

@@ -278,12 +278,14 @@ def _committed_ranges(tables: Tables, group_id: str) -> sa.Select[Any]:
 
 def _check_batch(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> None:
     batches = tables.offset_batches.c
-    mine = batches.consumer_group == group_id
-    if conn.scalar(sa.select(batches.batch_id).where(mine, batches.batch_id == batch_id)) is not None:
+    owner = conn.scalar(sa.select(batches.consumer_group).where(batches.batch_id == batch_id))
+    if owner == group_id:
         return
-    numbers = sa.select(sa.func.min(batches.batch_id), sa.func.max(batches.batch_id)).where(mine)
-    first, last = conn.execute(numbers).one()
+    numbers = sa.select(sa.func.min(batches.batch_id), sa.func.max(batches.batch_id))
+    first, last = conn.execute(numbers.where(batches.consumer_group == group_id)).one()
     has = f"its batches are numbered {first} to {last}" if first is not None else "it has no batches"
+    if owner is not None:
+        has = f"it is one of group {owner!r}"
     raise ConfigurationError(f"Group {group_id!r} has no batch {batch_id}: {has}")
 
 

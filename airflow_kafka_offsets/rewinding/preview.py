@@ -151,14 +151,16 @@ def decide(
     logs: Logs,
     looked_up: LookedUp,
     *,
+    begun: Positions | None = None,
     moves_cluster: bool = False,
 ) -> tuple[PartitionRewind, ...]:
     """Decide where the positions of partitions move.
 
     :param partitions: those in the scope
-    :param moves_cluster: whether the logs are those of another cluster, whose offsets say nothing of what was loaded
     :param looked_up: the positions that `previewing` has looked up for the scenario; None for a missing position
-    :raises NoPositionError: the scenario counts from positions that are not stored; names every partition
+    :param begun: where the open batch began partitions without a position
+    :param moves_cluster: whether the logs are those of another cluster, whose offsets say nothing of what was loaded
+    :raises NoPositionError: the scenario counts from positions, and none is stored
     :raises TopicRecreatedError: the scenario uses positions of an earlier topic of the same name
     """
     if scenario.name == "shift-by":
@@ -170,9 +172,19 @@ def decide(
             f"one: {', '.join(recreated)}. Name an offset or a time instead, or leave these partitions out of the "
             "scope."
         )
+    began = {} if moves_cluster or begun is None else begun
     topics = set() if moves_cluster else {tp.topic for tp in positions}
     return tuple(
-        _decide_partition(scenario, tp, positions.get(tp), logs.get(tp), looked_up, is_loaded=tp.topic in topics)
+        _decide_partition(
+            scenario,
+            tp,
+            positions.get(tp),
+            logs.get(tp),
+            looked_up,
+            began.get(tp),
+            is_loaded=tp.topic in topics,
+            moves_cluster=moves_cluster,
+        )
         for tp in partitions
     )
 
@@ -183,8 +195,10 @@ def _decide_partition(
     old: Position | None,
     log: PartitionLog | None,
     looked_up: LookedUp,
+    began: Position | None,
     *,
     is_loaded: bool,
+    moves_cluster: bool,
 ) -> PartitionRewind:
     stays = scenario.name == "to-current"
     if log is None:
@@ -209,12 +223,15 @@ def _decide_partition(
     # The leader's epoch holds for any offset up to the end of its log.
     moved = replace(unchanged, new=Position(offset, log.topic_id, log.leader_epoch), clamped=clamped)
     if moved.other_topic:
-        note = "; ".join(filter(None, [note, "the old position belongs to an earlier topic of this name"]))
+        owner = "the old cluster" if moves_cluster else "an earlier topic of this name"
+        note = "; ".join(filter(None, [note, f"the old position belongs to {owner}"]))
     elif moved.difference == 0:
         return replace(unchanged, clamped=clamped, note=note)
-    # Of a topic that is loaded, a recreated or an added partition skips what is before the position. The first position
-    # of a topic is a choice.
+    # Of a topic that is loaded, a recreated or an added partition skips what is before the position, and an open batch
+    # has begun its partitions. Any other first position of a topic is a choice.
     before = log.beginning if is_loaded else offset
+    if began is not None and not is_other_topic(began.topic_id, log.topic_id):
+        before = began.offset
     start = before if old is None or moved.other_topic else old.offset
     return replace(moved, note=note, skipped=((start, offset),) if offset > start else ())
 
@@ -231,8 +248,7 @@ def _wanted_offset(
         case "to-offset", int(offset):
             return offset, ""
         case "shift-by", int(shift):
-            assert old is not None  # see `_check_shift`
-            return old.offset + shift, ""
+            return (old.offset + shift, "") if old is not None else (None, "no position is stored: left as it is")
     if tp in looked_up:
         wanted = looked_up[tp]
         return (wanted.offset if wanted is not None else None), ""
@@ -243,11 +259,10 @@ def _wanted_offset(
 
 
 def _check_shift(partitions: Sequence[TopicPartition], positions: Positions, logs: Logs) -> None:
-    missing = [tp for tp in partitions if tp not in positions]
-    if missing:
+    if not any(tp in positions for tp in partitions):
         raise NoPositionError(
-            f"shift-by counts from stored positions, and there are none of {', '.join(map(str, missing))}. Nothing "
-            "was changed; leave them out of the scope, or name offsets for them first."
+            f"shift-by counts from stored positions, and there are none of {first_few(partitions)}. Nothing was "
+            "changed; name offsets for them first."
         )
     recreated = _of_earlier_topic(partitions, positions, logs)
     if recreated:

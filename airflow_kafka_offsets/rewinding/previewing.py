@@ -20,6 +20,7 @@ from airflow_kafka_offsets.database.transactions import now
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.batch_rows import open_batch_of
+from airflow_kafka_offsets.ledger.batches import begun_positions
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.ledger.positions import stored_positions
@@ -42,12 +43,14 @@ class CurrentState:
 
     :param generation: None if there are no stored positions of the group
     :param open_batch: the load that is planned or staged, or None
+    :param begun: where that load began partitions without a position
     """
 
     cluster_id: str | None = None
     generation: int | None = None
     positions: Positions = field(default_factory=dict)
     open_batch: int | None = None
+    begun: Positions = field(default_factory=dict)
 
 
 def preview_rewind(
@@ -102,7 +105,9 @@ def preview_rewind(
     logs = cluster.logs_of({tp: topic_ids[tp] for tp in partitions if tp in topic_ids})
     if looked_up is None:
         looked_up = request.look_up([tp for tp in partitions if tp in topic_ids], instant)
-    decided = decide(scenario, partitions, state.positions, logs, looked_up, moves_cluster=moves_cluster)
+    decided = decide(
+        scenario, partitions, state.positions, logs, looked_up, begun=state.begun, moves_cluster=moves_cluster
+    )
     if state.generation:
         decided = history.with_loaded_ranges(ledger, group_id, decided, logs)
     if state.generation is not None:
@@ -211,7 +216,9 @@ def current_state(ledger: Ledger, group_id: str, *, may_be_new: bool = False) ->
         if row is None:
             return CurrentState()
         positions = stored_positions(conn, tables, group_id)
-        return CurrentState(row.cluster_id, row.generation, positions, open_batch_of(conn, tables, group_id))
+        open_batch = open_batch_of(conn, tables, group_id)
+        begun = {} if open_batch is None else begun_positions(conn, tables, open_batch, positions)
+        return CurrentState(row.cluster_id, row.generation, positions, open_batch, begun)
 
 
 def import_offsets(
@@ -248,7 +255,7 @@ def _check_new_cluster(
             old_cluster,
             cluster_id,
             "Correct the connection; or, to continue the group from this cluster, rewind with a change of the "
-            "cluster, to an offset or a time in it.",
+            "cluster (--new-cluster, new_cluster=True), to an offset or a time in it.",
         )
     if scenario.name in _OF_OLD_CLUSTER:
         raise ConfigurationError(

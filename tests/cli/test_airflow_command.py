@@ -181,7 +181,7 @@ def test_connections_that_users_have_added_are_found(tmp_path: Path) -> None:
     assert sa.inspect(engine).has_table("consumed_offsets")
     assert (other.returncode, other.stderr.splitlines()[-1]) == (
         1,
-        "kafka-offsets groups: The conn_id `another` isn't defined. Name another connection, or add this one: 'airflow "
-        "connections add'",
+        "kafka-offsets groups: The conn_id `another` isn't defined. Name another connection by --conn-id, or add this "
+        "one: 'airflow connections add'",
     )
     engine.dispose()

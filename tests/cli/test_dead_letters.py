@@ -110,6 +110,11 @@ def test_each_batch_has_its_own_corrections_of_an_offset(
 CORRECTION = '{"batch_id":1,"topic":"t","partition":0,"offset":1,"value":"x"}'
 
 
+def test_a_replay_that_does_not_decode_says_so(cli: CommandLine, orders: str) -> None:
+    done = cli("dead-letters", "replay", "loader", *DB, "--table", "target", "--yes", "--output", "json")
+    assert "'target' with keys and values unparsed (there is no --columns and no --dag-id) and deleted" in done.stderr
+
+
 @pytest.mark.parametrize(
     "text",
     [

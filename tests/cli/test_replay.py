@@ -57,3 +57,5 @@ def test_all_records_are_those_of_a_span() -> None:
     assert target._bounds(Namespace(**given)) == TimeBounds("2026-01-01", "2026-01-02", all_records=True)
     with pytest.raises(_UsageError, match="--all-records needs --since"):
         target._bounds(Namespace(**given | {"since": None, "until": None, "batch": 3}))
+    with pytest.raises(_UsageError, match="until must be after since"):
+        target._bounds(Namespace(**given | {"until": "2025-12-31"}))

@@ -251,3 +251,15 @@ def test_what_a_database_says_of_a_login_is_for_who_may_read_the_connection() ->
         raise raised
     for error in (raised, translated.value):
         assert rewinds._refusal(error, request).text == "The database of connection 'warehouse' refuses the login"
+
+
+@pytest.mark.parametrize(
+    ("kind", "scenario", "words"),
+    [
+        ("dead_letters", "dead letters of batch 10", ("replay of dead letters", "of batch 10")),
+        ("rename", "renamed from 'old'", ("group renamed", "from 'old'")),
+        ("undo", "undo", ("undo", "")),
+    ],
+)
+def test_what_a_batch_did_is_said_once(kind: str, scenario: str, words: tuple[str, str]) -> None:
+    assert rendering.kind({"kind": kind, "scenario": scenario}) == words

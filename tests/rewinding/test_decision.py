@@ -149,11 +149,16 @@ def test_a_position_whose_records_are_gone_is_moved_into_the_log() -> None:
     assert (new_offset(decided), decided.skipped, decided.offsets_reread) == (50, ((10, 50),), 0)
 
 
-def test_shift_by_without_a_position_names_every_such_partition() -> None:
-    logs = {tp: log(0, 10) for tp in (T0, T1, U0)}
-    with pytest.raises(NoPositionError) as raised:
-        decide(Scenario.of("shift-by", 1), [T0, T1, U0], {T1: at(5)}, logs, {})
-    assert "there are none of t[0], u[0]." in str(raised.value)
+def test_shift_by_leaves_partitions_without_a_position_as_they_are() -> None:
+    logs = {tp: log(0, 10) for tp in (T0, T1)}
+    added, moved = decide(Scenario.of("shift-by", 1), [T0, T1], {T1: at(5)}, logs, {})
+    assert (added.changes, added.note) == (False, "no position is stored: left as it is")
+    assert new_offset(moved) == 6
+
+
+def test_shift_by_without_any_position_is_refused() -> None:
+    with pytest.raises(NoPositionError, match=r"there are none of t\[0\], t\[1\]\."):
+        decide(Scenario.of("shift-by", 1), [T0, T1], {}, {T0: log(0, 10), T1: log(0, 10)}, {})
 
 
 @pytest.mark.parametrize("logs", [{T0: log(0, 9, OTHER_ID)}, {}], ids=["recreated", "gone"])
@@ -185,7 +190,20 @@ def test_what_is_before_the_position_in_a_recreated_topic_or_an_added_partition_
 
     assert [one.skipped for one in decided] == [((4, 60),), ((0, 60),), ()], "the first position of a topic is a choice"
     there = decide(scenario, [T0], {T0: at(5)}, logs, {T0: Position(60)}, moves_cluster=True)
+    assert there[0].note == "the old position belongs to the old cluster"
     assert there[0].skipped == (), "the offsets of another cluster say nothing of what was loaded"
+
+
+def test_what_is_before_the_position_of_a_partition_that_an_open_batch_has_begun_is_skipped() -> None:
+    logs = {T0: log(0, 90), T1: log(0, 90), U0: log(0, 90, OTHER_ID)}
+    begun = {T0: at(10), T1: at(70), U0: at(10)}
+    scenario = Scenario.of("to-offset", 60)
+
+    decided = decide(scenario, [*logs], {}, logs, {}, begun=begun)
+
+    assert [one.skipped for one in decided] == [((10, 60),), (), ()], "the batch is of an earlier topic u"
+    there = decide(scenario, [T0], {}, logs, {}, begun=begun, moves_cluster=True)
+    assert there[0].skipped == (), "the batch is of another cluster"
 
 
 def test_both_notes_are_told() -> None:

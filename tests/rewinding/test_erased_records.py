@@ -10,10 +10,12 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets import DeadLetters, Json, SqlTable, replay
 from airflow_kafka_offsets.core.offsets import OffsetRange
+from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, drop_dead_letters
 from airflow_kafka_offsets.ledger.group_changes import delete_group, rename_group
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.rewinding.execution import check_removal
+from airflow_kafka_offsets.staging.rows import Record
 from tests.support.clients import produce
 from tests.support.loads import BESIDE_OTHERS, TopicFactory, rows
 from tests.support.rewinds import TARGET, Rewinder
@@ -99,7 +101,7 @@ def test_they_stay_erased(rewinder: Rewinder, orders: str, read_again: Callable[
 
 def test_what_becomes_a_row_is_in_the_target_and_the_preview_says_so(rewinder: Rewinder, orders: str) -> None:
     removal = check_removal(rewinder.preview("to-earliest"), TARGET, ledger=Ledger(rewinder.loader.engine))
-    assert removal[1:] == (2, 1)
+    assert removal[1:] == (2, 1, 0)
     assert "1 dead letter was erased" in str(removal.warning)
 
     as_texts = Json("id STRING, name STRING")
@@ -107,6 +109,20 @@ def test_what_becomes_a_row_is_in_the_target_and_the_preview_says_so(rewinder: R
 
     assert rows(rewinder.loader.engine, "SELECT id FROM texts") == [("person",)]
     assert contents(rewinder) == [(0, True, False), (2, True, False)]
+
+
+def test_a_preview_says_that_corrections_are_lost(rewinder: Rewinder, orders: str) -> None:
+    engine = rewinder.loader.engine
+    pipeline = rewinder.loader.pipeline([orders], on_bad_record=KEPT)
+    corrected = {Record(orders, 0, 2): b'{"id": 3}'}
+    replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=engine, corrected=corrected)
+
+    removal = check_removal(rewinder.preview("to-earliest"), TARGET, ledger=Ledger(engine))
+    assert (removal.rows, removal.replayed) == (2, 1)
+    assert "1 batch of these rows replayed dead letters: their records are read again" in str(removal.warning)
+    rewinder("to-earliest", replace=TARGET)
+    load(rewinder, orders)
+    assert check_removal(rewinder.preview("to-earliest"), TARGET, ledger=Ledger(engine)).replayed == 0
 
 
 def test_records_of_another_topic_of_this_name_and_of_another_group_are_others(rewinder: Rewinder, orders: str) -> None:

@@ -82,7 +82,7 @@ class TestStateBefore:
 
     @pytest.mark.parametrize(
         ("group", "batch_id", "has"),
-        [(GROUP, 99, "numbered 1 to 2"), (GROUP, 0, "numbered 1 to 2"), ("new", 1, "it has no batches")],
+        [(GROUP, 99, "numbered 1 to 2"), (GROUP, 0, "numbered 1 to 2"), ("new", 9, "it has no batches")],
     )
     def test_a_batch_that_there_is_not_is_refused(self, loaded: Warehouse, group: str, batch_id: int, has: str) -> None:
         with pytest.raises(ConfigurationError, match=has):
@@ -90,7 +90,7 @@ class TestStateBefore:
 
     def test_a_batch_of_another_group_is_refused(self, loaded: Warehouse) -> None:
         other = loaded.load({T0: 3}, group="other")
-        with pytest.raises(ConfigurationError):
+        with pytest.raises(ConfigurationError, match="it is one of group 'other'"):
             state_before(loaded.ledger, GROUP, other)
 
 

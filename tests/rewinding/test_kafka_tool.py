@@ -242,16 +242,18 @@ class TestDifferencesOnPurpose:
         (one,) = ours(subject, engine, Scenario.of("to-current"), scope).partitions
         assert (one.old, one.new, one.note) == (None, None, "no position is stored")
 
-    def test_a_shift_without_a_position_names_every_such_partition_where_the_tool_names_one(
+    def test_a_shift_leaves_partitions_without_a_position_where_the_tool_refuses(
         self, tool: ConsumerGroupTool, subject: Subject, engine: Engine
     ) -> None:
         with pytest.raises(RuntimeError, match=f"Cannot shift offset for partition {subject.topic}-4"):
             tool.new_offsets(subject.group, "--topic", subject.topic, "--shift-by", "-35")
 
+        preview = ours(subject, engine, Scenario.of("shift-by", "-35"), subject.topic)
+        assert [one.partition for one in preview.partitions if "left as it is" in one.note] == [4]
         with pytest.raises(
             NoPositionError, match=re.escape(f"there are none of {subject.topic}[4]. Nothing was changed")
         ):
-            ours(subject, engine, Scenario.of("shift-by", "-35"), subject.topic)
+            ours(subject, engine, Scenario.of("shift-by", "-35"), f"{subject.topic}:4")
 
     def test_a_scope_holds_for_a_file_too_where_the_tool_takes_all_of_the_file(
         self, tool: ConsumerGroupTool, subject: Subject, engine: Engine, tmp_path: Path

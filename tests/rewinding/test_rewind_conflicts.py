@@ -69,6 +69,24 @@ class TestConflicts:
         assert rewinder.times(half) == once((0, 200))
         rewinder.prove()
 
+    def test_what_an_open_first_batch_began_and_a_rewind_passes_over_is_a_gap(
+        self, rewinder: Rewinder, topic: TopicFactory
+    ) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, names(0, 50))
+        batch = left_open(rewinder, name)
+        preview = rewinder.preview("to-offset", 20, name)
+        assert preview.offsets_skipped == 20
+
+        done = rewinder.execute(preview, abandon=batch)
+
+        assert rows(rewinder.loader.engine, "SELECT batch_id, start_offset, end_offset, cause FROM offset_gaps") == [
+            (done.batch_id, 0, 20, "passed over")
+        ]
+        rewinder.loader(name)
+        assert rewinder.times(name) == once((20, 50))
+        rewinder.prove()
+
     def test_R33_a_preview_of_positions_that_moved_is_refused(self, rewinder: Rewinder, topic: TopicFactory) -> None:
         name = topic()
         produce(rewinder.loader.kafka, name, names(0, 50))
