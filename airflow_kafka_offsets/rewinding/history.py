@@ -285,7 +285,7 @@ def _check_batch(conn: Connection, tables: Tables, group_id: str, batch_id: int)
     first, last = conn.execute(numbers.where(batches.consumer_group == group_id)).one()
     has = f"its batches are numbered {first} to {last}" if first is not None else "it has no batches"
     if owner is not None:
-        has = f"it is one of group {owner!r}"
+        has = "it is a batch of another group"
     raise ConfigurationError(f"Group {group_id!r} has no batch {batch_id}: {has}")
 
 

@@ -79,7 +79,7 @@ class Broker(socketserver.StreamRequestHandler):
 
     def _metadata(self, topics: int) -> bytes:
         Broker.answers += 1
-        (host, port), alone = self.server.server_address, 1 if Broker.answers == 1 else 0
+        (host, port), alone = self.connection.getsockname(), 1 if Broker.answers == 1 else 0
         broker = struct.pack(">ih9sih", 1, len(host), host.encode(), port, -1) * alone
         cluster = struct.pack(">h4sii", 4, b"here", 1 if alone else -1, topics)
         topic = struct.pack(">hh1sBii", INVALID_TOPIC, 1, b"/", 0, 0, NOT_ASKED) * topics

@@ -90,7 +90,7 @@ class TestStateBefore:
 
     def test_a_batch_of_another_group_is_refused(self, loaded: Warehouse) -> None:
         other = loaded.load({T0: 3}, group="other")
-        with pytest.raises(ConfigurationError, match="it is one of group 'other'"):
+        with pytest.raises(ConfigurationError, match="it is a batch of another group"):
             state_before(loaded.ledger, GROUP, other)
 
 
