@@ -42,10 +42,10 @@ class Submission:
     """What is submitted.
 
     :param name: of the application
-    :param application: the URI of the Python file with the application
+    :param application: the URI of the Python file with the application; its path where `Staging.dir` is a path
     :param py_files: the URIs of the archive with this package, and of the user's own modules, for `--py-files`; where a
         service has no such option, the application takes them as its last arguments
-    :param arguments: of the application
+    :param arguments: of the application; one is the token of the mailbox, so that they must not be logged
     :param properties: Spark properties, without those that hold secrets, which go through the mailbox; what the options
         of a DAG say of the same properties takes precedence
     """
@@ -58,7 +58,10 @@ class Submission:
 
 
 class Service(Protocol):
-    """A service that runs Spark applications. Its methods raise what the hook of the provider raises."""
+    """A service that runs Spark applications. Its methods raise what the hook of the provider raises.
+
+    Requests need a timeout: a run is not cancelled while one is waiting. Nothing closes a service.
+    """
 
     def submit(self, submission: Submission) -> str:
         """Submit an application; return the id of its run."""
@@ -67,11 +70,12 @@ class Service(Protocol):
         """Return None while a run is waiting or running, an empty text if it succeeded, and otherwise why it failed:
         the state and the reason, such as the last line of the driver's log (`core.text.shortened`).
 
-        After ten errors in a row the run is given up.
+        A state that is not known counts as running: look for those in which runs have ended. After ten errors in a row
+        the run is abandoned.
         """
 
     def cancel(self, run_id: str) -> None:
-        """End a run, which may have ended just now."""
+        """End a run, which may have ended just now. An error takes the place of the one that says "was cancelled"."""
 
 
 class ServiceRun:
@@ -135,7 +139,7 @@ class ServiceLauncher(ApplicationLauncher):
     :param options: what the service's own request takes besides the application
     :cvar title: of the service
     :cvar extra: that installs the provider
-    :cvar hook: the module and the class of the provider's hook
+    :cvar hook: the class of the provider's hook, or of a client, as `module:class`
     :cvar required: options that must be there
     :cvar optional: options that may be there, too
     """
@@ -163,7 +167,8 @@ class ServiceLauncher(ApplicationLauncher):
     @abstractmethod
     def service(self) -> Service:
         """Return the service. Called before anything is planned, when the options were checked, and for each
-        application: make the client here, so that a wrong connection is found early, and send no request.
+        application: make the client here, so that a wrong connection is found early, and send no request. Call
+        `_make_hook` before anything of the connection is refused: it names the extra that is missing.
 
         :raises ConfigurationError: options contradict each other, or the provider is not installed
         """
@@ -200,7 +205,9 @@ class ServiceLauncher(ApplicationLauncher):
         return hook(**arguments)
 
     def weakness(self) -> str | None:
-        """Return what the connection lacks to protect what is sent to the service; None where it lacks nothing."""
+        """Return what the connection lacks to protect what is sent to the service, as a sentence: loads log it, and
+        `doctor` fails with it. None where it lacks nothing.
+        """
         return None
 
     def check(self, staging_dir: str | None) -> None:
