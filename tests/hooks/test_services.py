@@ -189,7 +189,8 @@ def test_a_load_that_is_cancelled_cancels_the_run(place: Place, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-@on_services
+@pytest.mark.long
+@pytest.mark.skipif("livy" not in PRESENT, reason="`make services` has the provider of Livy")
 def test_plain_text_to_a_livy_on_another_machine_is_a_weakness(monkeypatch: pytest.MonkeyPatch) -> None:
     for host, is_weak in (
         ("livy.example.com", True),
