@@ -258,8 +258,9 @@ def import_group(args: Namespace) -> None:
     """Take over the positions that a consumer group in Kafka committed.
 
     Show what a consumer group in Kafka committed, and make it the positions of a group with --execute. Partitions
-    without a commit are left as they are, and listed; commits outside of the log are clamped, and listed. If the group
-    has no positions yet, all topics that the consumer group committed are imported, or those of --topic.
+    without a commit are left as they are, and listed; commits outside of the log are clamped, and listed. Without
+    --topic, the topics are those that the group has positions of, or, if it has none yet, all that the consumer group
+    committed.
     """
     from airflow_kafka_offsets.cli import positions
 

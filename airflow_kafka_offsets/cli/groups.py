@@ -71,10 +71,11 @@ def _change(args: Namespace) -> None:
                 "loaded the same records into the table",
             ]
         else:
+            letters = count(group.dead_letters, "dead letter")
+            lost = f", and the contents of {letters}, which nothing restores" if group.dead_letters else ""
             consequences = [
-                f"{count(group.partitions, 'position is', 'positions are')} removed, which 'rewind --undo' restores, "
-                f"and the contents of {count(group.dead_letters, 'dead letter')}, which nothing restores; {rows}. Its "
-                f"history of {count(group.batches, 'batch', 'batches')} stays",
+                f"{count(group.partitions, 'position is', 'positions are')} removed, which 'rewind --undo' restores"
+                f"{lost}; {rows}. Its history of {count(group.batches, 'batch', 'batches')} stays",
                 "A load under this name begins at its start again. Into the same table, it is refused where the group "
                 "has loaded the records",
             ]

@@ -46,7 +46,8 @@ def init(args: Namespace) -> None:
                 text = ledger.tables.ddl(ledger.engine.dialect)
             write(text + granted)
             if not text:
-                note(f"The state tables already have schema version {SCHEMA_VERSION}: there is nothing to run")
+                left = "only the grants are to be run" if granted else "there is nothing to run"
+                note(f"The state tables already have schema version {SCHEMA_VERSION}: {left}")
             return
         with ledger.connect() as conn:
             before = install.stored_version(conn, ledger.tables)

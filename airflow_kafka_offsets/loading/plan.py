@@ -133,7 +133,10 @@ def plan(context: LoadContext, claim: Claim, options: LoadOptions) -> Planned | 
     decided = decide_for_claim(context, claim, options)
     log_gaps(decided.gaps)
     if not decided.ranges and not decided.initial:
-        log.info("No more records to load for group %r in %s", pipeline.group_id, ", ".join(pipeline.topics))
+        topics = ", ".join(pipeline.topics)
+        log.info(
+            "No more records to load for group %r in %s; later ones are for the next run", pipeline.group_id, topics
+        )
         return None
     try:
         batch = record_plan(claim, decided, context.recipe, generation, **_beside(context, options))

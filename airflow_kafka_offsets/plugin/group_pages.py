@@ -159,7 +159,8 @@ def batch_page(request: GroupRequestDep, batch: Annotated[int, Query(ge=1, le=MA
 def _rewind_result(kind: str, parts: dict[str, list[overview.Row]]) -> str:
     """Return what a rewind did, and what follows, in words."""
     moves = [(move["start_offset"], move["end_offset"]) for move in parts["range"]]
-    again, skipped = (sum(max(0, sign * (start - end)) for start, end in moves) for sign in (1, -1))
+    again = sum(max(0, start - end) for start, end in moves)
+    skipped = sum(gap["end_offset"] - gap["start_offset"] for gap in parts["gap"])
     removed = [sum(each[name] or 0 for each in parts["replaced"]) for name in ("rows", "dead_letters")]
     done = "removed, and the contents of the dead letters" if kind == DELETE else "moved"
     said = [f"{count(len(moves), 'position')} {done}"]

@@ -78,8 +78,9 @@ class GroupRequest:
         :raises HTTPException: 404 for a group that does not exist or that the user may not see, 503 without an answer
             of the database
         """
-        missing = not_found(f"There is no group {self.group_id!r} in {self.source}, or you may not see it")
         discovery = self.readings.sources(time.monotonic() + _SOURCES_SECONDS).get(self.source)
+        unread = "" if self.readings.has_dags else ", or the server has just started and knows no DAG yet: try again"
+        missing = not_found(f"There is no group {self.group_id!r} in {self.source}, or you may not see it{unread}")
         # An URL must not have the server open any connection.
         if not can_be_stored(self.group_id) or discovery is None or not self.caller.sees_source(self.source, discovery):
             raise missing

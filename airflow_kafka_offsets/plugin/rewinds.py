@@ -63,7 +63,7 @@ _OFFERED = (
     ("to-group", "To the positions of another group", "orders"),
     ("import", "To what a consumer group in Kafka has committed", "orders-app"),
     ("from-file", "To the offsets of a CSV text", "topic,partition,offset"),
-    ("to-current", "Nowhere: only what is chosen below", None),
+    ("to-current", "To the current positions: none moves, but rows can be deleted", None),
 )
 """The scenarios in the order of the form: the name, what it means, and an example of its value."""
 

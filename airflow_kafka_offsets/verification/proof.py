@@ -64,9 +64,10 @@ class RowCounts:
             (batch.dead_letters, "dead letters", "dead_letters", why),
         ):
             if counts:
+                spread = f" in {len(counts)} partitions" if len(counts) > 1 else ""
                 wrong = (
-                    f"{where} holds {_total(counts):,} {what} of batch {batch.batch_id}, {cause}. Their records "
-                    "may be loaded again"
+                    f"{where} holds {_total(counts):,} {what} of batch {batch.batch_id}{spread}, {cause}. Their "
+                    "records may be loaded again"
                 )
                 place = (counts[0].topic_partition, counts[0].first, batch.batch_id)
                 violation = self.findings.add_violation(wrong, *place)

@@ -45,6 +45,18 @@ def last(cli: CommandLine, group: str) -> tuple[str, str, str, str]:
     return newest["kind"], newest["scenario"], newest["who"], newest["reason"]
 
 
+def test_a_preview_of_a_deletion_tells_of_dead_letters_only_if_there_are_some(
+    inline_loader: Loader, kafka: Kafka, topic: TopicFactory, cli: CommandLine
+) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 5))
+    inline_loader(name)
+
+    done = cli(*DELETE)
+
+    assert "1 position is removed, which 'rewind --undo' restores; rows in 'target' stay. Its history" in done.stderr
+
+
 @pytest.mark.parametrize("command", [DELETE, RENAME], ids=["delete", "rename"])
 def test_a_preview_changes_nothing(cli: CommandLine, orders: str, command: tuple[str, ...]) -> None:
     done = cli(*command, "--output", "json")

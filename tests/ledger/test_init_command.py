@@ -91,6 +91,10 @@ class TestCommand:
         current = cli("init", "--conn-id", "warehouse", "--show-sql")
         assert (current.status, current.stdout) == (0, "")
         assert f"already have schema version {SCHEMA_VERSION}: there is nothing to run" in current.stderr
+        if old.dialect.name != "sqlite":
+            granted = cli("init", "--conn-id", "warehouse", "--show-sql", "--grant-to", "loader")
+            assert granted.stdout.startswith("GRANT ")
+            assert f"schema version {SCHEMA_VERSION}: only the grants are to be run" in granted.stderr
 
     def test_show_sql_needs_no_database(self, cli: CommandLine, engine: Engine) -> None:
         cli.connect(

@@ -241,7 +241,7 @@ class TestFirstRun:
 
         for told in (
             f"Nothing to load yet for group 'loader'; it begins at {name}[0] 6",
-            "No more records to load for group",
+            f"No more records to load for group 'loader' in {name}; later ones are for the next run",
         ):
             caplog.clear()
             with caplog.at_level(logging.INFO):

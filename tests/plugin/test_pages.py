@@ -22,7 +22,7 @@ from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.group_changes import delete_group, rename_group
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.plugin import background
-from airflow_kafka_offsets.plugin.readings import SourceLook
+from airflow_kafka_offsets.plugin.readings import Readings, SourceLook
 from airflow_kafka_offsets.plugin.sources import RegisteredTask, Source
 from devstack.airflow import AirflowHome
 from devstack.topics import create_topic, delete_records, delete_topic
@@ -289,7 +289,10 @@ def test_the_tab_of_a_dag_has_no_broken_database_of_another(
 
 def test_errors_are_pages_with_a_way_back(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {
-        web.get("/group", **of_group("nosuch")): (404, "There is no group &#39;nosuch&#39;"),
+        web.get("/group", **of_group("nosuch")): (
+            404,
+            "There is no group &#39;nosuch&#39; in warehouse, or you may not see it<",
+        ),
         web.get("/nosuch"): (404, "Not Found"),
         web.get("/batch", **of_group("loader", batch="x")): (422, "no value for batch"),
     }
@@ -298,6 +301,18 @@ def test_errors_are_pages_with_a_way_back(web: Web, orders: str, monkeypatch: py
         assert answer.status_code == status
         assert text in answer.text
         assert '<a href="/kafka-offsets/">Kafka offsets</a>' in answer.text
+
+
+@pytest.mark.usefixtures("orders")
+def test_a_server_that_has_just_started_says_that_it_may_not_know_the_group_yet(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Readings, "has_dags", False)
+
+    answer = web.get("/group", **of_group("nosuch"))
+
+    assert answer.status_code == 404
+    assert "or you may not see it, or the server has just started and knows no DAG yet: try again<" in answer.text
 
 
 def test_a_refresh_sends_what_changes_alone(web: Web, orders: str) -> None:

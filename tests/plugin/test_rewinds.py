@@ -158,6 +158,18 @@ def test_a_rewind_is_undone_once(web: Web, orders: str, loader: Loader, postgres
     assert execute(web, preview(web, "undo")).status_code == 303
 
     assert positions(postgres_engine) == {(orders, 0): 6}
+    assert "<dd>1 position moved</dd>" in web.get("/batch", "editor", **GROUP, batch=3).text
+
+
+def test_the_page_of_a_rewind_counts_the_offsets_that_are_never_loaded(web: Web, orders: str, kafka: Kafka) -> None:
+    produce(kafka, orders, names(8, 3))
+    page = preview(web, "to-latest")
+    assert "To the end of the topics: what is unread is never loaded (<b>to-latest</b>). Nothing is" in page.text
+
+    execute(web, page)
+
+    result = web.get("/batch", "editor", **GROUP, batch=2).text
+    assert "<dd>1 position moved, 5 offsets skipped</dd>" in result
 
 
 def test_an_undo_is_refused_with_its_reason(web: Web, orders: str) -> None:

@@ -126,6 +126,14 @@ def test_rows_of_an_unknown_batch_are_told_as_such() -> None:
     )
 
 
+def test_rows_of_an_unknown_batch_in_several_partitions_are_counted_together() -> None:
+    unknown = BatchFacts(7, rows=(tally([15, 16]), tally([3], TopicPartition("t", 1))))
+
+    violation = only(proved([FIRST, SECOND, unknown], AT_15))
+
+    assert violation.words.startswith("t[0]: table 'target' holds 3 rows of batch 7 in 2 partitions, which the state ")
+
+
 def test_dead_letters_of_a_batch_that_is_not_committed_are_a_violation() -> None:
     batch = BatchFacts(3, state="abandoned", dead_letters=(tally([15]),))
 
