@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.exceptions import ConfigurationError, LedgerError
+from airflow_kafka_offsets.exceptions import ConfigurationError, LedgerError, TargetError
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.sinks.fan_out_target import FanOutRows
@@ -45,6 +45,12 @@ def test_a_misspelt_table_is_no_lost_one(inline_loader: Loader, two_batches: str
 
     with pytest.raises(ConfigurationError, match=r"'loader' loads into 'target', by batch 2 .* not into 'others'"):
         verify("loader", sink=SqlTable("others"), engine=inline_loader.engine)
+
+
+@ON_ONE
+def test_a_misspelt_key_leaves_no_row_unchecked(inline_loader: Loader, two_batches: str) -> None:
+    with pytest.raises(TargetError, match="'target' has no column 'nope', which upsert_key names"):
+        verify("loader", sink=SqlTable("target", upsert_key=("nope",)), engine=inline_loader.engine)
 
 
 class Rows(TargetRows):

@@ -170,8 +170,14 @@ class ConnectedSqlTable(Table):
         )
 
     def rows(self, conn: Connection) -> SqlRows:
-        """Return the rows as `verify` reads them: without detail if later batches replace rows by key."""
-        return SqlRows(conn, self.sink.name, self.reflect(conn), self.sink.replaces_rows)
+        """Return the rows as `verify` reads them: without detail if later batches replace rows by key.
+
+        :raises TargetError: the table lacks a column of the key
+        """
+        table = self.reflect(conn)
+        if table is not None:
+            upsert.check_key_columns(table, self.sink.upsert_key)
+        return SqlRows(conn, self.sink.name, table, self.sink.replaces_rows)
 
     def reflect(self, conn: Connection) -> sa.Table | None:
         """Return the table as the transaction first saw it; None if it does not exist."""

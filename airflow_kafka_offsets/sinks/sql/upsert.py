@@ -381,16 +381,25 @@ def check_key(dialect: Dialect, key: Sequence[str], columns: pa.Schema | None) -
     check_key_names(key, columns)
 
 
+def check_key_columns(table: sa.Table, key: Sequence[str]) -> None:
+    """Check that a table has the columns of a key.
+
+    :raises TargetError: it lacks some
+    """
+    if unknown := [name for name in key if name not in table.columns]:
+        raise TargetError(
+            f"Table {table.fullname!r} has no column {quoted_names(unknown)}, which upsert_key names: add it, or "
+            "correct the key"
+        )
+
+
 def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
     """Check that rows of a table can be replaced by key.
 
     :raises TargetError: it lacks the columns that say which row is newer, or the key is not unique in it, or the user
         may not; names the statement that helps
     """
-    if unknown := [name for name in key if name not in table.columns]:
-        raise TargetError(
-            f"Table {table.fullname!r} has no column {quoted_names(unknown)}, which upsert_key names: add it"
-        )
+    check_key_columns(table, key)
     if lacking := [name for name in RECORD if name not in table.columns]:
         raise TargetError(
             f"Table {table.fullname!r} has no column {quoted_names(lacking)}: without it, the newest row of a key is "
