@@ -59,6 +59,8 @@ class BatchFacts:
         be taken back
     :param outputs: of several targets, the rows that it has in each of them by now
     :param after: later batches whose output it removed: a replay may be committed after them
+    :param compacted_from: the first of the batches whose ranges it has, and with them their rows
+    :param is_compacted: whether its ranges are those of a later batch; its rows are of any of them
     """
 
     batch_id: int
@@ -76,6 +78,8 @@ class BatchFacts:
     replaced: Mapping[TopicPartition, RemovedOutput] = field(default_factory=dict)
     after: frozenset[int] = frozenset()
     outputs: Mapping[str, BranchOutput] = field(default_factory=dict)
+    compacted_from: int | None = None
+    is_compacted: bool = False
 
     def of_branch(self, fan_out: str, branch: str) -> BatchFacts:
         """Return it as a batch of one of several targets.
