@@ -92,6 +92,11 @@ def history(args: Namespace) -> None:
                 rows = [row | {"schema": row["schema"] and shortened(row["schema"], 80)} for row in rows]
             names = rows[0] if rows else ()
             show(rows, args.output, [name for name in names if any(row[name] is not None for row in rows)])
+            compacted = overview.compacted_with(conn, ledger.tables, args.group, args.batch)
+            if compacted is not None:
+                note(
+                    f"Batches {compacted[0]} to {compacted[1]} were compacted: batch {compacted[1]} has the ranges of all"
+                )
             return
         rows = overview.batches(conn, ledger.tables, args.group, args.limit + 1)
     newest = rows[: args.limit]

@@ -19,6 +19,7 @@ from airflow_kafka_offsets.database.transactions import database_now
 from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun, latest_batch, of_task_instance
+from airflow_kafka_offsets.ledger.compaction import Compacted
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import check_installed
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables, sum_of
@@ -65,6 +66,11 @@ def batch(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> Row
     query = _select(tables.offset_batches, *_BATCH_COLUMNS)
     rows = _rows(conn, query.where(columns.consumer_group == group_id, columns.batch_id == batch_id))
     return rows[0] if rows else None
+
+
+def compacted_with(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> tuple[int, int] | None:
+    """Return the first and the last of the batches that were compacted with a batch; the last one has all ranges."""
+    return Compacted.of(conn, tables, group_id).span_of(batch_id)
 
 
 def batch_parts(
