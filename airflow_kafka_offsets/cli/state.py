@@ -94,9 +94,8 @@ def history(args: Namespace) -> None:
             show(rows, args.output, [name for name in names if any(row[name] is not None for row in rows)])
             compacted = overview.compacted_with(conn, ledger.tables, args.group, args.batch)
             if compacted is not None:
-                note(
-                    f"Batches {compacted[0]} to {compacted[1]} were compacted: batch {compacted[1]} has the ranges of all"
-                )
+                first, last = compacted
+                note(f"Batches {first} to {last} were compacted: batch {last} has the ranges of all of them")
             return
         rows = overview.batches(conn, ledger.tables, args.group, args.limit + 1)
     newest = rows[: args.limit]

@@ -98,6 +98,12 @@ class BatchFacts:
             replaced={tp: RemovedOutput(0, removed.dead_letters) for tp, removed in self.replaced.items()},
         )
 
+    @property
+    def name(self) -> str:
+        """Its name in a sentence about its ranges."""
+        first = self.compacted_from or self.batch_id
+        return f"batch {self.batch_id}" if first == self.batch_id else f"batches {first} to {self.batch_id}"
+
     def replaced_of(self, tp: TopicPartition) -> RemovedOutput:
         """Return what was removed of its output of a partition."""
         return self.replaced.get(tp, RemovedOutput())

@@ -126,7 +126,7 @@ class RowCounts:
         for count in batch.rows:
             if count.topic_partition is not None and count.distinct != count.count:
                 wrong = (
-                    f"table {self.target!r} holds {count.count:,} rows of batch {batch.batch_id}, but only "
+                    f"table {self.target!r} holds {count.count:,} rows of {batch.name}, but only "
                     f"{count.distinct:,} different offsets: records are duplicated"
                 )
                 self.findings.add_violation(wrong, count.topic_partition, count.first, batch.batch_id)
@@ -172,10 +172,10 @@ class RowCounts:
                 wrong = f" at offset {offset}, outside of what it loaded, {range_.start}..{range_.end}"
             else:
                 continue
-            self.findings.add_violation(f"{what} batch {batch.batch_id}{wrong}", tp, offset, batch.batch_id)
+            self.findings.add_violation(f"{what} {batch.name}{wrong}", tp, offset, batch.batch_id)
 
     def _add_violation(self, what: str, batch: BatchFacts, range_: OffsetRange, wrong: str) -> None:
-        text = f"{what} batch {batch.batch_id}, offsets {range_.start}..{range_.end}{wrong}"
+        text = f"{what} {batch.name}, offsets {range_.start}..{range_.end}{wrong}"
         self.findings.add_violation(text, range_.topic_partition, range_.start, batch.batch_id)
 
     def _elsewhere(self, batch: BatchFacts) -> str:
