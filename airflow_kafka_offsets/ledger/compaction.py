@@ -242,3 +242,9 @@ class Compacted:
         place = bisect_left(self.spans, batch_id, key=lambda span: span[1])
         span = self.spans[place] if place < len(self.spans) else None
         return span if span is not None and span[0] <= batch_id else None
+
+
+def describe_compacted(group_id: str, span: Span) -> str:
+    """Return why the ranges of one batch of a run are not known, as the beginning of an error."""
+    first, last = span
+    return f"Batches {first} to {last} of group {group_id!r} were compacted: the ranges of each are not known any more"

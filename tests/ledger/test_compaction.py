@@ -16,6 +16,7 @@ from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.batches import captured_targets
 from airflow_kafka_offsets.ledger.compaction import Compacted, compact_history
 from airflow_kafka_offsets.ledger.positions import RangeRead
+from airflow_kafka_offsets.replaying.replay_batches import batch_of
 from airflow_kafka_offsets.rewinding.history import state_before
 from tests.support.ledgers import GROUP, NEW, OLD, T0, T1, TOPIC_ID, Database
 
@@ -212,6 +213,17 @@ def test_the_state_before_the_first_batch_is_known_and_not_that_between_them(his
     for between in (3, 4, 5):
         with pytest.raises(ConfigurationError, match="Batches 2 to 5 of group 'orders_loader' were compacted"):
             state_before(history.db.ledger, GROUP, between)
+
+
+def test_the_ranges_of_one_of_them_cannot_be_replayed(history: History) -> None:
+    different = history.load({T0: 10}, dead_letters=1)
+    loads(history, 3)
+    history.compact()
+
+    for compacted in (2, 3, 4):
+        with pytest.raises(ConfigurationError, match=r"Batches 2 to 4 .* Name offsets or a span of time"):
+            batch_of(history.db.ledger, GROUP, compacted)
+    assert batch_of(history.db.ledger, GROUP, different).offsets == 10
 
 
 def test_the_batches_of_a_span() -> None:
