@@ -244,6 +244,13 @@ class Compacted:
         return span if span is not None and span[0] <= batch_id else None
 
 
+def is_compacted(tables: Tables, group_id: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a batch of a group was compacted with others."""
+    batch_id, last = tables.offset_batches.c.batch_id, tables.offset_batches.alias().c
+    is_run = (last.consumer_group == group_id, last.compacted_from < last.batch_id)
+    return sa.exists().where(*is_run, batch_id.between(last.compacted_from, last.batch_id))
+
+
 def describe_compacted(group_id: str, span: Span) -> str:
     """Return why the ranges of one batch of a run are not known, as the beginning of an error."""
     first, last = span

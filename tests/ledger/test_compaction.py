@@ -15,6 +15,7 @@ from airflow_kafka_offsets.ledger import compaction
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.batches import captured_targets
 from airflow_kafka_offsets.ledger.compaction import Compacted, compact_history
+from airflow_kafka_offsets.ledger.overview import TaskResult, read_task_result
 from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.replaying.replay_batches import batch_of
 from airflow_kafka_offsets.rewinding.history import state_before
@@ -202,6 +203,21 @@ def test_a_cleared_task_of_compacted_batches_finds_them_loaded(history: History)
 
     assert captured_targets(cleared) == {T0: 40}
     assert captured_targets(replace(cleared, owner=TaskRun("new", "dag", "load", -1, 1))) is None
+
+
+def test_the_result_of_a_task_has_no_ranges_of_others(history: History) -> None:
+    loads(history, 4)
+    history.load({T0: 10}, dead_letters=1)
+    history.compact()
+
+    def result(run: int) -> TaskResult:
+        return read_task_result(history.db.ledger, GROUP, TaskRun(f"run-{run}", "dag", "load", -1, 2), "load", None)
+
+    assert [(result(run).batches, result(run).records, result(run).ranges) for run in (2, 4)] == [
+        ((2,), 10, None),
+        ((4,), 10, None),
+    ]
+    assert result(5).ranges == {T0: (40, 50)}
 
 
 def test_the_state_before_the_first_batch_is_known_and_not_that_between_them(history: History) -> None:
