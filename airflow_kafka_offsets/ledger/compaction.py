@@ -11,8 +11,11 @@ import logging
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,7 +24,7 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.history import UNFINISHED_STATES
 from airflow_kafka_offsets.core.offsets import Span, TopicPartition, intersect
 from airflow_kafka_offsets.core.text import count
-from airflow_kafka_offsets.database.transactions import database_now
+from airflow_kafka_offsets.database.transactions import database_now, stream
 from airflow_kafka_offsets.ledger.batch_rows import as_range, of_task_instance, update_batch
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.tables import Tables
@@ -169,13 +172,20 @@ def _old_batches(
     read = 0
     for place in range(0, len(old), _IDS_AT_ONCE):
         some = old[place : place + _IDS_AT_ONCE]
-        found: dict[int, dict[TopicPartition, Any]] = defaultdict(dict)
-        for row in conn.execute(sa.select(ranges).where(ranges.c.batch_id.in_([batch.batch_id for batch in some]))):
-            found[row.batch_id][TopicPartition(row.topic, row.partition)] = row
-            read += 1
-        yield from ((batch, found[batch.batch_id]) for batch in some)
-        if read >= _RANGES_AT_ONCE:
-            return
+        of_some = sa.select(ranges).where(ranges.c.batch_id.in_([batch.batch_id for batch in some]))
+        with closing(stream(conn, of_some.order_by(ranges.c.batch_id))) as rows:
+            found = groupby(rows, key=attrgetter("batch_id"))
+            batch_id, parts = next(found, (None, ()))
+            for number, batch in enumerate(some, start=place):
+                # With the first one alone, the next compaction would begin where this one did.
+                if read >= _RANGES_AT_ONCE and number > 1:
+                    return
+                of_batch: dict[TopicPartition, Any] = {}
+                if batch_id == batch.batch_id:
+                    of_batch = {TopicPartition(row.topic, row.partition): row for row in parts}
+                    batch_id, parts = next(found, (None, ()))
+                read += len(of_batch)
+                yield batch, of_batch
 
 
 def _replaced(conn: Connection, tables: Tables, group_id: str) -> dict[TopicPartition, list[Span]]:

@@ -220,6 +220,18 @@ def test_the_result_of_a_task_has_no_ranges_of_others(history: History) -> None:
     assert result(5).ranges == {T0: (40, 50)}
 
 
+def test_as_many_ranges_are_read_as_have_room(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(5):
+        history.load({T0: 1, T1: 1})
+    monkeypatch.setattr(compaction, "_RANGES_AT_ONCE", 1)
+
+    # Of two batches at least: each begins with the last batch of the one before.
+    assert [history.compact() for _ in range(4)] == [2, 2, 2, 0]
+
+    assert history.spans() == [(1, 4)]
+    assert history.ranges(*PLACE) == [(4, 0, 0, 4), (4, 1, 0, 4), (5, 0, 4, 5), (5, 1, 4, 5)]
+
+
 def test_the_state_before_the_first_batch_is_known_and_not_that_between_them(history: History) -> None:
     history.load({T0: 10}, dead_letters=1)
     loads(history, 4)
