@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from airflow_kafka_offsets.database.errors import translated_errors
+from airflow_kafka_offsets.database.errors import database_message, translated_errors
 from airflow_kafka_offsets.exceptions import CommitUnknownError, DataLossError, FencedError, GroupBusyError, LedgerError
 from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
@@ -163,8 +163,13 @@ def _compact(claim: Claim, options: LoadOptions) -> None:
         return
     try:
         compact_history(claim, retention)
-    except (SQLAlchemyError, LedgerError) as error:
-        log.warning("The history of group %r was not compacted; the next load does it: %s", claim.group_id, error)
+    except Exception as error:  # also of rows that another program wrote
+        log.warning(
+            "The history of group %r was not compacted; the next load does it: %s: %s",
+            claim.group_id,
+            type(error).__name__,
+            database_message(error) if isinstance(error, DBAPIError) else error,
+        )
 
 
 def _at_most(options: LoadOptions, offsets: int) -> LoadOptions:

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 
+from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.exceptions import ConfigurationError
@@ -17,6 +18,8 @@ from airflow_kafka_offsets.ledger.batches import captured_targets
 from airflow_kafka_offsets.ledger.compaction import Compacted, compact_history
 from airflow_kafka_offsets.ledger.overview import TaskResult, read_task_result
 from airflow_kafka_offsets.ledger.positions import RangeRead
+from airflow_kafka_offsets.loading.load import _compact
+from airflow_kafka_offsets.loading.pipeline import LoadOptions
 from airflow_kafka_offsets.replaying.replay_batches import batch_of
 from airflow_kafka_offsets.rewinding.history import state_before
 from tests.support.ledgers import GROUP, NEW, OLD, T0, T1, TOPIC_ID, Database
@@ -230,6 +233,22 @@ def test_as_many_ranges_are_read_as_have_room(history: History, monkeypatch: pyt
 
     assert history.spans() == [(1, 4)]
     assert history.ranges(*PLACE) == [(4, 0, 0, 4), (4, 1, 0, 4), (5, 0, 4, 5), (5, 1, 4, 5)]
+
+
+@pytest.mark.parametrize("column", ["records", "end_offset"])
+def test_rows_that_another_program_wrote_fail_no_load(
+    history: History, caplog: pytest.LogCaptureFixture, column: str
+) -> None:
+    loads(history, 3)
+    history.db.change(f"UPDATE offset_ranges SET {column} = 'soon' WHERE batch_id = 2")
+    before = history.db.dump()
+    held = history.db.claim(LAST_RUN)
+
+    _compact(held, LoadOptions(limits=Limits(history_retention=NOW)))
+
+    held.release()
+    assert "The history of group 'orders_loader' was not compacted; the next load does it" in caplog.text
+    assert [line for line in history.db.dump() if "offset_" in line] == [line for line in before if "offset_" in line]
 
 
 def test_the_state_before_the_first_batch_is_known_and_not_that_between_them(history: History) -> None:
