@@ -180,6 +180,11 @@ _MARK = r"""(?:["`«»„“”‘‚‹›「」『』]|(?<!\w)'|['’](?!\w))"
 # All from the first mark to the last: a value may hold marks, too.
 _QUOTED = re.compile(rf"{_MARK}(?:.*{_MARK}|.*)", re.DOTALL)
 
+_FROM_A_MARK = re.compile(rf"{_MARK}.*", re.DOTALL)
+
+# The characters of a message that are searched for each name of a table.
+_MOST_SEARCHED = 10_000
+
 
 def refusal(error: BaseException, table: sa.Table | None = None) -> str:
     """Return why a database refuses rows, without their values, which must not get into logs.
@@ -207,10 +212,13 @@ def refusal(error: BaseException, table: sa.Table | None = None) -> str:
 
 
 def _without_values(words: str, names: Sequence[str]) -> str:
+    # Postgres quotes values of any length. What is quoted in the beginning may end behind it.
+    quoted = _QUOTED if len(words) <= _MOST_SEARCHED else _FROM_A_MARK
+    words = words[:_MOST_SEARCHED]
     # A name may hold marks: until the values are gone, its number stands for it.
     for number, name in enumerate(names):
         words = re.sub(rf"{_MARK}\s?{re.escape(name)}\s?{_MARK}", f"\0{number}\0", words)
-    words = _QUOTED.sub('"…"', words)
+    words = quoted.sub('"…"', words)
     return re.sub("\0([0-9]+)\0", lambda found: f'"{names[int(found[1])]}"', words)
 
 
