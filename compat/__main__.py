@@ -2,6 +2,7 @@
 
 make compat                                   all cells
 make compat CELLS="oldest postgres-14"        these
+make compat CELLS="oldest --check"            without a record
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make compat", description=__doc__)
     parser.add_argument("cells", nargs="*", metavar="CELL", help=f"of {', '.join(CELLS)}")
     parser.add_argument("--table", action="store_true", help="only write the table from the recorded results")
+    parser.add_argument("--check", action="store_true", help="record nothing, and leave the table as it is")
     arguments = parser.parse_args()
     if unknown := [asked for asked in arguments.cells if not _named(asked)]:
         parser.error(f"there is no cell {', '.join(unknown)}; there are {', '.join(CELLS)}")
     names = dict.fromkeys(name for asked in arguments.cells for name in _named(asked)) or CELLS
-    failed = [] if arguments.table else [name for name in names if not _run(name)]
-    PAGE.write_text(with_table(PAGE.read_text(), recorded()))
+    failed = [] if arguments.table else [name for name in names if not _run(name, record=not arguments.check)]
+    if not arguments.check:
+        PAGE.write_text(with_table(PAGE.read_text(), recorded()))
     if failed:
         print(f"failed: {', '.join(failed)}")
     return 1 if failed else 0
@@ -50,7 +53,7 @@ def recorded() -> dict[str, Any]:
     return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
 
 
-def _run(name: str) -> bool:
+def _run(name: str, *, record: bool) -> bool:
     cell = CELLS[name]
     print(f"{name}: {cell}", flush=True)
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
@@ -70,10 +73,9 @@ def _run(name: str) -> bool:
     if not result:
         return False
     print(f"  {result['seconds']} s, {result['cpu']} s of processor, {result['versions']}", flush=True)
-    RESULTS.write_text(
-        json.dumps(recorded() | {name: {"on": f"{datetime.now(UTC):%Y-%m-%d}"} | result}, indent=1, sort_keys=True)
-        + "\n"
-    )
+    if record:
+        held = recorded() | {name: {"on": f"{datetime.now(UTC):%Y-%m-%d}"} | result}
+        RESULTS.write_text(json.dumps(held, indent=1, sort_keys=True) + "\n")
     return status == 0
 
 

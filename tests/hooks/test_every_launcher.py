@@ -191,6 +191,7 @@ def test_a_bad_record_is_named(loader: Loader, load: LaunchedLoad, orders: str) 
         loader(orders, **load.options)
 
 
+@pytest.mark.long  # tests/hooks/test_spark_submit.py has it for one launcher every day
 def test_a_load_that_airflow_stops_ends_spark(loader: Loader, load: LaunchedLoad, block: Path, orders: str) -> None:
     seen: list[psutil.Process] = []
 

@@ -97,6 +97,7 @@ def loaded(cluster: KafkaCluster, topic: str, start: int, end: int, leader_epoch
     return [value for batch in batches for value in batch["value"].to_pylist()]
 
 
+@pytest.mark.long  # the leader of a log that was cut dies every day below
 def test_P17_log_ends_asked_while_a_leader_is_dead_are_those_that_were_acknowledged(cluster: KafkaCluster) -> None:
     create_topic(cluster.bootstrap_servers, "moved", 2, replicas=[[2, 3], [3, 2]])
     produce(cluster, "moved", values("a", 500), 0)

@@ -24,6 +24,7 @@ from tests.support.clients import Kafka, produce, producer
 from tests.support.database_faults import ADDED, Meddled, raise_for_each_row
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, names, positions, rows
+from tests.support.mariadb import needs_checks
 from tests.support.memory_log import MemoryLog
 from tests.support.verifying import LEFT_OUT, reread
 
@@ -119,6 +120,7 @@ def test_refused_values_of_each_type_are_dead_letters(
 
 @pytest.mark.parametrize("bad", [[0], [4], [0, 1, 2], [2, 3], [0, 2, 4], [0, 1, 2, 3, 4]])
 def test_wherever_they_are(inline_loader: Loader, topic: TopicFactory, bad: list[int]) -> None:
+    needs_checks(inline_loader.engine)
     loader, name = inline_loader, topic()
     produce(loader.kafka, name, texts(*("bad" if number in bad else "good" for number in range(5))))
     do(loader.engine, f"CREATE TABLE target (id BIGINT, name TEXT CHECK (name <> 'bad'), {ADDED})")
@@ -131,6 +133,7 @@ def test_wherever_they_are(inline_loader: Loader, topic: TopicFactory, bad: list
 
 
 def test_beside_records_that_do_not_decode(inline_loader: Loader, topic: TopicFactory) -> None:
+    needs_checks(inline_loader.engine)
     loader, name = inline_loader, topic()
     produce(loader.kafka, name, [b"{", *texts("good", "bad"), b"[]"])
     do(loader.engine, f"CREATE TABLE target (id BIGINT, name TEXT CHECK (name <> 'bad'), {ADDED})")
@@ -186,6 +189,7 @@ def test_with_a_driver_that_has_no_copy(
 
 
 def test_more_than_allowed_write_nothing(inline_loader: Loader, topic: TopicFactory) -> None:
+    needs_checks(inline_loader.engine)
     loader, name = inline_loader, topic()
     produce(loader.kafka, name, [b"{", *texts("good", "bad", "bad", "good")])
     do(loader.engine, f"CREATE TABLE target (id BIGINT, name TEXT CHECK (name <> 'bad'), {ADDED})")

@@ -67,6 +67,7 @@ def test_concurrent_runs_load_every_offset_once(
     assert_exactly_once(postgres_engine)
 
 
+@pytest.mark.long  # loads through `spark-submit` with a transform run every day, the cluster in `make compat`, too
 def test_a_standalone_cluster_and_a_transform_beside_the_dag(
     spark_cluster: SparkStandalone, kafka: KafkaBroker, topic: TopicFactory, postgres_engine: Engine, tmp_path: Path
 ) -> None:

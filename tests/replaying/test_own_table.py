@@ -35,7 +35,7 @@ class TestIntoTheGroupsTable:
 
     def test_groups_table_is_recognised_by_each_name(self, replayer: Replayer, orders: str) -> None:
         loader = replayer.loader
-        schema = "public" if loader.engine.dialect.name == "postgresql" else "main"
+        schema = {"postgresql": "public", "sqlite": "main"}.get(loader.engine.dialect.name, loader.engine.url.database)
         spelled = SqlTable("target", schema)
         with pytest.raises(DoubleLoadError, match=r"'loader' loads into table '\w+.target': a replay into it"):
             replayer(orders, {orders: {0: (0, 5)}}, sink=spelled)

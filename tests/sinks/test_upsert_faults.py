@@ -67,7 +67,7 @@ class _SerializationError(Exception):
 def test_a_null_key_is_named(inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
     name = topic(partitions=2)
     produce(kafka, name, [record("1", "a"), b'{"name": "keyless"}', record("2", "b")], 1)
-    do(inline_loader.engine, f"CREATE TABLE target (id TEXT UNIQUE, name TEXT, {ORIGIN})")
+    do(inline_loader.engine, f"CREATE TABLE target (id VARCHAR(20) UNIQUE, name TEXT, {ORIGIN})")
 
     with pytest.raises(RecordError, match=rf"topic '{name}' partition 1 offset 1 .*'id' is null") as raised:
         inline_loader(name, value_format=Json("id STRING, name STRING"), **KEYED)

@@ -13,6 +13,7 @@ from airflow_kafka_offsets.sinks.sql import upsert
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
 from tests.support.loads import Loader, TopicFactory, rows
+from tests.support.mariadb import needs_checks
 from tests.support.upserts import KEYED, ORIGIN, POSTGRES, do, held, record
 from tests.support.verifying import LEFT_OUT
 
@@ -26,6 +27,7 @@ def dead_letters(loader: Loader) -> list[int]:
 def test_the_newest_row_that_is_not_refused_wins(
     inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
+    needs_checks(inline_loader.engine)
     name = topic()
     produce(
         kafka,
@@ -53,6 +55,7 @@ def test_a_bad_row_that_a_newer_one_replaces_is_never_written(
     inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
     """It is not tried, and is no dead letter: only the newest row of a key is merged."""
+    needs_checks(inline_loader.engine)
     name = topic()
     produce(kafka, name, [record(1, "bad"), record(1, "b")])
     do(inline_loader.engine, f"CREATE TABLE target (id BIGINT PRIMARY KEY, name TEXT CHECK (name <> 'bad'), {ORIGIN})")
@@ -66,6 +69,7 @@ def test_many_bad_rows_of_a_key_take_no_look_at_all_rows_each(
     inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upsert, "_OLDER_ROWS", 8)
+    needs_checks(inline_loader.engine)
     name = topic()
     good = [record(key, "a") for key in range(2, 300)]
     produce(kafka, name, [record(1, "a"), *good[:150], *(20 * [record(1, "bad")]), *good[150:], *(6 * good[:1])])
