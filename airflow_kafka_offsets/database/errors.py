@@ -40,7 +40,8 @@ _LOGIN_REFUSED = re.compile(
 
 _LOGIN_STATES = ("28", "3D")
 
-# Access denied for a user, for a user and a database, for a plugin; unknown database.
+# Access denied for a user, for a user and a database, for a plugin; unknown database. Those of a database are of
+# statements, too, which name another than that of the connection.
 _MYSQL_LOGIN_ERRORS = (1044, 1045, 1049, 1698)
 
 
@@ -52,10 +53,12 @@ def is_refused_login(error: DBAPIError) -> bool:
         return state.startswith(_LOGIN_STATES)
     if not isinstance(error, OperationalError) or error.connection_invalidated:
         return False
+    # Of a connection that fails, SQLAlchemy knows no statement.
+    if error.statement is not None:
+        return False
     if number is not None:
         return number in _MYSQL_LOGIN_ERRORS
-    # Of a connection that fails, SQLAlchemy knows no statement.
-    return error.statement is None and _LOGIN_REFUSED.search(str(error.orig)) is not None
+    return _LOGIN_REFUSED.search(str(error.orig)) is not None
 
 
 def is_outage(error: DBAPIError) -> bool:

@@ -21,7 +21,7 @@ from sqlalchemy.sql.compiler import TypeCompiler
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from airflow_kafka_offsets.database.errors import is_outage
-from airflow_kafka_offsets.database.mysql import error_number, exact_collation, is_mariadb, is_mysql
+from airflow_kafka_offsets.database.mysql import UNKNOWN_DATABASE, error_number, exact_collation, is_mariadb, is_mysql
 from airflow_kafka_offsets.database.session import codec
 from airflow_kafka_offsets.exceptions import TargetError
 
@@ -150,6 +150,10 @@ def reflected(conn: Connection, name: str, schema: str | None) -> sa.Table | Non
                 table = _reflect(conn, name, schema)
         except sa.exc.NoSuchTableError:
             return None
+        except DBAPIError as error:
+            if error_number(error.orig) == UNKNOWN_DATABASE:
+                return None
+            raise
         known[name, schema] = table
     return known[name, schema]
 

@@ -68,8 +68,8 @@ def test_a_bad_row_that_a_newer_one_replaces_is_never_written(
 def test_many_bad_rows_of_a_key_take_no_look_at_all_rows_each(
     inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upsert, "_OLDER_ROWS", 8)
     needs_checks(inline_loader.engine)
+    monkeypatch.setattr(upsert, "_OLDER_ROWS", 8)
     name = topic()
     good = [record(key, "a") for key in range(2, 300)]
     produce(kafka, name, [record(1, "a"), *good[:150], *(20 * [record(1, "bad")]), *good[150:], *(6 * good[:1])])

@@ -12,7 +12,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_kafka_offsets.database.mysql import PADDED, exact_collation, is_mariadb
+from airflow_kafka_offsets.database import mysql
+from airflow_kafka_offsets.database.mysql import PADDED, exact_collation
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.sql.connected_table import SqlTarget
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -62,14 +63,14 @@ def pads(engine: Engine) -> bool:
 
 
 def is_mysql(engine: Engine) -> bool:
-    """Return whether the tests run on MySQL, in place of MariaDB."""
+    """Return whether a database is MySQL, and not MariaDB."""
     with engine.connect() as conn:
-        return not is_mariadb(conn.dialect)
+        return mysql.is_mysql(conn.dialect) and not mysql.is_mariadb(conn.dialect)
 
 
 def needs_checks(engine: Engine) -> None:
     """Skip the test on MySQL before 8.0.16, which reads and ignores CHECK constraints."""
-    if engine.dialect.name == "mysql" and is_mysql(engine):
+    if is_mysql(engine):
         pytest.skip("the server does not enforce CHECK")
 
 

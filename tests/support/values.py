@@ -13,12 +13,11 @@ import pyarrow as pa
 import pytest
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.database.mysql import is_mariadb, is_mysql
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.formats.columns import parse_ddl
 from airflow_kafka_offsets.sinks.sql.column_types import match
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from tests.support.mariadb import at, columns, do, staged, write
+from tests.support.mariadb import at, columns, do, is_mysql, staged, write
 
 
 def _integers(*bits: int) -> list[int]:
@@ -120,7 +119,7 @@ def stored(
             conn.exec_driver_sql(f"CREATE TABLE target (x {column}, {origin})")
         table = sink.connect(engine).reflect(conn)
     for ddl, some in VALUES.items():
-        if ddl == "DECIMAL(38,38)" and is_mysql(engine.dialect) and not is_mariadb(engine.dialect):
+        if ddl == "DECIMAL(38,38)" and is_mysql(engine):
             continue  # MySQL has 30 digits after the point
         schema, values = columns(x=arrow_type(ddl)), [*some, None]
         if table is None:
