@@ -16,7 +16,7 @@ from calendar import monthrange
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -62,6 +62,16 @@ class _UnconvertedError(_UndecodableError):
     """
 
 
+class _Rows(NamedTuple):
+    """Rows of values.
+
+    :param wrong: the places of the values that are none of them, with reasons
+    """
+
+    columns: pa.RecordBatch
+    wrong: Mapping[int, str]
+
+
 class JsonDecoder:
     """Decodes one JSON object a record.
 
@@ -89,13 +99,18 @@ class JsonDecoder:
         good: list[pa.RecordBatch] = []
         bad: list[BadRecord] = []
         for part in split_at_failures(
-            len(values), lambda first, end: self._decode(values[first:end]), _UndecodableError, few=_FEW_RECORDS
+            len(values),
+            lambda first, end: (first, self._decode(values[first:end])),
+            _UndecodableError,
+            few=_FEW_RECORDS,
         ):
+            wrong = {part.position: str(part.error)} if isinstance(part, Failure) else {}
             if isinstance(part, Run):
-                good.append(part.result)
-            else:
-                reason = self._located(values[part.position], reasons.get(part.position, str(part.error)))
-                bad.append(BadRecord(part.position, shortened(reason)))
+                first, rows = part.result
+                good.append(rows.columns)
+                wrong = {first + place: reason for place, reason in rows.wrong.items()}
+            for place, reason in sorted(wrong.items()):
+                bad.append(BadRecord(place, shortened(self._located(values[place], reasons.get(place, reason)))))
         return Decoded(self._concatenated(good), bad)
 
     def _located(self, value: pa.Scalar, reason: str) -> str:
@@ -141,7 +156,7 @@ class JsonDecoder:
         together = zip(*(part.columns for part in parts), strict=True)
         return pa.RecordBatch.from_arrays([pa.concat_arrays(arrays) for arrays in together], schema=self._columns)
 
-    def _decode(self, values: pa.Array) -> pa.RecordBatch:
+    def _decode(self, values: pa.Array) -> _Rows:
         """Decode values.
 
         :param values: binary; null is a tombstone, and gives a row of nulls
@@ -176,9 +191,10 @@ class JsonDecoder:
             found = json.loads(value.decode(), parse_int=str)
             own = [field for field in self._columns if isinstance(found, dict) and field.name in found]
             if own and 2 * len(own) < len(self._columns):
-                JsonDecoder(pa.schema(own))._decode(values)
+                for reason in JsonDecoder(pa.schema(own))._decode(values).wrong.values():
+                    raise _UndecodableError(reason)
 
-    def _decode_together(self, values: pa.Array) -> pa.RecordBatch:
+    def _decode_together(self, values: pa.Array) -> _Rows:
         """Decode values in one pass; see `_decode`."""
         text = _lines(values)
         quick, *slow = self._options
@@ -188,12 +204,42 @@ class JsonDecoder:
             if error.is_syntax or not slow:
                 raise
             rows = _read(text, len(values), slow[0])
-        arrays = [_declared_column(column, field) for column, field in zip(rows.columns, self._columns, strict=True)]
+        arrays, wrong = self._declared(rows)
         # Arrow reads a number that is too small for DOUBLE as zero.
         if any(_has_zero(arrays[place]) for place in self._floating):
-            for index in _records_with(_SMALL, values):
-                _plain(values[index].as_py(), self._columns)
-        return pa.RecordBatch.from_arrays(arrays, schema=self._columns)
+            small = self._too_small(values)
+            kept = pa.array([place not in small for place in range(len(values)) if place not in wrong], pa.bool_())
+            arrays, wrong = [array.filter(kept) for array in arrays], small | wrong
+        return _Rows(pa.RecordBatch.from_arrays(arrays, schema=self._columns), wrong)
+
+    def _declared(self, rows: pa.RecordBatch) -> tuple[list[pa.Array], dict[int, str]]:
+        """Return the declared columns of rows that fit them, and the places of the others, with reasons.
+
+        Each column is converted once, and by halves where a value does not fit: to decode each of thousands of such
+        records alone would take as many times as long as all columns.
+        """
+        arrays: list[pa.Array] = []
+        wrong: dict[int, str] = {}
+        places = pa.array(range(rows.num_rows), pa.int64())
+        for place, field in enumerate(self._columns):
+            runs, unfit = _by_halves(rows.column(place), field)
+            arrays.append(pa.concat_arrays(runs) if len(runs) > 1 else runs[0])
+            if unfit:
+                wrong |= {places[each].as_py(): reason for each, reason in unfit.items()}
+                kept = pa.array([each not in unfit for each in range(rows.num_rows)], pa.bool_())
+                rows, places = rows.filter(kept), places.filter(kept)
+                arrays[:-1] = [array.filter(kept) for array in arrays[:-1]]
+        return arrays, wrong
+
+    def _too_small(self, values: pa.Array) -> dict[int, str]:
+        """Return the places of values with a number that becomes zero, with reasons."""
+        found: dict[int, str] = {}
+        for place in _records_with(_SMALL, values):
+            try:
+                _plain(values[place].as_py(), self._columns)
+            except _UndecodableError as error:
+                found[place] = str(error)
+        return found
 
     def _unconverted(self, value: pa.Array) -> str:
         """Return the reason for a value of which Arrow cannot convert a field: its column and type. The column is found
@@ -302,6 +348,18 @@ def _declared_column(column: pa.Array, field: pa.Field) -> pa.Array:
     if out_of_years(declared):
         raise _UndecodableError(f"column {field.name!r}: {OUT_OF_YEARS}")
     return declared
+
+
+def _by_halves(column: pa.Array, field: pa.Field) -> tuple[list[pa.Array], dict[int, str]]:
+    """Return the values of a column that fit it, in one or more arrays, and the places of the others, with reasons."""
+
+    def declared(first: int, end: int) -> pa.Array:
+        return _declared_column(column[first:end], field)
+
+    parts = [*split_at_failures(len(column), declared, _UndecodableError, few=_FEW_RECORDS)]
+    runs = [part.result for part in parts if isinstance(part, Run)]
+    unfit = {part.position: str(part.error) for part in parts if isinstance(part, Failure)}
+    return runs or [pa.array([], field.type)], unfit
 
 
 def _as_declared(array: pa.Array, kind: pa.DataType) -> pa.Array:

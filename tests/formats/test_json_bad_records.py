@@ -339,3 +339,38 @@ def test_the_column_of_thousands_of_bad_records_is_looked_for_in_short_and_in_th
     assert reasons[:found] == ["column 'c7': its value is not of type BIGINT"] * found
     assert reasons[found:] == ["a value is not of the type of its column"] * (1_000 - found)
     assert widths.count(50) < (500 if is_short else 2_000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        ("TIMESTAMP", '"2026-01-01"', '"x"'),
+        ("DATE", '"2026-01-01"', '"2026-02-30"'),
+        ("FLOAT", "1", "1e300"),
+        ("DOUBLE", "0", "1e-400"),
+        ("ARRAY<TIMESTAMP>", '["2026-01-01"]', '["10000-01-01"]'),
+    ],
+)
+def test_thousands_of_values_that_do_not_fit_are_decoded_together(
+    monkeypatch: pytest.MonkeyPatch, kind: str, good: str, bad: str
+) -> None:
+    """Each of them alone, with all other columns, would take a few milliseconds."""
+    reads = []
+    read = json_decoder._read
+
+    def counted(*arguments: Any) -> pa.RecordBatch:
+        reads.append(arguments)
+        return read(*arguments)
+
+    monkeypatch.setattr(json_decoder, "_read", counted)
+    values = [
+        f'{{"id": {number}, "a": {bad if number % 3 == 1 else good}, "b": {bad if number % 3 == 2 else good}}}'.encode()
+        for number in range(1_000)
+    ]
+
+    found, refused = sifted(f"id INT, a {kind}, b {kind}", *values)
+
+    assert [row["id"] for row in found] == list(range(0, 1_000, 3))
+    assert [record.row for record in refused] == [number for number in range(1_000) if number % 3]
+    assert {record.reason.partition(":")[0] for record in refused} == {"column 'a'", "column 'b'"}
+    assert len(reads) <= 2
