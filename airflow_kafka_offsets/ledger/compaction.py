@@ -208,7 +208,7 @@ def _is_compactable(batch: Any, ranges: _Ranges, replaced: Mapping[TopicPartitio
     if batch.kind != "load" or batch.has_gaps or batch.dead_letters or batch.publish_started_at is not None:
         return False
     return not any(
-        range_.records is None
+        (range_.records is None and range_.start_offset != range_.end_offset)
         or any(intersect((range_.start_offset, range_.end_offset), span) for span in replaced.get(tp, ()))
         for tp, range_ in ranges.items()
     )

@@ -56,7 +56,9 @@ class History:
                 start, how = start + gap, "skipped-gap"
             end = self.at[tp] = start + count
             ranges.append(OffsetRange(*tp, start, end, end + 100, TOPIC_ID, how, self.runs, self.runs + 1))
-            reads[tp] = RangeRead(count, OLD + self.runs * NOW, NEW + self.runs * NOW, 10 * count, dead_letters)
+            # Of what another partition has the room for, nothing is read.
+            if count:
+                reads[tp] = RangeRead(count, OLD + self.runs * NOW, NEW + self.runs * NOW, 10 * count, dead_letters)
         held = self.db.claim(TaskRun(f"run-{self.runs}", "dag", "load", -1, 1))
         batch = self.db.plan(held, Plan(tuple(ranges), tuple(gaps)))
         self.db.commit(held, batch, reads)
@@ -107,6 +109,15 @@ def test_the_last_batch_gets_one_range_of_each_partition(history: History) -> No
     assert second == (last, "earliest")
     assert [row["records"] for row in history.db.rows("SELECT records FROM offset_batches")] == [10, 8, 1]
     assert history.spans() == [(1, last)]
+
+
+def test_a_partition_of_which_a_batch_reads_nothing(history: History) -> None:
+    history.load({T0: 10, T1: 0})
+    last = history.load({T0: 0, T1: 3})
+
+    assert history.compact() == 2
+
+    assert history.ranges(*PLACE, "records") == [(last, 0, 0, 10, 10), (last, 1, 0, 3, 3)]
 
 
 def test_a_later_compaction_goes_on_with_the_last_batch(history: History) -> None:
