@@ -38,6 +38,8 @@ _SHORT_BYTES = 1_000
 
 _SYNTAX = "JSON parse error: "
 
+_NOT_UTF8 = "it holds text that is not UTF-8"
+
 _NOT_ONE = "it is not exactly one JSON object"
 
 _DECLARED = re.compile(r"field '(.*)' is declared as \w+")
@@ -273,8 +275,13 @@ def _lines(values: pa.Array) -> pa.Buffer:
     neither an object nor a text can contain. So there are as many objects as values only if each value is exactly one.
     Arrow's reader must not come to a null before the first object: it crashes.
 
-    :raises _UndecodableError: a value does not begin with `{` and end with `}`
+    :raises _UndecodableError: a value does not begin with `{` and end with `}`, or is not UTF-8; Arrow's reader looks
+        only at the texts that become columns
     """
+    try:
+        values.view(pa.string()).validate(full=True)
+    except pa.ArrowInvalid:
+        raise _UndecodableError(_NOT_UTF8, is_syntax=True) from None
     if not _are_enclosed(values):
         values = _trimmed(values)
         if not _are_enclosed(values):
@@ -443,7 +450,7 @@ def _reason(arrow_message: str) -> str | None:
     message = re.sub(r" in row \d+", "", arrow_message.removeprefix(_SYNTAX)).rstrip(".")
     message = message.rsplit("Invalid: ", 1)[-1]
     if "Invalid UTF8" in message:
-        return "it holds text that is not UTF-8"
+        return _NOT_UTF8
     if not arrow_message.startswith(_SYNTAX):
         return None
     changed = re.fullmatch(r"Column\(/(.*)\) changed from (\w+) to (\w+)", message)
@@ -512,7 +519,7 @@ def _plain(value: bytes, columns: pa.Schema) -> bytes:
         kinds = {field.name: field.type for field in columns}
         return _dumped(_Object((name, _column(item, name, kinds)) for name, item in record)).encode()
     except UnicodeDecodeError:
-        raise _UndecodableError("it holds text that is not UTF-8") from None
+        raise _UndecodableError(_NOT_UTF8) from None
     except json.JSONDecodeError as error:
         raise _UndecodableError(f"it does not decode as the declared JSON: {error.msg}") from None
     except RecursionError:

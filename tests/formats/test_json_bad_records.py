@@ -58,6 +58,13 @@ class TestNotJson:
     def test_nested_text_that_is_not_utf_8_is_refused(self) -> None:
         assert refused_at("a ARRAY<STRUCT<b: STRING>>", b'{"a": [{"b": "\xc3\x28"}]}') == 0
 
+    @pytest.mark.parametrize(
+        "value", [b'{"a": 1, "pr\xe9nom": "Eve"}', b'{"a": 1, "b": "\xff"}', b'{"a": 1, "b": {"\xff": 1}}']
+    )
+    def test_text_that_is_not_utf_8_is_refused_wherever_it_is(self, value: bytes) -> None:
+        """The name in Latin-1 may be that of a column, which would be null."""
+        assert refused_at("a INT, `prénom` STRING", b'{"a": 1, "pr\xc3\xa9nom": "Eve"}', value, b'{"a": 2}') == 1
+
     def test_a_declared_field_that_comes_twice_is_refused(self) -> None:
         assert refused_at("a INT", b'{"a": 1, "a": 2}') == 0
 
