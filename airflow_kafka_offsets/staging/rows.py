@@ -430,6 +430,9 @@ def _fitting(values: pa.Array, column: pa.Field) -> tuple[pa.Array, dict[int, st
             return cast, {}
         pairs = enumerate(zip(values.to_pylist(), cast.cast(pa.string()).to_pylist(), strict=True))
         return cast, {row: misfit for row, (value, text) in pairs if value is not None and Decimal(text) != value}
+    if pa.types.is_integer(values.type) and pa.types.is_decimal(column.type) and column.type.scale < 0:
+        # Arrow has no cast of both at once.
+        values = values.cast(pa.decimal128(20, 0))
     try:
         cast = values.cast(column.type)
     except pa.ArrowInvalid:
