@@ -92,6 +92,10 @@ def history(args: Namespace) -> None:
                 rows = [row | {"schema": row["schema"] and shortened(row["schema"], 80)} for row in rows]
             names = rows[0] if rows else ()
             show(rows, args.output, [name for name in names if any(row[name] is not None for row in rows)])
+            compacted = overview.compacted_with(conn, ledger.tables, args.group, args.batch)
+            if compacted is not None:
+                first, last = compacted
+                note(f"Batches {first} to {last} were compacted: batch {last} has the ranges of all of them")
             return
         rows = overview.batches(conn, ledger.tables, args.group, args.limit + 1)
     newest = rows[: args.limit]

@@ -114,7 +114,7 @@ def group_of(options: type[Options]) -> Rule:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Limits(Options):
-    """How much a batch holds, and how long a run begins new ones.
+    """How much a batch holds, how long a run begins new ones, and how much history is kept.
 
     Without `max_records` and `max_bytes` a batch has at most 2,000,000 offsets and about 4 GiB, up to 8,000,000 offsets
     of many partitions; one that appends files to a lake table has 128,000,000 and 512 GiB.
@@ -125,11 +125,14 @@ class Limits(Options):
         loads only (templated)
     :param time_budget: how long after its start a run plans further batches; it finishes the planned ones, and the next
         run loads the rest; loads only
+    :param history_retention: the age from which a run compacts committed batches: they stay, and their ranges become
+        one range a partition; None keeps the ranges of each batch; loads only
     """
 
     max_records: int | None = field(default=None, metadata=ruled(or_none(COUNT, _USUAL), templated=True))
     max_bytes: int | None = field(default=None, metadata=ruled(or_none(COUNT, _USUAL), templated=True))
     time_budget: timedelta | None = field(default=None, metadata=ruled(or_none(DURATION, _NO_LIMIT)))
+    history_retention: timedelta | None = field(default=None, metadata=ruled(or_none(DURATION, _NO_LIMIT)))
 
     @property
     def are_chosen(self) -> bool:

@@ -40,7 +40,8 @@ _LOGIN_REFUSED = re.compile(
 
 _LOGIN_STATES = ("28", "3D")
 
-# Access denied for a user, for a user and a database, for a plugin; unknown database.
+# Access denied for a user, for a user and a database, for a plugin; unknown database. Those of a database are of
+# statements, too, which name another than that of the connection.
 _MYSQL_LOGIN_ERRORS = (1044, 1045, 1049, 1698)
 
 
@@ -52,10 +53,12 @@ def is_refused_login(error: DBAPIError) -> bool:
         return state.startswith(_LOGIN_STATES)
     if not isinstance(error, OperationalError) or error.connection_invalidated:
         return False
+    # Of a connection that fails, SQLAlchemy knows no statement.
+    if error.statement is not None:
+        return False
     if number is not None:
         return number in _MYSQL_LOGIN_ERRORS
-    # Of a connection that fails, SQLAlchemy knows no statement.
-    return error.statement is None and _LOGIN_REFUSED.search(str(error.orig)) is not None
+    return _LOGIN_REFUSED.search(str(error.orig)) is not None
 
 
 def is_outage(error: DBAPIError) -> bool:
@@ -180,6 +183,11 @@ _MARK = r"""(?:["`«»„“”‘‚‹›「」『』]|(?<!\w)'|['’](?!\w))"
 # All from the first mark to the last: a value may hold marks, too.
 _QUOTED = re.compile(rf"{_MARK}(?:.*{_MARK}|.*)", re.DOTALL)
 
+_FROM_A_MARK = re.compile(rf"{_MARK}.*", re.DOTALL)
+
+# The characters of a message that are searched for each name of a table.
+_MOST_SEARCHED = 10_000
+
 
 def refusal(error: BaseException, table: sa.Table | None = None) -> str:
     """Return why a database refuses rows, without their values, which must not get into logs.
@@ -207,10 +215,13 @@ def refusal(error: BaseException, table: sa.Table | None = None) -> str:
 
 
 def _without_values(words: str, names: Sequence[str]) -> str:
+    # Postgres quotes values of any length. What is quoted in the beginning may end behind it.
+    quoted = _QUOTED if len(words) <= _MOST_SEARCHED else _FROM_A_MARK
+    words = words[:_MOST_SEARCHED]
     # A name may hold marks: until the values are gone, its number stands for it.
     for number, name in enumerate(names):
         words = re.sub(rf"{_MARK}\s?{re.escape(name)}\s?{_MARK}", f"\0{number}\0", words)
-    words = _QUOTED.sub('"…"', words)
+    words = quoted.sub('"…"', words)
     return re.sub("\0([0-9]+)\0", lambda found: f'"{names[int(found[1])]}"', words)
 
 

@@ -43,7 +43,10 @@ DEADLOCK = 1213
 # MariaDB has the number of a lock time-out for NOWAIT, too.
 _LOCK_TIMEOUT, _NOWAIT = 1205, 3572
 
-_NO_RIGHTS = (1142, 1143, 1227, 1370)
+_NO_RIGHTS = (1044, 1142, 1143, 1227, 1370)
+
+UNKNOWN_DATABASE = 1049
+"""The number of an error: there is no such database, which is a schema there."""
 
 _CLIENT_ERRORS = range(2000, 3000)
 

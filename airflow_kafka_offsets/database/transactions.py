@@ -9,7 +9,7 @@ import logging
 import pickle
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from time import sleep
@@ -170,7 +170,7 @@ def _explicit(conn: Connection, begin: str) -> Iterator[Connection]:
         raise
 
 
-def stream(conn: Connection, query: sa.Select[Any]) -> Iterator[Any]:
+def stream(conn: Connection, query: sa.Select[Any]) -> Generator[Any]:
     """Return the rows of a query as they are read; several results may be open side by side."""
     if is_mysql(conn.dialect):
         yield from _spooled(conn, query)

@@ -16,7 +16,7 @@ from calendar import monthrange
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,6 +37,8 @@ _MOST_LOCATED = 100
 _SHORT_BYTES = 1_000
 
 _SYNTAX = "JSON parse error: "
+
+_NOT_UTF8 = "it holds text that is not UTF-8"
 
 _NOT_ONE = "it is not exactly one JSON object"
 
@@ -60,6 +62,16 @@ class _UnconvertedError(_UndecodableError):
     """A number, or a text for one, is not of its column's type; Arrow says neither of which column nor, but by its
     value, why.
     """
+
+
+class _Rows(NamedTuple):
+    """Rows of values.
+
+    :param wrong: the places of the values that are none of them, with reasons
+    """
+
+    columns: pa.RecordBatch
+    wrong: Mapping[int, str]
 
 
 class JsonDecoder:
@@ -89,13 +101,18 @@ class JsonDecoder:
         good: list[pa.RecordBatch] = []
         bad: list[BadRecord] = []
         for part in split_at_failures(
-            len(values), lambda first, end: self._decode(values[first:end]), _UndecodableError, few=_FEW_RECORDS
+            len(values),
+            lambda first, end: (first, self._decode(values[first:end])),
+            _UndecodableError,
+            few=_FEW_RECORDS,
         ):
+            wrong = {part.position: str(part.error)} if isinstance(part, Failure) else {}
             if isinstance(part, Run):
-                good.append(part.result)
-            else:
-                reason = self._located(values[part.position], reasons.get(part.position, str(part.error)))
-                bad.append(BadRecord(part.position, shortened(reason)))
+                first, rows = part.result
+                good.append(rows.columns)
+                wrong = {first + place: reason for place, reason in rows.wrong.items()}
+            for place, reason in sorted(wrong.items()):
+                bad.append(BadRecord(place, shortened(self._located(values[place], reasons.get(place, reason)))))
         return Decoded(self._concatenated(good), bad)
 
     def _located(self, value: pa.Scalar, reason: str) -> str:
@@ -141,7 +158,7 @@ class JsonDecoder:
         together = zip(*(part.columns for part in parts), strict=True)
         return pa.RecordBatch.from_arrays([pa.concat_arrays(arrays) for arrays in together], schema=self._columns)
 
-    def _decode(self, values: pa.Array) -> pa.RecordBatch:
+    def _decode(self, values: pa.Array) -> _Rows:
         """Decode values.
 
         :param values: binary; null is a tombstone, and gives a row of nulls
@@ -176,9 +193,10 @@ class JsonDecoder:
             found = json.loads(value.decode(), parse_int=str)
             own = [field for field in self._columns if isinstance(found, dict) and field.name in found]
             if own and 2 * len(own) < len(self._columns):
-                JsonDecoder(pa.schema(own))._decode(values)
+                for reason in JsonDecoder(pa.schema(own))._decode(values).wrong.values():
+                    raise _UndecodableError(reason)
 
-    def _decode_together(self, values: pa.Array) -> pa.RecordBatch:
+    def _decode_together(self, values: pa.Array) -> _Rows:
         """Decode values in one pass; see `_decode`."""
         text = _lines(values)
         quick, *slow = self._options
@@ -188,12 +206,42 @@ class JsonDecoder:
             if error.is_syntax or not slow:
                 raise
             rows = _read(text, len(values), slow[0])
-        arrays = [_declared_column(column, field) for column, field in zip(rows.columns, self._columns, strict=True)]
+        arrays, wrong = self._declared(rows)
         # Arrow reads a number that is too small for DOUBLE as zero.
         if any(_has_zero(arrays[place]) for place in self._floating):
-            for index in _records_with(_SMALL, values):
-                _plain(values[index].as_py(), self._columns)
-        return pa.RecordBatch.from_arrays(arrays, schema=self._columns)
+            small = self._too_small(values)
+            kept = pa.array([place not in small for place in range(len(values)) if place not in wrong], pa.bool_())
+            arrays, wrong = [array.filter(kept) for array in arrays], small | wrong
+        return _Rows(pa.RecordBatch.from_arrays(arrays, schema=self._columns), wrong)
+
+    def _declared(self, rows: pa.RecordBatch) -> tuple[list[pa.Array], dict[int, str]]:
+        """Return the declared columns of rows that fit them, and the places of the others, with reasons.
+
+        Each column is converted once, and by halves where a value does not fit: to decode each of thousands of such
+        records alone would take as many times as long as all columns.
+        """
+        arrays: list[pa.Array] = []
+        wrong: dict[int, str] = {}
+        places = pa.array(range(rows.num_rows), pa.int64())
+        for place, field in enumerate(self._columns):
+            runs, unfit = _by_halves(rows.column(place), field)
+            arrays.append(pa.concat_arrays(runs) if len(runs) > 1 else runs[0])
+            if unfit:
+                wrong |= {places[each].as_py(): reason for each, reason in unfit.items()}
+                kept = pa.array([each not in unfit for each in range(rows.num_rows)], pa.bool_())
+                rows, places = rows.filter(kept), places.filter(kept)
+                arrays[:-1] = [array.filter(kept) for array in arrays[:-1]]
+        return arrays, wrong
+
+    def _too_small(self, values: pa.Array) -> dict[int, str]:
+        """Return the places of values with a number that becomes zero, with reasons."""
+        found: dict[int, str] = {}
+        for place in _records_with(_SMALL, values):
+            try:
+                _plain(values[place].as_py(), self._columns)
+            except _UndecodableError as error:
+                found[place] = str(error)
+        return found
 
     def _unconverted(self, value: pa.Array) -> str:
         """Return the reason for a value of which Arrow cannot convert a field: its column and type. The column is found
@@ -227,8 +275,13 @@ def _lines(values: pa.Array) -> pa.Buffer:
     neither an object nor a text can contain. So there are as many objects as values only if each value is exactly one.
     Arrow's reader must not come to a null before the first object: it crashes.
 
-    :raises _UndecodableError: a value does not begin with `{` and end with `}`
+    :raises _UndecodableError: a value does not begin with `{` and end with `}`, or is not UTF-8; Arrow's reader looks
+        only at the texts that become columns
     """
+    try:
+        values.view(pa.string()).validate(full=True)
+    except pa.ArrowInvalid:
+        raise _UndecodableError(_NOT_UTF8, is_syntax=True) from None
     if not _are_enclosed(values):
         values = _trimmed(values)
         if not _are_enclosed(values):
@@ -302,6 +355,18 @@ def _declared_column(column: pa.Array, field: pa.Field) -> pa.Array:
     if out_of_years(declared):
         raise _UndecodableError(f"column {field.name!r}: {OUT_OF_YEARS}")
     return declared
+
+
+def _by_halves(column: pa.Array, field: pa.Field) -> tuple[list[pa.Array], dict[int, str]]:
+    """Return the values of a column that fit it, in one or more arrays, and the places of the others, with reasons."""
+
+    def declared(first: int, end: int) -> pa.Array:
+        return _declared_column(column[first:end], field)
+
+    parts = [*split_at_failures(len(column), declared, _UndecodableError, few=_FEW_RECORDS)]
+    runs = [part.result for part in parts if isinstance(part, Run)]
+    unfit = {part.position: str(part.error) for part in parts if isinstance(part, Failure)}
+    return runs or [pa.array([], field.type)], unfit
 
 
 def _as_declared(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -385,7 +450,7 @@ def _reason(arrow_message: str) -> str | None:
     message = re.sub(r" in row \d+", "", arrow_message.removeprefix(_SYNTAX)).rstrip(".")
     message = message.rsplit("Invalid: ", 1)[-1]
     if "Invalid UTF8" in message:
-        return "it holds text that is not UTF-8"
+        return _NOT_UTF8
     if not arrow_message.startswith(_SYNTAX):
         return None
     changed = re.fullmatch(r"Column\(/(.*)\) changed from (\w+) to (\w+)", message)
@@ -454,7 +519,7 @@ def _plain(value: bytes, columns: pa.Schema) -> bytes:
         kinds = {field.name: field.type for field in columns}
         return _dumped(_Object((name, _column(item, name, kinds)) for name, item in record)).encode()
     except UnicodeDecodeError:
-        raise _UndecodableError("it holds text that is not UTF-8") from None
+        raise _UndecodableError(_NOT_UTF8) from None
     except json.JSONDecodeError as error:
         raise _UndecodableError(f"it does not decode as the declared JSON: {error.msg}") from None
     except RecursionError:

@@ -109,7 +109,8 @@ class _JsonValues:
 def _unread(plain: _Plain, columns: pa.Schema) -> list[str]:
     from airflow_kafka_offsets.formats.json_schema import property_names
 
-    return [name for name in property_names(_registered(plain)) if name not in columns.names]
+    known = set(columns.names)
+    return [name for name in property_names(_registered(plain)) if name not in known]
 
 
 def _registered(plain: _Plain) -> RegisteredSchema:

@@ -354,14 +354,16 @@ class RegistryFormat(Templated, ABC):
             given = self.columns()
             names = given.names
         if on_new_field == "add":
-            names += [name for name in types if name not in names]
+            names = list(dict.fromkeys([*names, *types]))
         columns, budget, left_out = [], Budget(), {}
         # For the work, also where it leads to no column: many fields may lead to the same type.
         work = {True: Budget(), False: Budget()}
-        taken = {name.lower() for name in (*given.names, *others)}
+        # A list that Arrow makes anew each time it is asked for.
+        own = set(given.names)
+        taken = {name.lower() for name in (*own, *others)}
         older_check = cache(lambda: _check_of_older_fields(taken, target_columns, added_check))
         for name in names:
-            if name in given.names:
+            if name in own:
                 columns.append(given.field(name))
                 continue
             try:

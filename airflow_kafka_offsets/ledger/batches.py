@@ -38,6 +38,7 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     update_open,
 )
 from airflow_kafka_offsets.ledger.claims import Claim
+from airflow_kafka_offsets.ledger.compaction import Compacted
 from airflow_kafka_offsets.ledger.double_loads import refuse_loaded
 from airflow_kafka_offsets.ledger.groups import stored_generation
 from airflow_kafka_offsets.ledger.positions import positions_after, set_positions, stored_positions
@@ -61,15 +62,24 @@ def open_batch(ledger: Ledger, group_id: str) -> Batch | None:
 def captured_targets(claim: Claim) -> dict[TopicPartition, int] | None:
     """Return the offsets, by partition, up to which this task instance loads: those that its first batch captured.
 
+    Of an instance whose batches were compacted since, they are the ends of what was loaded by then.
+
     :return: None before its first batch
     """
     tables = claim.ledger.tables
     batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
     own = of_task_instance(tables, claim.group_id, claim.owner)
     with claim.ledger.connect() as conn:
-        first = sa.select(sa.func.min(batches.batch_id)).where(own, batches.kind == "load").scalar_subquery()
-        rows = conn.execute(sa.select(tables.offset_ranges).where(ranges.batch_id == first))
-        return {TopicPartition(row.topic, row.partition): row.target_offset for row in rows} or None
+        first = conn.scalar(sa.select(sa.func.min(batches.batch_id)).where(own, batches.kind == "load"))
+        if first is None:
+            return None
+        rows = conn.execute(sa.select(tables.offset_ranges).where(ranges.batch_id == first)).all()
+        if rows:
+            return {TopicPartition(row.topic, row.partition): row.target_offset for row in rows}
+        if (compacted := Compacted.of(conn, tables, claim.group_id).span_of(first)) is None:
+            return None
+        rows = conn.execute(sa.select(tables.offset_ranges).where(ranges.batch_id == compacted[1])).all()
+        return {TopicPartition(row.topic, row.partition): row.end_offset for row in rows}
 
 
 def bytes_per_offset(ledger: Ledger, group_id: str) -> dict[str, float]:

@@ -171,9 +171,22 @@ def _add_erased_offsets(conn: Connection, tables: Tables) -> Iterator[Statement]
     yield CreateTable(tables.erased_offsets, if_not_exists=True)
 
 
+def _add_compaction(conn: Connection, tables: Tables) -> Iterator[Statement]:
+    """Let a batch have the ranges of those before it."""
+    batches, dialect = tables.offset_batches, conn.dialect
+    name = f"{tables.prefix}offset_batches_compacted"
+    if "compacted_from" not in _column_names(conn, batches):
+        yield TableStatement("ALTER TABLE {} ADD compacted_from BIGINT", batches)
+    if dialect.name in PARTIAL_INDEX_DIALECTS:
+        yield _create_index(tables, "INDEX", "compacted", "compacted_from IS NOT NULL")
+    elif name not in {index["name"] for index in sa.inspect(conn).get_indexes(batches.name, schema=batches.schema)}:
+        yield TableStatement("CREATE INDEX {index} ON {} (compacted_from, consumer_group)", batches, index=name)
+
+
 MIGRATIONS: dict[int, Callable[[Connection, Tables], Iterator[Statement]]] = {
     10: _rename_columns,
     11: _add_erased_offsets,
+    12: _add_compaction,
 }
 """The migrations by the version to which they lead. A migration yields statements, without those that an interrupted
 one has run.

@@ -19,6 +19,7 @@ from airflow_kafka_offsets.database.transactions import database_now
 from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun, latest_batch, of_task_instance
+from airflow_kafka_offsets.ledger.compaction import Compacted, is_compacted
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import check_installed
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables, sum_of
@@ -65,6 +66,11 @@ def batch(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> Row
     query = _select(tables.offset_batches, *_BATCH_COLUMNS)
     rows = _rows(conn, query.where(columns.consumer_group == group_id, columns.batch_id == batch_id))
     return rows[0] if rows else None
+
+
+def compacted_with(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> tuple[int, int] | None:
+    """Return the first and the last of the batches that were compacted with a batch; the last one has all ranges."""
+    return Compacted.of(conn, tables, group_id).span_of(batch_id)
 
 
 def batch_parts(
@@ -333,7 +339,8 @@ class TaskResult:
     """The offsets that a task instance loaded, or replayed, in all its tries.
 
     :param batches: the ids of the last committed batches
-    :param ranges: from the first start to the last end of each partition; None for too many partitions
+    :param ranges: from the first start to the last end of each partition; None for too many partitions, and where
+        batches were compacted with those of others
     """
 
     batches: tuple[int, ...]
@@ -365,11 +372,14 @@ def read_task_result(ledger: Ledger, group_id: str, run: TaskRun, kind: str, fir
         .limit(MOST + 1)
     )
     newest = sa.select(table.c.batch_id).where(wanted).order_by(table.c.batch_id.desc()).limit(MOST)
+    # Those of compacted batches are the ranges of other task instances, too.
+    compacted = sa.select(table.c.batch_id).where(wanted, is_compacted(ledger.tables, group_id)).limit(1)
     with ledger.connect() as conn:
         records, rows, dead_letters = map(int, conn.execute(sa.select(*counts).where(wanted)).one())
         found = {TopicPartition(topic, number): (start, end) for topic, number, start, end in conn.execute(read)}
         last = tuple(sorted(conn.scalars(newest)))
-    return TaskResult(last, records, rows, dead_letters, found if len(found) <= MOST else None)
+        is_known = len(found) <= MOST and conn.scalar(compacted) is None
+    return TaskResult(last, records, rows, dead_letters, found if is_known else None)
 
 
 class TopicTotals(NamedTuple):

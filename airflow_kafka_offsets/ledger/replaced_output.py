@@ -116,7 +116,7 @@ def refuse_compacted(conn: Connection, tables: Tables, batch: Batch, target: str
     names = names_of(conn, tables, target, of_batch.consumer_group == batch.group_id, shared=True)
     start, end = again.c.replaced_start_offset, again.c.replaced_end_offset
     query = (
-        _replaced_ranges(tables, batch.group_id, batch.batch_id, again, loaded)
+        _replaced_ranges(tables, batch.group_id, batch.batch_id, again, loaded, of_batch.batch_id == loaded.c.batch_id)
         .where(of_batch.state == "committed", of_batch.kind.in_(("load", "replay")), of_batch.target_table.in_(names))
         .where(of_batch.records_since_ms.is_(None), of_batch.records_until_ms.is_(None))
         .with_only_columns(loaded, start.label("from_offset"), end.label("to_offset"))
@@ -264,14 +264,20 @@ def _replaced_by(tables: Tables, group_id: str, batch_id: int, *of_batch: sa.Col
     The offsets of an earlier topic of the same name are not replaced.
     """
     replacing, loaded = tables.offset_ranges.alias(), tables.offset_ranges.alias()
-    return _replaced_ranges(tables, group_id, batch_id, replacing, loaded).where(*of_batch)
+    return _replaced_ranges(tables, group_id, batch_id, replacing, loaded, *of_batch)
 
 
 def _replaced_ranges(
-    tables: Tables, group_id: str, batch_id: int, replacing: sa.FromClause, loaded: sa.FromClause
+    tables: Tables,
+    group_id: str,
+    batch_id: int,
+    replacing: sa.FromClause,
+    loaded: sa.FromClause,
+    *of_batch: sa.ColumnElement[bool],
 ) -> _Ranges:
     start, end = replacing.c.replaced_start_offset, replacing.c.replaced_end_offset
     return _overlapping(tables, group_id, loaded, start, end).where(
+        *of_batch,
         replacing.c.batch_id == batch_id,
         loaded.c.batch_id != batch_id,
         loaded.c.topic == replacing.c.topic,
@@ -283,14 +289,22 @@ def _replaced_ranges(
 def _overlapping(
     tables: Tables, group_id: str, loaded: sa.FromClause, start: sa.ColumnElement[int], end: sa.ColumnElement[int]
 ) -> _Ranges:
-    """Select ranges of the batches of a group that overlap offsets, each with these offsets."""
-    batches = tables.offset_batches
+    """Select the batches of a group whose ranges overlap offsets, each with these offsets.
+
+    Compacted batches, which share ranges, are all selected: each may have rows of any offset in them.
+    """
+    batches, last = tables.offset_batches, tables.offset_batches.alias()
+    first = sa.func.coalesce(last.c.compacted_from, last.c.batch_id)
+    is_compacted = sa.and_(batches.c.kind == "load", batches.c.state == "committed")
+    is_meant = sa.or_(batches.c.batch_id == last.c.batch_id, is_compacted)
     return (
         sa.select(
-            loaded.c.batch_id, loaded.c.topic, loaded.c.partition, start.label("start_offset"), end.label("end_offset")
+            batches.c.batch_id, loaded.c.topic, loaded.c.partition, start.label("start_offset"), end.label("end_offset")
         )
-        .join_from(loaded, batches, batches.c.batch_id == loaded.c.batch_id)
-        .where(batches.c.consumer_group == group_id, loaded.c.start_offset < end, loaded.c.end_offset > start)
+        .join_from(loaded, last, last.c.batch_id == loaded.c.batch_id)
+        .join(batches, sa.and_(batches.c.batch_id.between(first, last.c.batch_id), is_meant))
+        .where(batches.c.consumer_group == group_id, last.c.consumer_group == group_id)
+        .where(loaded.c.start_offset < end, loaded.c.end_offset > start)
     )
 
 

@@ -37,7 +37,7 @@ from airflow_kafka_offsets.database.tables import (
 )
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 
 NAME_LENGTH = 250
 """The most characters of a group's name, and of other names in the tables."""
@@ -237,6 +237,7 @@ class Tables:
             *_optional(records_since_ms=sa.BigInteger, records_until_ms=sa.BigInteger),
             *_optional(added_columns=ExactText, dead_letter_topic=_TOPIC, dead_letters_sent_at=UtcDateTime),
             *_optional(publish_started_at=UtcDateTime, has_files_since=UtcDateTime, outputs=ExactText),
+            *_optional(compacted_from=sa.BigInteger),
         )
         batches = self.offset_batches.c
         self._index("offset_batches_by_run", batches.consumer_group, batches.run_id, batches.task_id)
@@ -250,6 +251,7 @@ class Tables:
             ("unsent", self.unsent, (batches.dead_letters_sent_at, batches.dead_letter_topic)),
             ("publishing", batches.publish_started_at.is_not(None), (batches.publish_started_at,)),
             ("with_files", batches.has_files_since.is_not(None), (batches.has_files_since,)),
+            ("compacted", batches.compacted_from.is_not(None), (batches.compacted_from,)),
             # Of deletions, too: each load asks for the last one of its group.
             ("replays", sa.or_(batches.kind == "replay", batches.kind == "delete"), (batches.kind,)),
         ):

@@ -15,14 +15,15 @@ from functools import partial
 from typing import Any
 
 from sqlalchemy.engine import Engine
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from airflow_kafka_offsets.database.errors import translated_errors
+from airflow_kafka_offsets.database.errors import database_message, translated_errors
 from airflow_kafka_offsets.exceptions import CommitUnknownError, DataLossError, FencedError, GroupBusyError, LedgerError
 from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.batches import open_batch
 from airflow_kafka_offsets.ledger.claims import Claim, GroupClaim, claim_group, heartbeat
+from airflow_kafka_offsets.ledger.compaction import compact_history
 from airflow_kafka_offsets.ledger.publications import remove_leftovers
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.after_commit import mirror_after_commit, send_dead_letters, warn_of_dead_letters
@@ -98,6 +99,7 @@ def load(
         run = run or TaskRun.of_this_process()
         with hold_group(context.ledger, pipeline.group_id, options, run, context.cluster_id) as claim:
             result = _load_batches(context, claim, options)
+            _compact(claim, options)
         warn_of_dead_letters(context, result)
         return result
 
@@ -152,6 +154,22 @@ def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> L
                 if not complete:
                     log.info("The time budget of %s is used up; the next run loads the remaining records", budget)
                 return replace(result, complete=complete)
+
+
+def _compact(claim: Claim, options: LoadOptions) -> None:
+    """Compact old history. An error is logged: what was loaded is committed, and the next load tries again."""
+    retention = options.limits.history_retention
+    if retention is None:
+        return
+    try:
+        compact_history(claim, retention)
+    except Exception as error:  # also of rows that another program wrote
+        log.warning(
+            "The history of group %r was not compacted; the next load does it: %s: %s",
+            claim.group_id,
+            type(error).__name__,
+            database_message(error) if isinstance(error, DBAPIError) else error,
+        )
 
 
 def _at_most(options: LoadOptions, offsets: int) -> LoadOptions:

@@ -132,6 +132,7 @@ def batch_page(request: GroupRequestDep, batch: Annotated[int, Query(ge=1, le=MA
         found = overview.batch(conn, tables, request.group_id, batch)
         if found is None:
             return None, [], False
+        found["compacted"] = overview.compacted_with(conn, tables, request.group_id, batch)
         latest = last_rewind(conn, tables, request.group_id)
         can_undo = latest is not None and latest.batch_id == batch
         can_undo = can_undo and undo_refusal(conn, tables, request.group_id) is None
@@ -151,7 +152,7 @@ def batch_page(request: GroupRequestDep, batch: Annotated[int, Query(ge=1, le=MA
         can_rewind=request.edits and rewinds_are_on(),
         can_undo=can_undo,
         has_output=row["kind"] in OUTPUT_KINDS,
-        has_positions=row["kind"] not in (DELETE, RENAME, RENAMED),
+        has_positions=row["kind"] not in (DELETE, RENAME, RENAMED) and (row["compacted"] or (batch,))[0] == batch,
         result=_rewind_result(row["kind"], by_part) if row["kind"] in REWIND_KINDS else None,
     )
 

@@ -112,6 +112,7 @@ class SourceCard(NamedTuple):
     """State tables beside the table of groups.
 
     :param problems: why something of them is not known
+    :param summaries: the same without details: cards with equal ones are shown as one
     :param answers: whether their database does
     :param ages: seconds since they, and the lag of each cluster of Kafka, were read; None before that
     :param is_empty: whether they do not exist yet
@@ -120,6 +121,7 @@ class SourceCard(NamedTuple):
     source: Source
     groups: int
     problems: Sequence[str]
+    summaries: Sequence[str]
     answers: bool
     age: float | None
     ages: Mapping[str, float | None]
@@ -291,8 +293,10 @@ def _card(look: SourceLook, rows: Sequence[GroupRow], caller: Caller) -> SourceC
     if failure is not None:
         as_of = f". Its groups are shown as they were {age:.0f} s ago" if rows and age else ""
         problems.append(caller.text(failure) + as_of)
-    problems += dict.fromkeys(caller.text(row.lag_problem) for row in rows if row.lag_problem is not None)
+    of_lags = dict.fromkeys(row.lag_problem for row in rows if row.lag_problem is not None)
+    summaries = [*problems, *dict.fromkeys(problem.summary for problem in of_lags)]
+    problems += dict.fromkeys(map(caller.text, of_lags))
     used = {row.kafka for row in rows}
     ages = {conn_id: lags.age for conn_id, lags in look.lags.items() if conn_id in used and lags.error is None}
     is_empty = look.stored.value is not None and look.stored.value.groups is None
-    return SourceCard(look.source, len(rows), problems, failure is None, age, ages, is_empty)
+    return SourceCard(look.source, len(rows), problems, summaries, failure is None, age, ages, is_empty)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -10,9 +11,12 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
+from airflow_kafka_offsets.core.plain import checked
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.overview import GroupSummary
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
+
+log = logging.getLogger(__name__)
 
 DEFAULT_KAFKA = "kafka_default"
 
@@ -163,9 +167,19 @@ def configured(option: str) -> dict[Source, Discovery]:
 
 
 def of_serialized_dag(data: Mapping[str, Any]) -> list[RegisteredTask]:
-    """Return what the tasks of a serialized DAG name."""
-    of_tasks = [task.get("__var", {}) for task in data.get("dag", {}).get("tasks", ())]
-    return [_registered(each) for each in of_tasks if str(each.get("_task_module", "")).startswith(_OPERATORS)]
+    """Return what the tasks of a serialized DAG name. A task is left out that says something else than those of this
+    package, because its class or its sink is a DAG author's own.
+    """
+    found: list[RegisteredTask] = []
+    for task in data.get("dag", {}).get("tasks", ()):
+        values = task.get("__var", {})
+        if not str(values.get("_task_module", "")).startswith(_OPERATORS):
+            continue
+        try:
+            found.append(_registered(values))
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            log.warning("Pages leave out task %r: %s", values.get("task_id"), type(error).__name__)
+    return found
 
 
 def _registered(values: Mapping[str, Any]) -> RegisteredTask:
@@ -182,8 +196,9 @@ def _registered(values: Mapping[str, Any]) -> RegisteredTask:
     named = json.loads(state)
     if named["conn_id"] is None:
         return task
-    source = Source(named["conn_id"], named["schema"], named["prefix"])
-    return task._replace(source=source, kafka_conn_id=named["kafka_conn_id"], tables=tables_of(named["tables"]))
+    source = checked(Source, {name: named[name] for name in Source._fields})
+    of_kafka = {"kafka_conn_id": named["kafka_conn_id"], "tables": tables_of(named["tables"])}
+    return checked(RegisteredTask, {**task._asdict(), "source": source, **of_kafka})
 
 
 def _rendered(value: Any) -> str | None:
@@ -191,8 +206,14 @@ def _rendered(value: Any) -> str | None:
 
 
 def tables_of(given: Iterable[Mapping[str, Any]]) -> tuple[DatabaseTable, ...]:
-    """Return tables of their fields as JSON has them."""
-    return tuple(DatabaseTable(table["table"], table["schema"], tuple(table["upsert_key"])) for table in given)
+    """Return tables of their fields as JSON has them.
+
+    :raises TypeError: they are of other types
+    """
+    tables = tuple(checked(DatabaseTable, {**table, "upsert_key": tuple(table["upsert_key"])}) for table in given)
+    if not all(isinstance(name, str) for table in tables for name in table.upsert_key):
+        raise TypeError("a key has other names than texts")
+    return tables
 
 
 def merged(configured: Mapping[Source, Discovery], registered: Registered) -> dict[Source, Discovery]:

@@ -34,6 +34,7 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     update_open,
 )
 from airflow_kafka_offsets.ledger.claims import BatchClaim
+from airflow_kafka_offsets.ledger.compaction import Compacted, describe_compacted
 from airflow_kafka_offsets.ledger.double_loads import groups_into, lock_plans, refuse_loaded_by_others
 from airflow_kafka_offsets.ledger.group_table import follow_rename, group_table, loads_into, names_of
 from airflow_kafka_offsets.ledger.groups import lock, lock_group
@@ -342,7 +343,7 @@ def _spans(batch: Batch) -> Iterator[tuple[TopicPartition, Span]]:
 def batch_of(ledger: Ledger, group_id: str, batch_id: int) -> Batch:
     """Return a load or a replay from a group's history.
 
-    :raises ConfigurationError: the group has none with that id
+    :raises ConfigurationError: the group has none with that id, or its ranges are not known any more
     """
     batches = ledger.tables.offset_batches
     with ledger.connect() as conn:
@@ -354,6 +355,8 @@ def batch_of(ledger: Ledger, group_id: str, batch_id: int) -> Batch:
             if row is not None:
                 why = f"batch {batch_id} is of kind {row.kind!r}"
             raise ConfigurationError(f"Group {group_id!r} has no batch {batch_id} that loaded something: {why}")
+        if (compacted := Compacted.of(conn, ledger.tables, group_id).span_of(batch_id)) is not None:
+            raise ConfigurationError(f"{describe_compacted(group_id, compacted)}. Name offsets or a span of time")
         return as_batch(conn, ledger.tables, row)
 
 

@@ -22,6 +22,7 @@ from airflow_kafka_offsets.exceptions import (
     TopicRecreatedError,
 )
 from airflow_kafka_offsets.ledger.batch_rows import as_batch, as_range
+from airflow_kafka_offsets.ledger.compaction import Compacted, describe_compacted
 from airflow_kafka_offsets.ledger.double_loads import loaded_by_others
 from airflow_kafka_offsets.ledger.group_table import group_table, names_of
 from airflow_kafka_offsets.ledger.groups import cluster_of
@@ -280,7 +281,12 @@ def _check_batch(conn: Connection, tables: Tables, group_id: str, batch_id: int)
     batches = tables.offset_batches.c
     owner = conn.scalar(sa.select(batches.consumer_group).where(batches.batch_id == batch_id))
     if owner == group_id:
-        return
+        compacted = Compacted.of(conn, tables, group_id).span_of(batch_id)
+        if compacted is None or compacted[0] == batch_id:
+            return
+        raise ConfigurationError(
+            f"{describe_compacted(group_id, compacted)}. Rewind to batch {compacted[0]}, to a time or to offsets"
+        )
     numbers = sa.select(sa.func.min(batches.batch_id), sa.func.max(batches.batch_id))
     first, last = conn.execute(numbers.where(batches.consumer_group == group_id)).one()
     has = f"its batches are numbered {first} to {last}" if first is not None else "it has no batches"

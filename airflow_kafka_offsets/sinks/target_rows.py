@@ -148,6 +148,17 @@ class RowCount:
             return None
         return TopicPartition(self.topic, self.partition)
 
+    def followed_by(self, later: RowCount) -> RowCount:
+        """Return the rows of this batch and of a later one, whose offsets come after those of this one.
+
+        Where they do not, the two have an offset in common, or may have.
+        """
+        if self.first is None or self.last is None or later.first is None or later.last is None:
+            return RowCount(None, None, self.count + later.count)
+        distinct = self.distinct + later.distinct - (later.first <= self.last)
+        first, last = min(self.first, later.first), max(self.last, later.last)
+        return RowCount(self.topic, self.partition, self.count + later.count, distinct, first, last)
+
     def rows_from(self, offset: int) -> int:
         """Return how many of the rows are of this offset or a later one; if that is unknown, the most there can be."""
         if self.first is None or self.last is None or self.last < offset:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_kafka_offsets.core.bisection import Failure, split_at_failures
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, RECORD, RESERVED_PREFIX
 from airflow_kafka_offsets.exceptions import RecordError, StagedFileError, TargetError
 from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, out_of_years, type_name
@@ -321,20 +322,21 @@ class StagedRows:
         """Return the rows whose values all fit, as they are and in the types of the target; the others are refused."""
         while True:
             arrays: list[pa.Array] = []
+            unfit: dict[int, str] = {}
             for column in columns:
                 if column.name == BATCH_ID:
                     arrays.append(_repeated(self._manifest.batch_id, batch.num_rows).cast(column.type))
                     continue
-                array, unfit = _fitting(batch.column(column.name), column)
-                if not unfit and column.name in self.checks:
-                    unfit = self.checks[column.name](array)
-                if unfit:
-                    break
+                array, reasons = _fitting(batch.column(column.name), column)
+                if not reasons and column.name in self.checks:
+                    reasons = self.checks[column.name](array)
+                for row, reason in reasons.items():
+                    unfit.setdefault(row, f"column {column.name!r}: {reason}")
                 arrays.append(array)
-            else:
+            if not unfit:
                 return batch, arrays
             for row, reason in unfit.items():
-                self.refuse(record_of(batch, row, reason), f"column {column.name!r}: {reason}")
+                self.refuse(record_of(batch, row, reason), reason)
             batch = batch.filter(pa.array([row not in unfit for row in range(batch.num_rows)], pa.bool_()))
 
 
@@ -428,10 +430,16 @@ def _fitting(values: pa.Array, column: pa.Field) -> tuple[pa.Array, dict[int, st
             return cast, {}
         pairs = enumerate(zip(values.to_pylist(), cast.cast(pa.string()).to_pylist(), strict=True))
         return cast, {row: misfit for row, (value, text) in pairs if value is not None and Decimal(text) != value}
+    if pa.types.is_integer(values.type) and pa.types.is_decimal(column.type) and column.type.scale < 0:
+        # Arrow has no cast of both at once.
+        values = values.cast(pa.decimal128(20, 0))
     try:
         cast = values.cast(column.type)
     except pa.ArrowInvalid:
-        unfit = [row for row in range(len(values)) if not _fits(values.slice(row, 1), column)]
+        found = split_at_failures(
+            len(values), lambda first, end: values.slice(first, end - first).cast(column.type), pa.ArrowInvalid
+        )
+        unfit = [part.position for part in found if isinstance(part, Failure)]
         if not unfit:
             raise TargetError(f"Column {column.name!r}: {misfit}") from None
         return values, dict.fromkeys(unfit, misfit)
@@ -444,14 +452,6 @@ def _fitting(values: pa.Array, column: pa.Field) -> tuple[pa.Array, dict[int, st
 
 def _is_zero(numbers: pa.Array) -> pa.Array:
     return pc.equal(numbers, 0)
-
-
-def _fits(value: pa.Array, column: pa.Field) -> bool:
-    try:
-        value.cast(column.type)
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _repeated(number: int, count: int) -> pa.Array:

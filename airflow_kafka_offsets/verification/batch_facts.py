@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from itertools import groupby
 from operator import itemgetter
@@ -21,6 +22,7 @@ from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.ledger.batch_notes import outputs_of
 from airflow_kafka_offsets.ledger.batch_rows import as_gap, as_range, deletion_of, possible_rows
+from airflow_kafka_offsets.ledger.compaction import Compacted
 from airflow_kafka_offsets.ledger.group_table import names_of
 from airflow_kafka_offsets.ledger.replaced_output import same_topic
 from airflow_kafka_offsets.ledger.tables import Tables, sum_of
@@ -67,13 +69,15 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
         batches.transform.is_not(None).label("has_transform"),
         batches.records_since_ms.is_not(None).label("takes_span"),
         batches.publish_started_at.is_not(None).label("is_publishing"),
+        batches.outputs,
+        batches.compacted_from,
     )
     place = (replaced.c.topic, replaced.c.partition)
     removed = (sum_of(replaced.c.row_count), sum_of(replaced.c.dead_letters))
     dead_letter_place = (dead_letters.batch_id, dead_letters.topic, dead_letters.partition)
     offset = dead_letters.offset_value
     queries = {
-        "batch": of_group.add_columns(batches.kind, batches.state, batches.row_count, batches.outputs, *of_batch),
+        "batch": of_group.add_columns(batches.kind, batches.state, batches.row_count, *of_batch),
         "ranges": of_group.add_columns(*ranges.c).join(ranges, ranges.c.batch_id == batches.batch_id),
         "gaps": of_group.add_columns(*gaps.c).join(gaps, gaps.c.batch_id == batches.batch_id),
         "replaced": of_group.add_columns(*place, *removed)
@@ -93,6 +97,7 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
         .group_by(*dead_letter_place)
         .order_by(dead_letters.batch_id),
     }
+    compacted = Compacted.of(conn, tables, group_id)
     parts = [_read(conn, kind, query) for kind, query in queries.items()]
     if rows.detail != "nothing":
         # Of a number that another target has, the rows in this one are unknown.
@@ -105,7 +110,16 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
         stored: dict[str, list[Any]] = defaultdict(list)
         for _, kind, row in group:
             stored[kind].append(row)
-        yield _batch_facts(tables, batch_id, stored, called)
+        batch = _batch_facts(tables, batch_id, stored, called)
+        yield replace(batch, is_compacted=True) if _is_compacted(batch, compacted) else batch
+
+
+def _is_compacted(batch: BatchFacts, compacted: Compacted) -> bool:
+    """Return whether the ranges of a batch are those of a later one."""
+    if batch.kind != "load" or batch.state != "committed":
+        return False
+    span = compacted.span_of(batch.batch_id)
+    return span is not None and span[1] != batch.batch_id
 
 
 def _read(conn: Connection, kind: str, query: sa.Select[Any]) -> Iterator[_Part]:

@@ -59,6 +59,8 @@ class BatchFacts:
         be taken back
     :param outputs: of several targets, the rows that it has in each of them by now
     :param after: later batches whose output it removed: a replay may be committed after them
+    :param compacted_from: the first of the batches whose ranges it has, and with them their rows
+    :param is_compacted: whether its ranges are those of a later batch; its rows are of any of them
     """
 
     batch_id: int
@@ -76,6 +78,8 @@ class BatchFacts:
     replaced: Mapping[TopicPartition, RemovedOutput] = field(default_factory=dict)
     after: frozenset[int] = frozenset()
     outputs: Mapping[str, BranchOutput] = field(default_factory=dict)
+    compacted_from: int | None = None
+    is_compacted: bool = False
 
     def of_branch(self, fan_out: str, branch: str) -> BatchFacts:
         """Return it as a batch of one of several targets.
@@ -93,6 +97,12 @@ class BatchFacts:
             has_transform=True,
             replaced={tp: RemovedOutput(0, removed.dead_letters) for tp, removed in self.replaced.items()},
         )
+
+    @property
+    def name(self) -> str:
+        """Its name in a sentence about its ranges."""
+        first = self.compacted_from or self.batch_id
+        return f"batch {self.batch_id}" if first == self.batch_id else f"batches {first} to {self.batch_id}"
 
     def replaced_of(self, tp: TopicPartition) -> RemovedOutput:
         """Return what was removed of its output of a partition."""

@@ -43,7 +43,7 @@ class _PositionHistory:
             # The records of a span of time are among its rows; the others are still those of the earlier batches.
             self._replace(batch.batch_id, loaded.replaced, in_part=batch.takes_span and batch.names_offsets)
         if wrote_rows and batch.names_offsets and not batch.takes_span and range_.start < range_.end:
-            self._extend(batch.batch_id, range_)
+            self._extend(batch, range_)
 
     def _replace(self, batch_id: int, replaced: tuple[int, int], *, in_part: bool) -> None:
         """Note that a batch replaced all output of some offsets, or wrote some of it anew."""
@@ -52,12 +52,12 @@ class _PositionHistory:
         else:
             self.spans = [piece for span in self.spans for piece in span.without(*replaced)]
 
-    def _extend(self, batch_id: int, range_: OffsetRange) -> None:
-        last = self.spans[-1] if self.spans else None
-        if last is not None and last.end == range_.start and last.last_batch < batch_id:
-            self.spans[-1] = replace(last, end=range_.end, last_batch=batch_id)
+    def _extend(self, batch: BatchFacts, range_: OffsetRange) -> None:
+        last, first_batch = self.spans[-1] if self.spans else None, batch.compacted_from or batch.batch_id
+        if last is not None and last.end == range_.start and last.last_batch < first_batch:
+            self.spans[-1] = replace(last, end=range_.end, last_batch=batch.batch_id)
         else:
-            self.spans.append(Span(*range_.topic_partition, range_.start, range_.end, batch_id, batch_id))
+            self.spans.append(Span(*range_.topic_partition, range_.start, range_.end, first_batch, batch.batch_id))
 
 
 @dataclass(slots=True)

@@ -7,12 +7,12 @@ the target and `dead_letters` hold exactly what committed batches wrote: by coun
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from airflow_kafka_offsets.core.history import OPEN_STATES, UNFINISHED_STATES
 from airflow_kafka_offsets.core.offsets import OffsetRange, Position, TopicPartition
 from airflow_kafka_offsets.sinks.target_rows import Detail, RowCount
-from airflow_kafka_offsets.verification.facts import BatchFacts, Findings, LoadedRange
+from airflow_kafka_offsets.verification.facts import MOST_VIOLATIONS, BatchFacts, Findings, LoadedRange, RemovedOutput
 from airflow_kafka_offsets.verification.position_history import LoadedOffsets, PositionHistories
 
 
@@ -27,6 +27,8 @@ class RowCounts:
     findings: Findings
     target: str
     detail: Detail
+    # Of compacted batches, until it is known whether later batches replaced all of their rows.
+    _wrong: list[tuple[str, int]] = field(default_factory=list, init=False)
 
     def check(self, batch: BatchFacts) -> None:
         """Check what a batch left, or did not leave."""
@@ -78,10 +80,14 @@ class RowCounts:
         """Check that the target holds exactly the rows that a committed batch wrote, and no later batch replaced."""
         removed = _removed(batch)
         expected = (batch.row_count or 0) - removed
+        if batch.is_compacted:
+            self._check_compacted(batch)
+            return
         if self.detail == "nothing":
             self.findings.rows += expected
             return
         total, before = _total(batch.rows), self.findings.count
+        self._report_compacted(batch)
         self.findings.rows += total
         self.findings.by_number += self.detail != "offsets" or not batch.names_offsets
         if self.detail == "offsets":
@@ -90,22 +96,37 @@ class RowCounts:
             self._check_places(batch, batch.rows, f"table {self.target!r} holds rows of")
         # Where the rows of a partition are wrong, their sum is too.
         if total != expected and self.findings.count == before:
-            wrong = (
-                f"table {self.target!r} holds {total:,} rows of batch {batch.batch_id}, which wrote "
-                f"{batch.row_count or 0:,}"
-                f"{_less(removed)}{self._elsewhere(batch)}"
-            )
-            self.findings.add_violation(wrong, batch_id=batch.batch_id)
+            self.findings.add_violation(self._wrong_total(batch, removed), batch_id=batch.batch_id)
         output = batch.outputs.get(self.target)
         if output is not None and output.is_each:
             self._check_repeated(batch)
+
+    def _check_compacted(self, batch: BatchFacts) -> None:
+        """Check the number of rows of a compacted batch; of which offsets they are is checked of all together."""
+        removed = sum(part.rows for part in batch.replaced.values())
+        if self.detail != "nothing":
+            self.findings.by_number += self.detail != "offsets" or not batch.names_offsets
+            if _total(batch.rows) != (batch.row_count or 0) - removed and len(self._wrong) < MOST_VIOLATIONS:
+                self._wrong.append((self._wrong_total(batch, removed), batch.batch_id))
+
+    def _report_compacted(self, batch: BatchFacts) -> None:
+        """Report what is wrong with the compacted batches whose ranges a batch has."""
+        for wrong, batch_id in () if all(loaded.is_replaced for loaded in batch.ranges) else self._wrong:
+            self.findings.add_violation(wrong, batch_id=batch_id)
+        self._wrong.clear()
+
+    def _wrong_total(self, batch: BatchFacts, removed: int) -> str:
+        return (
+            f"table {self.target!r} holds {_total(batch.rows):,} rows of batch {batch.batch_id}, which wrote "
+            f"{batch.row_count or 0:,}{_less(removed)}{self._elsewhere(batch)}"
+        )
 
     def _check_repeated(self, batch: BatchFacts) -> None:
         """Check that no offset is in several rows of one of several targets, where each record is one row."""
         for count in batch.rows:
             if count.topic_partition is not None and count.distinct != count.count:
                 wrong = (
-                    f"table {self.target!r} holds {count.count:,} rows of batch {batch.batch_id}, but only "
+                    f"table {self.target!r} holds {count.count:,} rows of {batch.name}, but only "
                     f"{count.distinct:,} different offsets: records are duplicated"
                 )
                 self.findings.add_violation(wrong, count.topic_partition, count.first, batch.batch_id)
@@ -151,10 +172,10 @@ class RowCounts:
                 wrong = f" at offset {offset}, outside of what it loaded, {range_.start}..{range_.end}"
             else:
                 continue
-            self.findings.add_violation(f"{what} batch {batch.batch_id}{wrong}", tp, offset, batch.batch_id)
+            self.findings.add_violation(f"{what} {batch.name}{wrong}", tp, offset, batch.batch_id)
 
     def _add_violation(self, what: str, batch: BatchFacts, range_: OffsetRange, wrong: str) -> None:
-        text = f"{what} batch {batch.batch_id}, offsets {range_.start}..{range_.end}{wrong}"
+        text = f"{what} {batch.name}, offsets {range_.start}..{range_.end}{wrong}"
         self.findings.add_violation(text, range_.topic_partition, range_.start, batch.batch_id)
 
     def _elsewhere(self, batch: BatchFacts) -> str:
@@ -211,21 +232,50 @@ def prove(
     histories = PositionHistories(findings, target, positions)
     offsets = LoadedOffsets(findings, target, replaces_rows)
     counts = RowCounts(findings, target, detail)
-    for batch in _as_committed(batches):
+    for batch in _as_committed(_with_compacted(batches)):
         if batch.state == "committed":
             findings.batches += 1
             findings.gaps += sum(gap.end - gap.start for gap in batch.gaps)
             # The batch that dead-lettered records has counted them.
             if batch.wrote_into(target) and not batch.replays_dead_letters:
                 findings.records += sum(loaded.records or 0 for loaded in batch.ranges)
-            histories.follow(batch)
-            offsets.follow(batch)
+            if not batch.is_compacted:
+                histories.follow(batch)
+                offsets.follow(batch)
         elif batch.kind == "load" and batch.state in OPEN_STATES:
             findings.open_batch = batch.batch_id
         counts.check(batch)
     histories.finish()
     offsets.finish()
     return findings
+
+
+def _with_compacted(batches: Iterable[BatchFacts]) -> Iterator[BatchFacts]:
+    """Return batches, and with the last one of each run of compacted ones the rows of all.
+
+    Their rows of a partition follow one another as their ranges did: where they do not, offsets are duplicated.
+
+    :param batches: in the order of their ids
+    """
+    rows: dict[TopicPartition | None, RowCount] = {}
+    removed: dict[TopicPartition, RemovedOutput] = {}
+    written = 0
+    for batch in batches:
+        if not batch.is_compacted and batch.compacted_from is None:
+            yield batch
+            continue
+        for count in batch.rows:
+            before = rows.get(count.topic_partition)
+            rows[count.topic_partition] = count if before is None else before.followed_by(count)
+        for tp, part in batch.replaced.items():
+            before_it = removed.get(tp, RemovedOutput())
+            removed[tp] = RemovedOutput(before_it.rows + part.rows, before_it.dead_letters + part.dead_letters)
+        written += batch.row_count or 0
+        if batch.is_compacted:
+            yield batch
+        else:
+            yield replace(batch, rows=tuple(rows.values()), replaced=removed, row_count=written)
+            rows, removed, written = {}, {}, 0
 
 
 def _as_committed(batches: Iterable[BatchFacts]) -> Iterator[BatchFacts]:

@@ -103,8 +103,9 @@ class DeltaShape:
 
     def _unfit(self, rows: pa.RecordBatch) -> dict[int, str]:
         reasons: dict[int, str] = {}
+        held = set(rows.schema.names)
         for name, most in self.lengths.items():
-            if name in rows.schema.names and file_type(rows.column(name).type) == pa.string():
+            if name in held and file_type(rows.column(name).type) == pa.string():
                 is_long = pc.greater(pc.utf8_length(rows.column(name).cast(pa.string())), most)
                 reason = f"column {name!r} has texts of {most:,} characters at most"
                 reasons |= dict.fromkeys(pc.indices_nonzero(is_long).to_pylist(), reason)

@@ -302,9 +302,9 @@ def with_columns(rows: pa.RecordBatch, columns: pa.Schema, values: Mapping[str, 
 
     :param values: of the columns that they lack; null for others
     """
-    known, arrays = values or {}, []
+    known, held, arrays = values or {}, set(rows.schema.names), []
     for column in columns:
-        if column.name in rows.schema.names:
+        if column.name in held:
             arrays.append(_as_stored(rows.column(column.name), column))
         elif (value := known.get(column.name)) is None:
             arrays.append(_as_stored(pa.nulls(rows.num_rows, column.type), column))

@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError, InternalError, OperationalError
 
-from airflow_kafka_offsets.database.errors import is_outage
+from airflow_kafka_offsets.database.errors import is_outage, is_refused_login
 from tests.support.transactions import DriverError, Output
 
 
@@ -84,6 +84,11 @@ class TestOutage:
     )
     def test_mysql_has_numbers(self, number: int, expected: bool) -> None:
         assert is_outage(OperationalError(None, None, Exception(number, "…"))) is expected
+
+    @pytest.mark.parametrize("number", [1044, 1049])
+    def test_a_statement_may_name_another_database_of_mysql(self, number: int) -> None:
+        assert is_refused_login(OperationalError(None, None, Exception(number, "…")))
+        assert not is_refused_login(OperationalError("INSERT", None, Exception(number, "…")))
 
     @pytest.mark.parametrize(
         ("kind", "expected"), [(OperationalError, True), (InternalError, True), (IntegrityError, False)]

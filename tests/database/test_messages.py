@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -11,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DataError, DBAPIError
 
+from airflow_kafka_offsets.database import errors
 from airflow_kafka_offsets.database.errors import database_message, refusal
 from devstack.postgres import PostgresServer
 from tests.support.transactions import DriverError
@@ -156,3 +159,20 @@ def test_a_long_message_is_cut() -> None:
     error = DBAPIError("INSERT", None, DriverError("P0001", "word " * 10_000))
     assert len(refusal(error)) < 550
     assert len(database_message(error)) == 500
+
+
+@pytest.mark.parametrize("value", ['"' * 40_000, "4711 " * 40_000, f'4711{"x" * 9_900}" 4712 "{"x" * 40_000}'])
+def test_of_a_value_of_any_length_only_the_beginning_is_searched(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[int] = []
+
+    def noted(pattern: str, replacement: str, text: str) -> str:
+        searched.append(len(text))
+        return re.compile(pattern).sub(replacement, text)
+
+    monkeypatch.setattr(errors, "re", SimpleNamespace(**vars(re) | {"sub": noted}))
+    table = sa.Table("orders", sa.MetaData(), sa.Column("id", sa.Text))
+
+    message = refusal(FakeError(f'invalid input value for enum "mood": "{value}"', datatype_name="mood"), table)
+
+    assert message == 'invalid input value for enum "mood": "…" (SQLSTATE 22P02)'
+    assert max(searched) <= 10_000

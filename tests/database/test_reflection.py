@@ -42,6 +42,19 @@ def test_once_in_each_transaction(engine: Engine) -> None:
         assert reflected(conn, "orders", None) is None
 
 
+def test_what_nobody_asks_for_is_not_read(engine: Engine) -> None:
+    with engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE shops (id INT PRIMARY KEY)")
+        keys = "id INT PRIMARY KEY, shop INT UNIQUE, FOREIGN KEY (shop) REFERENCES shops (id)"
+        conn.exec_driver_sql(f"CREATE TABLE orders ({keys}, CHECK (id > 0))")
+        table = reflected(conn, "orders", None)
+    assert table is not None
+    assert not table.foreign_keys
+    assert not any(isinstance(constraint, sa.CheckConstraint) for constraint in table.constraints)
+    assert table.primary_key.columns.keys() == ["id"]
+    assert any(isinstance(constraint, sa.UniqueConstraint) for constraint in table.constraints)
+
+
 def test_a_missing_table_is_looked_up_again(engine: Engine) -> None:
     with engine.begin() as conn:
         assert reflected(conn, "orders", None) is None

@@ -58,6 +58,13 @@ class TestNotJson:
     def test_nested_text_that_is_not_utf_8_is_refused(self) -> None:
         assert refused_at("a ARRAY<STRUCT<b: STRING>>", b'{"a": [{"b": "\xc3\x28"}]}') == 0
 
+    @pytest.mark.parametrize(
+        "value", [b'{"a": 1, "pr\xe9nom": "Eve"}', b'{"a": 1, "b": "\xff"}', b'{"a": 1, "b": {"\xff": 1}}']
+    )
+    def test_text_that_is_not_utf_8_is_refused_wherever_it_is(self, value: bytes) -> None:
+        """The name in Latin-1 may be that of a column, which would be null."""
+        assert refused_at("a INT, `prénom` STRING", b'{"a": 1, "pr\xc3\xa9nom": "Eve"}', value, b'{"a": 2}') == 1
+
     def test_a_declared_field_that_comes_twice_is_refused(self) -> None:
         assert refused_at("a INT", b'{"a": 1, "a": 2}') == 0
 
@@ -339,3 +346,38 @@ def test_the_column_of_thousands_of_bad_records_is_looked_for_in_short_and_in_th
     assert reasons[:found] == ["column 'c7': its value is not of type BIGINT"] * found
     assert reasons[found:] == ["a value is not of the type of its column"] * (1_000 - found)
     assert widths.count(50) < (500 if is_short else 2_000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        ("TIMESTAMP", '"2026-01-01"', '"x"'),
+        ("DATE", '"2026-01-01"', '"2026-02-30"'),
+        ("FLOAT", "1", "1e300"),
+        ("DOUBLE", "0", "1e-400"),
+        ("ARRAY<TIMESTAMP>", '["2026-01-01"]', '["10000-01-01"]'),
+    ],
+)
+def test_thousands_of_values_that_do_not_fit_are_decoded_together(
+    monkeypatch: pytest.MonkeyPatch, kind: str, good: str, bad: str
+) -> None:
+    """Each of them alone, with all other columns, would take a few milliseconds."""
+    reads = []
+    read = json_decoder._read
+
+    def counted(*arguments: Any) -> pa.RecordBatch:
+        reads.append(arguments)
+        return read(*arguments)
+
+    monkeypatch.setattr(json_decoder, "_read", counted)
+    values = [
+        f'{{"id": {number}, "a": {bad if number % 3 == 1 else good}, "b": {bad if number % 3 == 2 else good}}}'.encode()
+        for number in range(1_000)
+    ]
+
+    found, refused = sifted(f"id INT, a {kind}, b {kind}", *values)
+
+    assert [row["id"] for row in found] == list(range(0, 1_000, 3))
+    assert [record.row for record in refused] == [number for number in range(1_000) if number % 3]
+    assert {record.reason.partition(":")[0] for record in refused} == {"column 'a'", "column 'b'"}
+    assert len(reads) <= 2

@@ -29,7 +29,7 @@ from airflow_kafka_offsets.formats.avro_decoder import AvroDecoder
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.extra_columns import whole_record
 from airflow_kafka_offsets.formats.json_schema import columns_of
-from airflow_kafka_offsets.formats.json_schema_format import JsonSchema
+from airflow_kafka_offsets.formats.json_schema_format import JsonSchema, _unread
 from airflow_kafka_offsets.formats.protobuf_format import Protobuf
 from airflow_kafka_offsets.formats.protobuf_schema import compile_schemas
 from airflow_kafka_offsets.formats.record_format import Decoded, RecordFormat, SchemaError, decoder_of
@@ -947,3 +947,40 @@ def test_any_json_is_a_json_schema_or_a_schema_error(schema: Any) -> None:
         columns_of(RegisteredSchema("JSON", json.dumps(schema)))
     except SchemaError:
         return
+
+
+class Counted:
+    """A schema that counts how often its names are asked for: Arrow makes a list of all of them each time."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema, self.asked = schema, 0
+
+    @property
+    def names(self) -> list[str]:
+        self.asked += 1
+        return list(self._schema.names)
+
+    def field(self, name: str) -> pa.Field:
+        return self._schema.field(name)
+
+
+def test_the_names_of_columns_are_not_listed_for_each_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    older, newest = (
+        {
+            "text": json.dumps({"type": "object", "properties": {name: {"type": "string"} for name in names}}),
+            "references": [],
+        }
+        for names in (map(str, range(50)), ["id"])
+    )
+    found = with_values(JsonSchema(registry_conn_id="r"), schemas={"1": older, "2": newest}, latest="2")
+    counted = Counted(found.columns())
+    monkeypatch.setattr(JsonSchema, "columns", lambda _: counted)
+
+    with_fields = found.with_fields("add", "orders", lambda: None)
+
+    assert counted.asked < 5
+    assert with_fields.ddl is not None
+    assert with_fields.ddl.count("STRING") == 51
+    counted.asked = 0
+    assert len(_unread(older, counted)) == 50
+    assert counted.asked < 5

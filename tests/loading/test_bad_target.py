@@ -150,6 +150,16 @@ def test_a_schema_that_is_not_there_is_told(postgres_loader: Loader, topic: Topi
         postgres_loader(topic(), sink=SqlTable("target", "shopp"))
 
 
+def test_a_schema_that_is_not_there_is_told_on_mysql(
+    mariadb_engine: Engine, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    """Where a schema is a database, and that of a connection may be wrong, too."""
+    with pytest.raises(TargetError, match=r"cannot create it: .*\. Create the schema, or correct schema='shopp'\."):
+        Loader(kafka, mariadb_engine, InlineLauncher())(topic(), sink=SqlTable("target", "shopp"))
+    with pytest.raises(LedgerError, match="Unknown database 'nowhere'"):
+        Loader(kafka, mariadb_engine, InlineLauncher())(topic(), state_tables=StateTables(schema="nowhere"))
+
+
 def test_a_constraint_that_is_checked_at_commit_is_told_without_the_row(
     postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:

@@ -216,6 +216,25 @@ def test_each_group_names_its_own_connection_and_a_dead_one_of_another_dag_is_no
     assert "<small>unknown</small>" in page
 
 
+def test_one_message_says_that_a_cluster_does_not_answer_to_several_databases(
+    postgres_engine: Engine, airflow_home: AirflowHome, kafka: Kafka, orders: str
+) -> None:
+    tasks = {"shop": [RegisteredTask("load", "loader", Source(name), "kafka_default") for name in ("big", "warehouse")]}
+    web = Web(readings({"big": postgres_engine, "warehouse": postgres_engine}, kafka, lambda: tasks))
+    reasons = iter(["transport failure", "timed out"])
+
+    def down(_: str) -> Cluster:
+        raise KafkaUnavailableError(f"127.0.0.1:1: {next(reasons)}")
+
+    web.readings.cluster = down
+    web.readings.dags(time.monotonic() + 60)
+
+    page = web.get("/").text
+
+    assert "<b>big, warehouse</b>" in page
+    assert page.count("does not answer") == 1
+
+
 def test_a_deleted_topic_is_no_lag_of_zero(web: Web, orders: str, kafka: Kafka) -> None:
     delete_topic(kafka.bootstrap_servers, orders)
 

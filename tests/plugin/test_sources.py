@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -56,6 +57,53 @@ def test_a_task_names_all_its_tables_and_one_that_verifies_is_known() -> None:
         RegisteredTask("prove", "orders", source, tables=tables, loads=False, verifies=True),
         RegisteredTask("prove_lake", "lake", source, loads=False, verifies=True),
     ]
+
+
+_STATE: dict[str, Any] = {
+    "conn_id": "warehouse",
+    "schema": None,
+    "prefix": "",
+    "kafka_conn_id": "kafka_eu",
+    "tables": [],
+}
+_TABLE: dict[str, Any] = {"table": "orders", "schema": None, "upsert_key": []}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "{",
+        "[]",
+        "{}",
+        "[" * 100_000,
+        json.dumps(_STATE | {"conn_id": {"warehouse": 1}}),
+        json.dumps(_STATE | {"conn_id": 7}),
+        json.dumps(_STATE | {"prefix": None}),
+        json.dumps(_STATE | {"kafka_conn_id": ["kafka_eu"]}),
+        json.dumps(_STATE | {"tables": 7}),
+        json.dumps(_STATE | {"tables": [_TABLE | {"table": None}]}),
+        json.dumps(_STATE | {"tables": [_TABLE | {"upsert_key": [7]}]}),
+    ],
+    ids=lambda state: state[:80],
+)
+def test_a_task_that_says_something_else_hides_no_other(state: str) -> None:
+    class Own(KafkaBatchOperator):
+        kafka_offsets_state = state
+
+    Own.__module__ = KafkaBatchOperator.__module__
+    with DAG("shop") as dag:
+        for task_id, operator in (("own", Own), ("load", KafkaBatchOperator)):
+            operator(
+                task_id=task_id,
+                group_id="orders",
+                topics=["orders"],
+                value_format=Json("id BIGINT"),
+                sink=SqlTable("orders", conn_id="warehouse"),
+            )
+
+    found = of_serialized_dag(DagSerialization.to_dict(dag))
+
+    assert [task.task_id for task in found] == ["load"]
 
 
 def test_the_configuration_names_state_tables() -> None:

@@ -30,7 +30,7 @@ CHANGES: dict[tuple[str, str], Callable[[Any], Any]] = {
 COLUMNS = [
     *("smallint", "integer", "bigint", "real", "double precision", "numeric", "numeric(10,2)", "numeric(38,20)"),
     *("numeric(60,30)", "numeric(38,38)", "boolean", "text", "varchar(3)", "char(3)", "bytea", "date", "timestamp"),
-    *("timestamptz", "timestamp(3)", "timestamptz(3)"),
+    *("timestamptz", "timestamp(3)", "timestamptz(3)", "numeric(3,-2)"),
 ]
 
 

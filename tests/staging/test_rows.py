@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from airflow_kafka_offsets.core.bisection import split_at_failures
 from airflow_kafka_offsets.exceptions import RecordError
+from airflow_kafka_offsets.staging import rows
 from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
 from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import Manifest
-from airflow_kafka_offsets.staging.rows import StagedRows
+from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead
+from airflow_kafka_offsets.staging.rows import RefusedRecords, StagedRows
 
 _DAY_US = 86_400_000_000
 
@@ -23,10 +27,10 @@ def staged(path: Path, **column: pa.Array) -> StagedRows:
         "_kafka_partition": pa.array([1] * 3, pa.int32()),
         "_kafka_offset": pa.array([7, 8, 9], pa.int64()),
     }
-    rows = pa.RecordBatch.from_pydict(origin | column)
+    batch = pa.RecordBatch.from_pydict(origin | column)
     staging = StagingDirectory(str(path))
-    with ArrowFileWriter(staging, "part-1.arrow", rows.schema) as writer:
-        writer.write(rows)
+    with ArrowFileWriter(staging, "part-1.arrow", batch.schema) as writer:
+        writer.write(batch)
     return StagedRows(staging, Manifest(1, "f00d", (writer.file,), ()))
 
 
@@ -63,3 +67,37 @@ def test_a_value_that_does_not_fit_is_not_shown(
         list(staged(tmp_path, x=values).chunks(pa.schema([("x", kind)])))
     assert "4711" not in str(refused.value)
     assert refused.value.__suppress_context__ or refused.value.__context__ is None
+
+
+def test_rows_are_refused_for_their_first_column_and_the_others_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = 10_000
+    columns = {
+        name: pa.array([2**40 if row % 2_500 == at else row for row in range(number)])
+        for at, name in ((0, "x"), (1, "y"))
+    }
+    origin = {
+        "_kafka_topic": pa.repeat(pa.scalar("orders"), number),
+        "_kafka_partition": pa.repeat(pa.scalar(1, pa.int32()), number),
+        "_kafka_offset": pa.array(range(number)),
+    }
+    staging = StagingDirectory(str(tmp_path))
+    batch = pa.RecordBatch.from_pydict(origin | columns)
+    with ArrowFileWriter(staging, "part-1.arrow", batch.schema) as writer:
+        writer.write(batch)
+    read = SliceRead(0, "orders", 1, 0, number, number)
+    staged_rows = StagedRows(staging, Manifest(1, "f00d", (writer.file,), ()), RefusedRecords(True, reads=[read]))
+    tries: list[int] = []
+
+    def noted(count: int, *arguments: Any) -> Iterator[Any]:
+        tries.append(count)
+        return split_at_failures(count, *arguments)
+
+    monkeypatch.setattr(rows, "split_at_failures", noted)
+    (chunk,) = staged_rows.chunks(pa.schema([("x", pa.int32()), ("y", pa.int32())]))
+
+    assert chunk.rows.num_rows == number - 8
+    assert tries == [number, number]
+    reasons = {record.offset: reason[:10] for record, reason in staged_rows.refused.reasons.items()}
+    assert reasons == {2_500 * each + at: f"column '{name}'" for each in range(4) for at, name in ((0, "x"), (1, "y"))}

@@ -125,4 +125,6 @@ def upgraded(engine: Engine) -> dict[str, list[dict[str, Any]]]:
     for dead_letter in found["dead_letters"]:
         del dead_letter["publishing"]
         dead_letter["replayed_by"] = None
+    for batch in found["offset_batches"]:
+        batch["compacted_from"] = None
     return found | {"erased_offsets": [], "offsets_schema_version": [{"version": SCHEMA_VERSION}]}

@@ -256,16 +256,19 @@ class ConnectedIcebergTable(LakeTable):
         properties: dict[str, Any] = {"warehouse": sink.warehouse} if sink.warehouse else {}
         if isinstance(sink.catalog, Mapping):
             properties |= sink.catalog
+        of_connections: dict[str, Any] = {}
         if sink.catalog_conn_id is not None:
-            of_catalog = catalog_properties(sink.catalog_conn_id, connections)
-            refuse_identity(sink.catalog_conn_id, of_catalog)
-            properties |= of_catalog
+            of_connections |= catalog_properties(sink.catalog_conn_id, connections)
+            properties |= of_connections
         if sink.commits_externally:
             warn_of_plain_http(f"The catalog of {sink.name}", properties)
         if sink.storage_conn_id is not None:
-            properties |= pyiceberg_properties(sink.storage_conn_id, connections)
+            of_connections |= pyiceberg_properties(sink.storage_conn_id, connections)
+            properties |= of_connections
         elif "s3.endpoint" not in properties:
             warn_of_plain_store(sink.warehouse or "s3://")
+        if sink.conn_ids:
+            refuse_identity(sink.conn_ids[0], of_connections)
         if named := [name for name, value in properties.items() if names_code(name, value)]:
             raise ConfigurationError(
                 f"{sink.name} has {', '.join(named)} among the properties of its catalog and storage, which name code: "

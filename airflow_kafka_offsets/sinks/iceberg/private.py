@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlparse
@@ -46,7 +47,7 @@ from airflow_kafka_offsets.core.addresses import is_local
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.lake.newest import positions
 from airflow_kafka_offsets.sinks.lake.snapshot import refuse_julian
-from airflow_kafka_offsets.sinks.lake.storage import warn_of_plain_http
+from airflow_kafka_offsets.sinks.lake.storage import is_part_of_host, warn_of_plain_http
 
 _PLACES = (TableProperties.WRITE_DATA_PATH, TableProperties.WRITE_METADATA_PATH)
 
@@ -94,7 +95,7 @@ _OF_SERVER = frozenset(
     """.split()  # noqa: SIM905
 )
 _ACCOUNT = "adls.account-name"
-_OF_AZURE_ACCOUNT = ("adls.account-key", "adls.sas-token", "adls.token")
+_OF_AZURE_ACCOUNT = re.compile(r"adls\.(account-key|sas-token(\..+)?|token)")
 _AZURE_PLACES = ("adls.account-host", "adls.blob-storage-", "adls.dfs-storage-")
 _AZURE_SCHEMES = ("abfs", "abfss", "wasb", "wasbs")
 # Accounts have letters and digits.
@@ -106,10 +107,12 @@ def _with_lent(given: Properties, said: Properties) -> Properties:
 
     It names an account of Azure only together with a credential for it, beside which none of the given ones stays.
     """
-    texts = {name: value for name, value in said.items() if isinstance(value, str)}
+    texts = {
+        name: value for name, value in said.items() if isinstance(value, str) and value and is_part_of_host(name, value)
+    }
     lent = {name: value for name, value in texts.items() if name in _OF_SERVER}
-    if any(name.startswith(_OF_AZURE_ACCOUNT) for name in texts):
-        lent |= {name: value for name, value in texts.items() if name.startswith((_ACCOUNT, *_OF_AZURE_ACCOUNT))}
+    if of_account := {name: value for name, value in texts.items() if _OF_AZURE_ACCOUNT.fullmatch(name)}:
+        lent |= of_account | {name: value for name, value in texts.items() if name == _ACCOUNT}
         kept = (_ACCOUNT, *_AZURE_PLACES)
         given = {name: value for name, value in given.items() if not name.startswith("adls.") or name.startswith(kept)}
     warn_of_plain_http("The server of a REST catalog", lent)

@@ -33,9 +33,10 @@ def match(
     :param may_grow: whether columns that the table lacks are added
     :raises TargetError: a column is missing, or has another type
     """
-    new = [] if may_grow else lacking(table, columns)
-    faults = [fault for field in columns if (fault := _fault(field, table, is_missing=field in new)) is not None]
-    if missing := [column for column in required if column not in columns.names and column != BATCH_ID]:
+    new = set() if may_grow else {field.name for field in lacking(table, columns)}
+    faults = [fault for field in columns if (fault := _fault(field, table, is_missing=field.name in new)) is not None]
+    held = {*columns.names, BATCH_ID}
+    if missing := [column for column in required if column not in held]:
         faults.append(f"it needs a value for {', '.join(map(repr, missing))}, which the rows do not hold")
     if faults:
         raise TargetError(f"Table {name!r} does not fit the rows: {'; '.join(faults)}. {TO_FIT}")
@@ -45,7 +46,7 @@ def match(
 def _fault(field: pa.Field, table: pa.Schema, *, is_missing: bool) -> str | None:
     if is_missing:
         return f"it has no column {field.name!r}"
-    if field.name not in table.names or may_hold(table.field(field.name).type, field.type):
+    if table.get_field_index(field.name) < 0 or may_hold(table.field(field.name).type, field.type):
         return None
     return f"column {field.name!r} is {type_name(table.field(field.name).type)}, the rows hold {type_name(field.type)}"
 
@@ -67,7 +68,8 @@ def match_new(name: str, table: pa.Schema, columns: pa.Schema) -> None:
 
 def lacking(table: pa.Schema, columns: pa.Schema) -> list[pa.Field]:
     """Return the columns of rows that a table lacks, except those that this package adds to rows."""
-    return [field for field in columns if field.name not in table.names and not is_added(field.name)]
+    known = set(table.names)
+    return [field for field in columns if field.name not in known and not is_added(field.name)]
 
 
 def required_columns(name: str, table: pa.Schema, required: Sequence[str], key: Sequence[str]) -> tuple[str, ...]:

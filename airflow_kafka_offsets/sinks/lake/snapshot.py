@@ -295,8 +295,10 @@ def read_parquet(
     :param partition: the value of each column that the file does not hold
     """
     with files.open(path) as opened, open_parquet(opened) as parquet:
-        held = [name for name in columns.names if name in parquet.schema_arrow.names and name not in partition]
+        stored = parquet.schema_arrow.names
+        in_file = set(stored).difference(partition)
+        held = [name for name in columns.names if name in in_file]
         # Without a column there are still rows.
-        for rows in parquet.iter_batches(columns=held or parquet.schema_arrow.names[:1]):
+        for rows in parquet.iter_batches(columns=held or stored[:1]):
             refuse_julian(rows)
             yield with_columns(rows.select(held), columns, partition)

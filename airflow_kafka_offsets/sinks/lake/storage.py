@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from airflow_kafka_offsets.core.addresses import host_in_plain_text, plain_http_host
@@ -57,7 +57,6 @@ _PREFIX = re.compile("(aws|azure(_storage)?|google|gcs|s3|adls|hdfs|hf|client)_"
 
 _MAY_BE_SET = frozenset([*_OF_STORE.split(), *_OF_CLIENT.split()])
 
-# A library writes it into the name of the server to which it sends a token.
 _IN_PLAIN_TEXT = "rows and credentials cross the network to {} in plain text: use https"
 
 # The host of an account, where options say only how to speak to it.
@@ -65,19 +64,29 @@ _AZURE_HOST = "blob.core.windows.net"
 
 _AZURE_SCHEME = re.compile("(blob|dfs)[._-]storage[._-]scheme$")
 
-# Without these credentials, the libraries send a token of the machine's identity to the host that an option names. AWS
-# signs its requests instead.
-_OF_AZURE = frozenset({"account_key", "sas_token"})
-_OF_ENDPOINT = _OF_AZURE | {"access_key", "sas_key", "token", "bearer_token", "skip_signature"}
+# For the host that an option names, the credentials by the names that the same library takes. Without one of them, it
+# sends a token of the machine's identity there. AWS signs its requests instead.
+_OF_OBJECT_STORE = frozenset(
+    """
+    azure_storage_account_key azure_storage_access_key account_key access_key azure_storage_sas_key
+    azure_storage_sas_token sas_key sas_token azure_storage_token bearer_token token azure_skip_signature skip_signature
+    """.split()  # noqa: SIM905
+)
+_OF_ADLS = frozenset({"adls.account-key", "adls.sas-token"})
 _CREDENTIALS_FOR = {
-    "endpoint": _OF_ENDPOINT,
-    "endpoint_url": _OF_ENDPOINT,
-    "account_host": _OF_AZURE | {"token", "credential", "connection_string"},
-    "blob_storage_authority": _OF_AZURE,
-    "dfs_storage_authority": _OF_AZURE,
-    "service_host": frozenset({"oauth2_token"}),
+    "endpoint": _OF_OBJECT_STORE,
+    "endpoint_url": _OF_OBJECT_STORE,
+    "hf_endpoint": frozenset({"hf.token"}),
+    "account_host": _OF_ADLS | {"adls.token", "adls.credential", "adls.connection-string"},
+    "blob_storage_authority": _OF_ADLS,
+    "dfs_storage_authority": _OF_ADLS,
+    "service_host": frozenset({"gcs.oauth2.token"}),
 }
-_CLIENT = frozenset({"client_id", "client_secret", "tenant_id"})
+_CLIENT = ("client_id", "client_secret", "tenant_id")
+_CLIENTS = {
+    _OF_OBJECT_STORE: [{f"{prefix}{part}" for prefix in ("azure_storage_", "azure_", "")} for part in _CLIENT],
+    _OF_ADLS: [{f"adls.{part.replace('_', '-')}"} for part in _CLIENT],
+}
 # Hosts of the clouds themselves, and of this machine.
 _HOSTS = re.compile(
     r"(https?://)?(([a-z0-9-]+\.)+(core\.(windows\.net|chinacloudapi\.cn|usgovcloudapi\.net)|fabric\.microsoft\.com|"
@@ -87,7 +96,9 @@ _HOSTS = re.compile(
 
 _FALSE = ("false", "0", "off", "no", "n")
 
-_REGION = re.compile("[A-Za-z0-9-]{0,64}")
+# What libraries write into the name of the server to which they send a token: other characters would end that name.
+_PARTS_OF_HOSTS = ("region", "account_name")
+_PART_OF_HOST = re.compile("[A-Za-z0-9-]{0,64}")
 
 _GOOGLE = {"key_path": "google_service_account", "keyfile_dict": "google_service_account_key"}
 
@@ -132,30 +143,57 @@ def read_storage(conn_id: str, connections: Connections) -> dict[str, str]:
     """
     options = _options(conn_id, connections)
     for name, value in options.items():
-        if name.endswith("region") and not _REGION.fullmatch(value):
-            raise ConfigurationError(f"Connection {conn_id!r}: {name} is no name of a region; got {value!r}")
         if _plain_name(name).endswith("allow_invalid_certificates") and value.strip().lower() not in _FALSE:
             warn_once(log, f"Connection {conn_id!r}: TLS certificates of the object store are not verified")
     warn_of_plain_http(f"Connection {conn_id!r}", options)
-    refuse_identity(conn_id, options)
+    # Either library gets its own names of these.
+    of_both = {names.get(name, name): value for names in (_PYICEBERG, _OBJECT_STORE) for name, value in options.items()}
+    refuse_identity(conn_id, of_both)
     return options
+
+
+def is_part_of_host(name: str, value: str) -> bool:
+    """Return whether the value of an option is one that cannot lead to another host: it is no region and no account,
+    or has the characters of their names.
+    """
+    return not _plain_name(name).endswith(_PARTS_OF_HOSTS) or _PART_OF_HOST.fullmatch(value) is not None
 
 
 def refuse_identity(conn_id: str, options: Mapping[str, Any]) -> None:
     """Refuse options that name a host, and leave it to the identity of the machine to log in there.
 
+    :param options: by the names that the library which uses them gets
     :raises ConfigurationError: they do
     """
-    of_others = {_plain_name(name): str(value) for name, value in options.items() if not _OF_AWS.match(name)}
-    values = {_PREFIX.sub("", name, count=1): value for name, value in of_others.items()}
-    given = {name for name, value in values.items() if value and value.lower() not in _FALSE}
-    for name in sorted(given & _CREDENTIALS_FOR.keys()):
-        has_client = given >= _CLIENT and name != "service_host"
-        if not (given & _CREDENTIALS_FOR[name] or has_client or _HOSTS.fullmatch(values[name])):
+    texts = {name: str(value) for name, value in options.items()}
+    for name, value in texts.items():
+        if not is_part_of_host(name, value):
+            what = "an account" if "account" in _plain_name(name) else "a region"
+            raise ConfigurationError(f"Connection {conn_id!r}: {name} is no name of {what}; got {value!r}")
+    set_ones = sorted(name for name, value in texts.items() if value and value.strip().lower() not in _FALSE)
+    # Only object_store knows its names, which have no dots, in any case.
+    given = {name if "." in name else name.lower() for name in set_ones}
+    for name in set_ones:
+        host = _host_of(name)
+        if host is not None and not _HOSTS.fullmatch(texts[name]) and not _has_credential(host, given):
             raise ConfigurationError(
                 f"Connection {conn_id!r} names a host in its extra ({name}), and no credential for it: the machine's "
                 "own login would be sent there. Add a credential to the connection; an endpoint of S3 is aws_endpoint"
             )
+
+
+def _host_of(name: str) -> str | None:
+    """Return which of `_CREDENTIALS_FOR` an option is; None where it names no host, or one of S3."""
+    plain = _plain_name(name)
+    names = (plain, _PREFIX.sub("", plain, count=1))
+    return None if _OF_AWS.match(name) else next((each for each in names if each in _CREDENTIALS_FOR), None)
+
+
+def _has_credential(host: str, given: Set[str]) -> bool:
+    """Return whether one of the names that are given is a credential for a host, or they are a client."""
+    needed = _CREDENTIALS_FOR[host]
+    clients = [_CLIENTS[library] for library in _CLIENTS if library & needed]
+    return bool(given & needed) or any(all(given & names for names in parts) for parts in clients)
 
 
 def warn_of_plain_http(whose: str, options: Mapping[str, Any]) -> None:

@@ -280,6 +280,17 @@ AZURE = "abfss://lake@stranger.dfs.core.windows.net/orders"
             {"adls.account-name": "lent", "adls.sas-token": "lent", "adls.account-host": "host"},
         ),
         ({"adls.sas-token.ours": "lent"}, {"adls.account-name": "ours", "adls.sas-token.ours": "lent"}),
+        *(
+            (
+                {"adls.account-name": "stranger", name: value},
+                {"adls.account-name": "ours", "adls.token": "secret"},
+            )
+            for name, value in (("adls.account-key", ""), ("adls.account-keys", "x"), ("adls.sas-token.", "x"))
+        ),
+        (
+            {"adls.account-name": "stranger.example/", "adls.sas-token": "lent"},
+            {"adls.account-name": "ours", "adls.sas-token": "lent"},
+        ),
     ],
 )
 def test_a_login_at_azure_is_sent_to_no_account_that_others_name(

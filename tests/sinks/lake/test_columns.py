@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,7 +14,7 @@ from airflow_kafka_offsets import DeltaTable, ParquetFiles
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.lake.columns import match
 from airflow_kafka_offsets.sinks.sink import Sink
-from airflow_kafka_offsets.writers.table_rows import keeps
+from airflow_kafka_offsets.writers.table_rows import keeps, with_columns
 from tests.support.iceberg import iceberg_sink
 
 DECIMAL = pa.decimal128(10, 2)
@@ -145,3 +147,35 @@ def test_a_type_that_delta_lacks_is_refused_in_one_line(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigurationError, match=r"^A Delta table cannot have these columns: .*'A'$"):
         DeltaTable(f"{tmp_path}/lake").connect(engine).prepare(nested)
+
+
+class CountedNames:
+    """Columns that count how often their names are asked for: Arrow makes a list of all of them each time."""
+
+    def __init__(self, columns: Any) -> None:
+        self._columns, self.asked = columns, 0
+
+    @property
+    def names(self) -> list[str]:
+        self.asked += 1
+        return list(getattr(self._columns, "schema", self._columns).names)
+
+    @property
+    def schema(self) -> CountedNames:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._columns, name)
+
+    def __iter__(self) -> Iterator[pa.Field]:
+        return iter(self._columns)
+
+
+def test_the_names_of_columns_are_not_listed_for_each_column() -> None:
+    table = CountedNames(pa.schema([(f"c{number}", pa.int64()) for number in range(50)]))
+    match("orders", table, [f"c{number}" for number in range(50)], table)
+    assert table.asked < 10
+
+    rows = CountedNames(pa.RecordBatch.from_pylist([{}], schema=pa.schema(list(table))))
+    assert with_columns(rows, pa.schema(list(table))).num_rows == 1
+    assert rows.asked < 10

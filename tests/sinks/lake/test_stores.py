@@ -133,6 +133,17 @@ CLIENT = {"azure_client_id": "c", "azure_client_secret": "s", "azure_tenant_id":
         ({"gcs.service.host": STRANGER, **CLIENT}, True),
         ({"gcs.service.host": STRANGER, "gcs.oauth2.token": "x"}, False),
         ({"endpoint": STRANGER}, True),
+        # Credentials that the library of the host does not take.
+        ({"azure_storage_endpoint": STRANGER, "gcs.token": "x"}, True),
+        ({"azure_storage_endpoint": STRANGER, "google_skip_signature": "true"}, True),
+        ({"azure_storage_endpoint": STRANGER, "azure_account_key": "a2V5"}, True),
+        ({"AZURE_STORAGE_ENDPOINT": STRANGER, "AZURE_STORAGE_ACCOUNT_KEY": "a2V5"}, False),
+        ({"adls.blob-storage-authority": "stranger.example", "azure_account_key": "x"}, True),
+        ({"adls.dfs-storage-authority": "stranger.example", "ADLS.ACCOUNT-KEY": "x"}, True),
+        ({"adls.account-host": "stranger.example", **CLIENT}, True),
+        ({"gcs.service.host": STRANGER, "google_oauth2_token": "x"}, True),
+        ({"hf.endpoint": STRANGER, "adls.token": "x"}, True),
+        ({"hf.endpoint": STRANGER, "hf.token": "x"}, False),
         ({"aws_endpoint": STRANGER}, False),
         ({"s3.endpoint": STRANGER}, False),
     ],
@@ -150,13 +161,25 @@ def test_the_identity_of_the_machine_is_sent_to_no_host_of_a_connection(
             use()
 
 
+def test_a_connection_takes_no_credential_from_the_host_of_another_one() -> None:
+    place = {"adls.account-name": "ours", "adls.blob-storage-authority": "stranger.example", "adls.account-key": "x"}
+    extras = {"catalog": place, "storage": {"adls.account-key": ""}}
+    connections = {name: {"conn_type": "generic", "extra": extra} for name, extra in extras.items()}
+    sink = IcebergTable("shop.orders", catalog_conn_id="catalog", storage_conn_id="storage")
+    with pytest.raises(ConfigurationError, match="no credential for it"):
+        sink.connect(sa.create_engine("sqlite://"), connections)
+
+
 @pytest.mark.parametrize(
-    "connection",
+    ("connection", "name"),
     [
-        {"conn_type": "aws", "extra": {"region_name": "x@attacker.example/"}},
-        {"conn_type": "generic", "extra": {"s3.region": "x.attacker.example#"}},
+        ({"conn_type": "aws", "extra": {"region_name": "x@attacker.example/"}}, "a region"),
+        ({"conn_type": "generic", "extra": {"s3.region": "x.attacker.example#"}}, "a region"),
+        ({"conn_type": "generic", "extra": {"azure_storage_account_name": "attacker.example/"}}, "an account"),
+        ({"conn_type": "generic", "extra": {"adls.account-name": "attacker.example#"}}, "an account"),
+        ({"conn_type": "wasb", "login": "attacker.example?"}, "an account"),
     ],
 )
-def test_a_region_is_no_server_for_tokens(connection: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="region is no name of a region"):
+def test_what_is_a_part_of_the_name_of_a_host_is_no_host_for_tokens(connection: dict[str, Any], name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"is no name of {name}"):
         object_store_options("storage", {"storage": connection})
