@@ -280,6 +280,9 @@ class BatchContext(ABC):
         """
         ledger, table = Ledger(engine, pipeline.tables), pipeline.sink.connect(engine, connections)
         prepare = partial(_prepared, table, pipeline.result_columns(columns), may_grow=pipeline.adds_columns)
+        if pipeline.sink.writes_files:
+            with ledger.connect() as conn:
+                table.refuse_lost(conn, ledger.tables.offset_batches, pipeline.group_id)
         try:
             target = prepare()
         except TargetError:

@@ -196,7 +196,7 @@ def check_removal(
 
     with ledger.connect() as conn:
         number = (conn.scalar(sa.select(sa.func.max(tables.offset_batches.c.batch_id))) or 0) + 1
-        target.refuse_unknown_rows(conn, tables.offset_batches, Output(number, group_id, (), ""))
+        target.refuse_unknown_rows(conn, tables.offset_batches, Output(number, group_id, preview.replaced_ranges, ""))
         rows, *letters = count_output(conn, tables, group_id, sink.name, reread, topic_ids, count_rows)
     return Removal(rows if sink.tables else None, *letters)
 

@@ -333,6 +333,12 @@ class RewindPreview:
         return tuple(partition for partition in self.partitions if partition.changes or partition.reread is not None)
 
     @property
+    def replaced_ranges(self) -> tuple[OffsetRange, ...]:
+        """Return the offsets whose output a rewind with `replace` removes."""
+        moves = ((move.topic_partition, move.reread) for move in self.replacing)
+        return tuple(OffsetRange(*tp, *span, span[1]) for tp, span in moves if span is not None)
+
+    @property
     def offsets_reread(self) -> int:
         """Return how many offsets will be read again."""
         return sum(partition.offsets_reread for partition in self.partitions)

@@ -192,6 +192,14 @@ class Table(ABC):
         """
         return False
 
+    def refuse_lost(self, conn: Connection, batches: sa.Table, group_id: str) -> None:  # noqa: B027
+        """Raise if the target is missing although a group has rows in it. Called before `prepare` would create it, if
+        Spark's tasks write its files.
+
+        :param batches: the state table `offset_batches`; its metadata has the others
+        :raises TargetError: the target was dropped, or is looked for in another place
+        """
+
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
         """Raise if the target holds rows of a batch that the state tables do not know, as after a restored backup.
 
@@ -200,8 +208,8 @@ class Table(ABC):
         Called once a load; where the target commits externally, or has files, for each batch, before Spark starts and
         again within the block of `publish`. Also called by a rewind that removes rows.
 
-        :param batches: the state table `offset_batches`
-        :param output: of the batch that is about to be written
+        :param batches: the state table `offset_batches`; its metadata has the others
+        :param output: of the batch that is about to be written; of a rewind, with the ranges whose rows it removes
         :raises OlderLedgerError: the target holds rows of this batch, or of a later one that the state tables do not
             know
         """

@@ -245,6 +245,7 @@ class ConnectedIcebergTable(LakeTable):
     """
 
     kind: ClassVar[str] = "iceberg"
+    restored_by: ClassVar[str] = " (register_table of its last metadata file, under this name)"
 
     sink: IcebergTable
     engine: Engine

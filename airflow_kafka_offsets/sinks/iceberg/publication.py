@@ -8,9 +8,11 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import TargetError
@@ -104,29 +106,42 @@ def summary(output: Output) -> dict[str, str]:
     }
 
 
-def refuse_rollback(table: Table, group_id: str) -> None:
+def refuse_rollback(table: Table, group_id: str, last_rewind: datetime | None) -> None:
     """Raise if the table was rolled back to before the last snapshot of a group.
 
-    If the relevant snapshots are expired, nothing is raised.
+    If the relevant snapshots are expired, nothing is raised. After a rewind, the positions are right again.
 
+    :param last_rewind: when the group was rewound last
     :raises TargetError: the last snapshot of the group is not in the history of the current one
     """
     found = last_published(table, group_id)
-    if found is None or _is_in_history(table, found[1]):
+    if found is None or _is_in_history(table, found[1], table.current_snapshot()):
         return
-    (name, last), current = found, table.current_snapshot()
+    last, current = found[1], table.current_snapshot()
+    if last_rewind is not None and _rolled_back_ms(table, last) <= last_rewind.timestamp() * 1000:
+        return
     raise TargetError(
         f"Iceberg table {'.'.join(table.name())!r} was rolled back, or replaced: snapshot {last.snapshot}, by which "
         f"group {group_id!r} published batch {last.batch}, is not in the history of the current snapshot "
         f"{current.snapshot_id if current else None}. The positions of the group are after rows that are gone. "
         "Nothing was written. Either restore the snapshot (for example CALL system.set_current_snapshot), or, to "
-        f"continue without the rows, remove property {name!r} of the table, and rewind the group without replacing to "
-        "where its rows end."
+        "continue without the rows, rewind the group, with replace, to where its rows end, abandon its open batch with "
+        "the rewind, and load again"
     )
 
 
-def _is_in_history(table: Table, last: Publication) -> bool:
-    snapshot = table.current_snapshot()
+def _rolled_back_ms(table: Table, last: Publication) -> int:
+    """Return when the table got a current snapshot that does not descend from a publication's."""
+    rolled_back = 0
+    for entry in reversed(table.history()):
+        if _is_in_history(table, last, table.snapshot_by_id(entry.snapshot_id)):
+            break
+        rolled_back = entry.timestamp_ms
+    return rolled_back
+
+
+def _is_in_history(table: Table, last: Publication, snapshot: Snapshot | None) -> bool:
+    """Return whether a snapshot is that of a publication, or a later one of the same history."""
     while snapshot is not None:
         if snapshot.snapshot_id == last.snapshot:
             return True

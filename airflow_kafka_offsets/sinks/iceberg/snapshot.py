@@ -158,7 +158,7 @@ class IcebergSnapshot(Snapshot):
             )
 
     def check_history(self, group_id: str, last_rewind: datetime | None, abandoned: Collection[int] = ()) -> None:
-        refuse_rollback(self.table, group_id)
+        refuse_rollback(self.table, group_id, last_rewind)
 
     def last_number(self, series: str) -> int:
         last = published(self.table, series)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,7 +15,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.history import OUTPUT_KINDS, REPLAY_KINDS, REWIND_KINDS
+from airflow_kafka_offsets.core.offsets import OffsetRange, Span, subtract
 from airflow_kafka_offsets.core.origin import BATCH_ID
+from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.sinks.lake.columns import match, match_new, required_columns
 from airflow_kafka_offsets.sinks.lake.removal import ReplacedRows, Search, try_rewrite
@@ -36,9 +39,11 @@ class LakeTable(Table):
     """A lake table; see `Table`. A format has a class that inherits from it.
 
     :ivar kind: of the writer of its files; see `writers.lake_writer.FORMATS`
+    :ivar restored_by: how a table that was dropped is restored, in brackets, for a message
     """
 
     kind: ClassVar[str]
+    restored_by: ClassVar[str] = ""
 
     sink: LakeSink
 
@@ -106,7 +111,14 @@ class LakeTable(Table):
         loads = f"{installation}{dot}{output.group_id}"
         number = -1 if snapshot is None else snapshot.last_number(loads)
         found = None if snapshot is None else snapshot.last_publication(output.group_id)
-        self._refuse_lost(conn, batches, output, snapshot, number if dot or found is None else found.number)
+        history = _Loads.read(conn, batches, output.group_id, self.sink.name)
+        # The preview of a rewind has no batch yet.
+        kind = history.kind(conn, output.batch_id)
+        if snapshot is not None and (kind or "rewind") not in REWIND_KINDS:
+            last_rewind = history.moves[0].committed_at if history.moves else None
+            snapshot.check_history(output.group_id, last_rewind, history.abandoned(conn))
+        replacing = output.ranges if kind is None else ()
+        self._refuse_lost(conn, history, number if dot or found is None else found.number, replacing)
         if dot and number >= 0:
             self.refuse_unknown(conn, batches, output, LastBatch(number, output.group_id, ("load",)))
         if found is None:
@@ -123,45 +135,32 @@ class LakeTable(Table):
             kinds = (REPLAY_KINDS if dot else OUTPUT_KINDS) + (() if found.rows else REWIND_KINDS)
             self.refuse_unknown(conn, batches, output, LastBatch(found.number, output.group_id, kinds))
 
-    def _refuse_lost(
-        self, conn: Connection, batches: sa.Table, output: Output, snapshot: Snapshot | None, number: int
-    ) -> None:
-        """Raise if the table lacks rows of the group, because it was rolled back, is another one or an older copy. A
-        rewind is the way out; of another table, one without `replace`.
+    def refuse_lost(self, conn: Connection, batches: sa.Table, group_id: str) -> None:
+        loads = _Loads.read(conn, batches, group_id, self.sink.name)
+        if loads.last >= 0 and self.snapshot() is None:
+            self._refuse_lost(conn, loads, -1)
+
+    def _refuse_lost(self, conn: Connection, loads: _Loads, number: int, replacing: Sequence[OffsetRange] = ()) -> None:
+        """Raise if the table lacks rows of the group that no rewind has replaced since: it was dropped or rolled back,
+        is another one or an older copy. After a rewind without `replace`, the group may begin in any table.
 
         :param number: of the last publication of the group; in a table that commits externally, of its last load. -1
             where there is none
+        :param replacing: the offsets of a rewind that is about to replace rows
         """
-        of_group = batches.c.consumer_group == output.group_id
-        loads = sa.select(batches.c.batch_id).where(
-            of_group,
-            batches.c.state == "committed",
-            batches.c.kind == "load",
-            batches.c.target_table == self.sink.name,
-            batches.c.row_count > 0,
-        )
-        # With ORDER BY, only the end of a long history is read.
-        loaded: int = conn.scalar(loads.order_by(batches.c.batch_id.desc()).limit(1)) or -1
-        moves = _moves(conn, batches, output.group_id, loaded)
-        kind = sa.select(batches.c.kind)
-        # The preview of a rewind has no batch yet.
-        kind_of_output = conn.scalar(kind.where(batches.c.batch_id == output.batch_id)) or "rewind"
-        if snapshot is not None and kind_of_output not in REWIND_KINDS:
-            abandoned = sa.select(batches.c.batch_id).where(of_group, batches.c.state == "abandoned")
-            last_rewind = moves[0].committed_at if moves else None
-            snapshot.check_history(output.group_id, last_rewind, set(conn.scalars(abandoned)))
-        if number >= loaded or any(move.target_table is None for move in moves):
+        if number >= loads.last or any(move.target_table is None for move in loads.moves):
             return
         # Beside the loads, replays commit in any order to a table in the database of the positions.
-        if conn.scalar(kind.where(batches.c.batch_id == number, of_group)) not in REPLAY_KINDS:
+        lost = None if loads.kind(conn, number) in REPLAY_KINDS else loads.left_after(conn, number, replacing)
+        if lost is not None:
             has = "no rows" if number < 0 else f"batch {number} as the last one"
             raise TargetError(
-                f"Table {self.sink.name!r} has {has} of group {output.group_id!r}, whose batch {loaded} is in one "
-                "of this name: that was dropped or replaced, or this one is an older copy, or in another catalog. "
-                "Nothing was written: the positions of the group are after rows that are not here. Restore what was "
-                "dropped by mistake (register_table of its last metadata file, under this name), or name the catalog "
-                "of before. Otherwise rewind the group, without replace, to where the table is to begin; or give "
-                "another catalog a catalog_name of its own, and the load another group"
+                f"Table {self.sink.name!r} has {has} of group {loads.group_id!r}, whose batch {lost} is in one of this "
+                "name: that was dropped or replaced, or this one is an older copy, or of another catalog or store. "
+                "Nothing was written: the positions of the group are after rows that are not here. Restore the table"
+                f"{self.restored_by}, or name the catalog of before. If the rows are gone, rewind the group, with "
+                "replace, to where its rows end: to the first offset, if none is left. Only a rewind without replace "
+                "lets the group begin in a table beside the one of before"
             )
 
     def check_removal(self) -> None:
@@ -222,12 +221,75 @@ class LakeTable(Table):
         return LakeTarget(self.sink.name, snapshot, output, self.sink.upsert_key)
 
 
+@dataclass(frozen=True)
+class _Loads:
+    """The loads of a group into a table, by the state tables.
+
+    :ivar last: the number of the last one that wrote rows; -1 where there is none
+    :ivar moves: the rewinds of the group after it that were not undone, the last one first
+    """
+
+    batches: sa.Table
+    group_id: str
+    name: str
+    last: int
+    moves: Sequence[Any]
+
+    @classmethod
+    def read(cls, conn: Connection, batches: sa.Table, group_id: str, name: str) -> _Loads:
+        loads = cls(batches, group_id, name, -1, ())
+        # With ORDER BY, only the end of a long history is read.
+        query = sa.select(batches.c.batch_id).where(loads._with_rows).order_by(batches.c.batch_id.desc()).limit(1)
+        last: int = conn.scalar(query) or -1
+        return replace(loads, last=last, moves=_moves(conn, batches, group_id, last))
+
+    @property
+    def _with_rows(self) -> sa.ColumnElement[bool]:
+        batches = self.batches.c
+        of_group = sa.and_(batches.consumer_group == self.group_id, batches.target_table == self.name)
+        return sa.and_(of_group, batches.kind == "load", batches.state == "committed", batches.row_count > 0)
+
+    def kind(self, conn: Connection, number: int) -> str | None:
+        """Return the kind of a batch of the group; None where there is none."""
+        batches = self.batches.c
+        kind = sa.select(batches.kind).where(batches.batch_id == number, batches.consumer_group == self.group_id)
+        return conn.scalar(kind)
+
+    def abandoned(self, conn: Connection) -> set[int]:
+        """Return the abandoned batches of the group."""
+        batches = self.batches.c
+        query = sa.select(batches.batch_id).where(batches.consumer_group == self.group_id, batches.state == "abandoned")
+        return set(conn.scalars(query))
+
+    def left_after(self, conn: Connection, number: int, replacing: Sequence[OffsetRange]) -> int | None:
+        """Return the last load after a batch whose rows should be there: no rewind after the last load has replaced all
+        of them, or is about to. None where there is no such load.
+
+        :param replacing: the offsets of a rewind that is about to replace rows
+        """
+        batches = self.batches
+        ranges = batches.metadata.tables[batches.key.removesuffix("offset_batches") + "offset_ranges"]
+        replaced = defaultdict[tuple[str, int], list[Span]](list)
+        for range_ in replacing:
+            replaced[range_.topic_partition].append((range_.start, range_.end))
+        rewinds = [move.batch_id for move in self.moves if move.target_table == self.name]
+        for row in conn.execute(ranges.select().where(ranges.c.batch_id.in_(rewinds))):
+            if row.replaced_start_offset is not None:
+                replaced[row.topic, row.partition].append((row.replaced_start_offset, row.replaced_end_offset))
+        later = sa.and_(self._with_rows, ranges.c.batch_id > number, ranges.c.records > 0)
+        written = sa.select(ranges).join(batches, batches.c.batch_id == ranges.c.batch_id).where(later)
+        for row in stream(conn, written.order_by(ranges.c.batch_id.desc())):
+            if subtract([(row.start_offset, row.end_offset)], replaced[row.topic, row.partition]):
+                return int(row.batch_id)
+        return None
+
+
 def _moves(conn: Connection, batches: sa.Table, group_id: str, after: int) -> list[Any]:
     """Return the rewinds of a group that were not undone, the last one first.
 
     :param after: a batch; only what is later is meant
     """
-    query = sa.select(batches.c.kind, batches.c.target_table, batches.c.committed_at).where(
+    query = sa.select(batches.c.batch_id, batches.c.kind, batches.c.target_table, batches.c.committed_at).where(
         batches.c.consumer_group == group_id, batches.c.batch_id > after, batches.c.kind.in_(REWIND_KINDS)
     )
     moves, undone = [], False

@@ -189,19 +189,6 @@ def test_a_table_that_was_set_back_is_named_before_anything_is_written(group: Ic
     assert group.proved()[:2] == (10, 1)
 
 
-def test_rows_that_are_to_stay_away_are_loaded_again_after_the_property_is_removed(group: IcebergGroup) -> None:
-    group.load(limits=Limits(max_records=4))
-    table = group.table
-    table.manage_snapshots().set_current_snapshot(table.snapshots()[0].snapshot_id).commit()
-    with group.table.transaction() as transaction:
-        transaction.remove_properties(*(name for name in table.properties if name.startswith("kafka-offsets.")))
-
-    Rewinder(group.loader)("to-offset", 3)
-    group.load()
-
-    assert group.offsets() == OFFSETS
-
-
 def test_an_expired_snapshot_is_no_rollback(group: IcebergGroup, kafka: Kafka) -> None:
     group.load()
     append(group.table)

@@ -46,7 +46,7 @@ def test_a_table_that_is_created_again_after_staging_is_named(
 
     with monkeypatch.context() as patch:
         patch.setattr(type(group.loader.launcher), "__call__", created_again)
-        with pytest.raises(TargetError, match=r"was dropped .* Restore what was dropped by mistake \(register_table"):
+        with pytest.raises(TargetError, match=r"was dropped .* Restore the table \(register_table"):
             group.load()
     assert group.table.current_snapshot() is None
 
@@ -76,7 +76,7 @@ def test_a_table_of_the_same_name_without_the_rows_of_the_group_is_refused(
     assert positions(group.loader.engine) == {(group.orders, 0): 4}
 
     # What the error says.
-    Rewinder(group.loader)("to-earliest", abandon=2)
+    Rewinder(group.loader)("to-earliest")
     assert other.load().rows == 6
     assert other.load().rows == 0
     assert other.offsets() == list(range(6))
@@ -99,9 +99,9 @@ def test_a_rewind_of_the_table_does_not_allow_another(
         rewind("to-offset", 3, replace=first.sink)
     produce(group.loader.kafka, group.orders, names(4, 2))
 
-    with pytest.raises(TargetError, match=r"or in another catalog\. Nothing was written"):
+    with pytest.raises(TargetError, match=r"of another catalog or store\. Nothing was written"):
         rewind("to-offset", 2, replace=other.sink)
-    with pytest.raises(TargetError, match=r"or in another catalog\. Nothing was written"):
+    with pytest.raises(TargetError, match=r"of another catalog or store\. Nothing was written"):
         other.load()
     first.load()
 
