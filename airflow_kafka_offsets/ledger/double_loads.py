@@ -140,7 +140,7 @@ def refuse_loaded_by_others(
     if not others:
         return
     own = defaultdict[TopicPartition, list[Span]](list)
-    for _, range_, span in _output(conn, tables, {group_id}, target, ranges):
+    for _, range_, span in _output(conn, tables, {group_id}, target, ranges, is_read=True):
         own[range_.topic_partition].append(span)
     for row, range_, span in _output(conn, tables, others, target, ranges):
         for first, last in subtract([span], own[range_.topic_partition]):
@@ -153,11 +153,20 @@ def refuse_loaded_by_others(
 
 
 def _output(
-    conn: Connection, tables: Tables, groups: Collection[str], target: str, ranges: Sequence[OffsetRange]
+    conn: Connection,
+    tables: Tables,
+    groups: Collection[str],
+    target: str,
+    ranges: Sequence[OffsetRange],
+    *,
+    is_read: bool = False,
 ) -> Iterator[tuple[Any, OffsetRange, Span]]:
-    """Yield the offsets of ranges that groups have output of in a target, each with the row of its batch's range."""
+    """Yield the offsets of ranges that groups have output of in a target, each with the row of its batch's range.
+
+    :param is_read: whether offsets that groups have read count, too, if they had no records
+    """
     names, stored = TargetNames(conn), tables.offset_ranges.c
-    query = _written(tables, {range_.topic for range_ in ranges}).where(
+    query = _written(tables, {range_.topic for range_ in ranges}, is_read=is_read).where(
         tables.offset_batches.c.consumer_group.in_(groups),
         stored.start_offset < max(range_.end for range_ in ranges),
         stored.end_offset > min(range_.start for range_ in ranges),
@@ -199,8 +208,11 @@ def _last_loads(conn: Connection, tables: Tables, group_id: str) -> dict[TopicPa
     return {TopicPartition(row.topic, row.partition): int(row.batch_id) for row in conn.execute(query)}
 
 
-def _written(tables: Tables, topics: Collection[str]) -> sa.Select[Any]:
-    """Select the ranges of topics that loads and replays have written, or are about to write."""
+def _written(tables: Tables, topics: Collection[str], *, is_read: bool = False) -> sa.Select[Any]:
+    """Select the ranges of topics that loads and replays have written, or are about to write.
+
+    :param is_read: whether ranges that had no records are among them
+    """
     batches, ranges = tables.offset_batches.c, tables.offset_ranges
     return (
         sa.select(ranges, batches.kind, batches.state, batches.consumer_group)
@@ -212,7 +224,7 @@ def _written(tables: Tables, topics: Collection[str]) -> sa.Select[Any]:
             batches.target_table.is_not(None),
             ranges.c.topic.in_(topics),
             # Where nothing was read, nothing was written. It is not known of a batch that is not committed.
-            sa.or_(ranges.c.records.is_(None), ranges.c.records > 0),
+            sa.or_(ranges.c.records.is_(None), ranges.c.records > 0, sa.true() if is_read else sa.false()),
         )
         .order_by(ranges.c.batch_id)
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 
-from airflow_kafka_offsets import Staging
+from airflow_kafka_offsets import Limits, SqlTable, Staging
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.kafka import errors, reader
 from airflow_kafka_offsets.kafka.cluster import Cluster
@@ -17,7 +17,8 @@ from airflow_kafka_offsets.kafka.reader import consumer_config, read
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from tests.support.clients import Transactions, produce, producer
-from tests.support.loads import Loader, TopicFactory, names, positions, rows
+from tests.support.loads import BESIDE_OTHERS, Loader, TopicFactory, names, positions, rows
+from tests.support.replays import Replayer
 
 pytestmark = pytest.mark.server
 
@@ -220,3 +221,20 @@ def test_compaction_leaves_holes_that_are_read_over(loader: Loader, kafka: Kafka
     ((count, newest),) = rows(loader.engine, "SELECT count(*), max(_kafka_offset) FROM target")
     assert count < ends
     assert newest == ends - 1
+
+
+def test_a_group_replays_a_marker_that_another_one_has_read_in_a_batch_with_records(
+    loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    name, sink = topic(), SqlTable("target")
+    Transactions(kafka, name).commit(names(0, 10))
+    wait_until(lambda: end(kafka, name, "read_committed") == 11, 30, "the transaction to be visible")
+    loader(name, group_id="one", limits=Limits(max_records=10), **BESIDE_OTHERS)
+    loader(name, group_id="two", **BESIDE_OTHERS)
+    ranges = "SELECT start_offset, end_offset, records FROM offset_ranges ORDER BY batch_id"
+    assert rows(loader.engine, ranges) == [(0, 10, 10), (10, 11, 0), (0, 11, 10)]
+
+    replayed = Replayer(loader)(name, {name: {0: (5, 11)}}, group_id="one", sink=sink, replace=True)
+
+    assert replayed.rows == 5
+    assert rows(loader.engine, "SELECT count(*), count(DISTINCT _kafka_offset) FROM target") == [(20, 10)]
