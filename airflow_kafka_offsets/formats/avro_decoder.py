@@ -126,8 +126,8 @@ class AvroReader(ValueReader):
         try:
             return {name: pa.array([row[name] for row in rows], kind) for name, kind in self._columns.items()}
         except (pa.ArrowException, OverflowError):
-            # fastavro returns an int of more than 32 bits.
-            raise UnreadableError("an int has more than 32 bits") from None
+            # fastavro returns numbers of more bits.
+            raise UnreadableError("an int has more than 32 bits, or a long more than 64") from None
 
     def _read_single(self, value: bytes) -> dict[str, Any]:
         import fastavro
@@ -241,9 +241,9 @@ def _reason(error: Exception) -> str:
     """Return the reason for what fastavro stumbles over, without its own text, which could hold values."""
     if isinstance(error, UnreadableError):
         return str(error)
-    # A KeyError is about a type that does not exist.
+    # A KeyError is about a type that does not exist, an IndexError also about a number whose bytes end.
     if isinstance(error, (IndexError, KeyError)):
-        return "it has a branch of a union that does not exist"
+        return "it ends within a number, or has a branch of a union that does not exist"
     if isinstance(error, RecursionError):
         return "it is nested too deep"
     return "it holds text that is not UTF-8" if isinstance(error, UnicodeDecodeError) else _NO_END

@@ -245,7 +245,7 @@ class Compacted:
         query = sa.select(batches.compacted_from, batches.batch_id).where(
             batches.consumer_group == group_id, batches.compacted_from < batches.batch_id
         )
-        return cls([(first, last) for first, last in conn.execute(query.order_by(batches.batch_id))])
+        return cls([(first, last) for first, last in stream(conn, query.order_by(batches.batch_id))])
 
     def span_of(self, batch_id: int) -> Span | None:
         """Return the run that a batch is in; None where it is in none."""

@@ -51,7 +51,8 @@ def test_each_field_of_a_group_is_stored_with_a_task() -> None:
 
     load, wait = stored(dag).get_task("load"), stored(dag).get_task("wait")
 
-    assert load.limits == {"type": "Limits", "max_records": 5, "max_bytes": None, "time_budget": "0:03:00"}
+    caps = {"max_records": 5, "max_bytes": None, "time_budget": "0:03:00", "history_retention": None}
+    assert load.limits == {"type": "Limits"} | caps
     assert load.on_bad_record == {"type": "DeadLetters", "limit": 1000, "topic": None, "retention": "30 days, 0:00:00"}
     conf = {"spark.cores.max": "{{ params.cores }}"}
     assert load.spark == {"type": "Spark", "conn_id": "cluster", "conf": conf, "options": None}

@@ -222,7 +222,8 @@ def test_rendered_templates_show_target_columns_and_caps() -> None:
     shown = _serialize_rendered_fields(operator)
     assert shown["sink"] == {"type": "SqlTable", "table": "orders", "conn_id": "warehouse", "upsert_key": ["id"]}
     assert shown["value_format"] == {"type": "Json", "ddl": "id BIGINT"}
-    assert shown["limits"] == {"type": "Limits", "max_records": 5, "max_bytes": None, "time_budget": None}
+    caps = {"max_records": 5, "max_bytes": None, "time_budget": None, "history_retention": None}
+    assert shown["limits"] == {"type": "Limits"} | caps
     assert shown["reading"] == {
         "type": "Reading",
         "isolation_level": "read_committed",
