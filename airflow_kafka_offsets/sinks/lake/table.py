@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,11 +14,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.history import OUTPUT_KINDS, REPLAY_KINDS, REWIND_KINDS
-from airflow_kafka_offsets.core.offsets import OffsetRange, Span, subtract
+from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.core.origin import BATCH_ID
-from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.sinks.lake.columns import match, match_new, required_columns
+from airflow_kafka_offsets.sinks.lake.group_loads import GroupLoads
 from airflow_kafka_offsets.sinks.lake.removal import ReplacedRows, Search, try_rewrite
 from airflow_kafka_offsets.sinks.lake.rows import LakeRows
 from airflow_kafka_offsets.sinks.lake.snapshot import Snapshot
@@ -111,14 +110,7 @@ class LakeTable(Table):
         loads = f"{installation}{dot}{output.group_id}"
         number = -1 if snapshot is None else snapshot.last_number(loads)
         found = None if snapshot is None else snapshot.last_publication(output.group_id)
-        history = _Loads.read(conn, batches, output.group_id, self.sink.name)
-        # The preview of a rewind has no batch yet.
-        kind = history.kind(conn, output.batch_id)
-        if snapshot is not None and (kind or "rewind") not in REWIND_KINDS:
-            last_rewind = history.moves[0].committed_at if history.moves else None
-            snapshot.check_history(output.group_id, last_rewind, history.abandoned(conn))
-        replacing = output.ranges if kind is None else ()
-        self._refuse_lost(conn, history, number if dot or found is None else found.number, replacing)
+        self._refuse_older(conn, batches, output, snapshot, number if dot or found is None else found.number)
         if dot and number >= 0:
             self.refuse_unknown(conn, batches, output, LastBatch(number, output.group_id, ("load",)))
         if found is None:
@@ -135,12 +127,25 @@ class LakeTable(Table):
             kinds = (REPLAY_KINDS if dot else OUTPUT_KINDS) + (() if found.rows else REWIND_KINDS)
             self.refuse_unknown(conn, batches, output, LastBatch(found.number, output.group_id, kinds))
 
+    def _refuse_older(
+        self, conn: Connection, batches: sa.Table, output: Output, snapshot: Snapshot | None, number: int
+    ) -> None:
+        """Raise if the table was rolled back, or lacks rows of the group; see `_refuse_lost`."""
+        loads = GroupLoads.read(conn, batches, output.group_id, self.sink.name)
+        # The preview of a rewind has no batch yet.
+        kind = loads.kind(conn, output.batch_id)
+        if snapshot is not None and (kind or "rewind") not in REWIND_KINDS:
+            snapshot.check_history(output.group_id, loads.last_rewind, loads.abandoned(conn))
+        self._refuse_lost(conn, loads, number, output.ranges if kind is None else ())
+
     def refuse_lost(self, conn: Connection, batches: sa.Table, group_id: str) -> None:
-        loads = _Loads.read(conn, batches, group_id, self.sink.name)
+        loads = GroupLoads.read(conn, batches, group_id, self.sink.name)
         if loads.last >= 0 and self.snapshot() is None:
             self._refuse_lost(conn, loads, -1)
 
-    def _refuse_lost(self, conn: Connection, loads: _Loads, number: int, replacing: Sequence[OffsetRange] = ()) -> None:
+    def _refuse_lost(
+        self, conn: Connection, loads: GroupLoads, number: int, replacing: Sequence[OffsetRange] = ()
+    ) -> None:
         """Raise if the table lacks rows of the group that no rewind has replaced since: it was dropped or rolled back,
         is another one or an older copy. After a rewind without `replace`, the group may begin in any table.
 
@@ -219,85 +224,3 @@ class LakeTable(Table):
 
     def _target(self, snapshot: Snapshot | None, output: Output) -> LakeTarget:
         return LakeTarget(self.sink.name, snapshot, output, self.sink.upsert_key)
-
-
-@dataclass(frozen=True)
-class _Loads:
-    """The loads of a group into a table, by the state tables.
-
-    :ivar last: the number of the last one that wrote rows; -1 where there is none
-    :ivar moves: the rewinds of the group after it that were not undone, the last one first
-    """
-
-    batches: sa.Table
-    group_id: str
-    name: str
-    last: int
-    moves: Sequence[Any]
-
-    @classmethod
-    def read(cls, conn: Connection, batches: sa.Table, group_id: str, name: str) -> _Loads:
-        loads = cls(batches, group_id, name, -1, ())
-        # With ORDER BY, only the end of a long history is read.
-        query = sa.select(batches.c.batch_id).where(loads._with_rows).order_by(batches.c.batch_id.desc()).limit(1)
-        last: int = conn.scalar(query) or -1
-        return replace(loads, last=last, moves=_moves(conn, batches, group_id, last))
-
-    @property
-    def _with_rows(self) -> sa.ColumnElement[bool]:
-        batches = self.batches.c
-        of_group = sa.and_(batches.consumer_group == self.group_id, batches.target_table == self.name)
-        return sa.and_(of_group, batches.kind == "load", batches.state == "committed", batches.row_count > 0)
-
-    def kind(self, conn: Connection, number: int) -> str | None:
-        """Return the kind of a batch of the group; None where there is none."""
-        batches = self.batches.c
-        kind = sa.select(batches.kind).where(batches.batch_id == number, batches.consumer_group == self.group_id)
-        return conn.scalar(kind)
-
-    def abandoned(self, conn: Connection) -> set[int]:
-        """Return the abandoned batches of the group."""
-        batches = self.batches.c
-        query = sa.select(batches.batch_id).where(batches.consumer_group == self.group_id, batches.state == "abandoned")
-        return set(conn.scalars(query))
-
-    def left_after(self, conn: Connection, number: int, replacing: Sequence[OffsetRange]) -> int | None:
-        """Return the last load after a batch whose rows should be there: no rewind after the last load has replaced all
-        of them, or is about to. None where there is no such load.
-
-        :param replacing: the offsets of a rewind that is about to replace rows
-        """
-        batches = self.batches
-        ranges = batches.metadata.tables[batches.key.removesuffix("offset_batches") + "offset_ranges"]
-        replaced = defaultdict[tuple[str, int], list[Span]](list)
-        for range_ in replacing:
-            replaced[range_.topic_partition].append((range_.start, range_.end))
-        rewinds = [move.batch_id for move in self.moves if move.target_table == self.name]
-        for row in conn.execute(ranges.select().where(ranges.c.batch_id.in_(rewinds))):
-            if row.replaced_start_offset is not None:
-                replaced[row.topic, row.partition].append((row.replaced_start_offset, row.replaced_end_offset))
-        later = sa.and_(self._with_rows, ranges.c.batch_id > number, ranges.c.records > 0)
-        written = sa.select(ranges).join(batches, batches.c.batch_id == ranges.c.batch_id).where(later)
-        for row in stream(conn, written.order_by(ranges.c.batch_id.desc())):
-            if subtract([(row.start_offset, row.end_offset)], replaced[row.topic, row.partition]):
-                return int(row.batch_id)
-        return None
-
-
-def _moves(conn: Connection, batches: sa.Table, group_id: str, after: int) -> list[Any]:
-    """Return the rewinds of a group that were not undone, the last one first.
-
-    :param after: a batch; only what is later is meant
-    """
-    query = sa.select(batches.c.batch_id, batches.c.kind, batches.c.target_table, batches.c.committed_at).where(
-        batches.c.consumer_group == group_id, batches.c.batch_id > after, batches.c.kind.in_(REWIND_KINDS)
-    )
-    moves, undone = [], False
-    for move in conn.execute(query.order_by(batches.c.batch_id.desc())):
-        if undone:
-            undone = False
-        elif move.kind == "undo":
-            undone = True
-        else:
-            moves.append(move)
-    return moves
