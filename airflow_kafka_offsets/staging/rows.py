@@ -34,6 +34,8 @@ from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead
 REASON = f"{RESERVED_PREFIX}refused"
 """The column of staged rows that Spark's tasks could not write into a file of the target: why."""
 
+DECLARED_TYPE = "declared type"
+"""What the metadata of a target's field has its own name of the type as, for messages."""
 
 # The digits of decimals that floating numbers tell apart.
 _EXACT_SINGLE, _EXACT_DOUBLE = 6, 15
@@ -422,7 +424,8 @@ def _fitting(values: pa.Array, column: pa.Field) -> tuple[pa.Array, dict[int, st
     if values.type == column.type:
         return values, {}
     # Arrow's messages quote values.
-    misfit = f"a value of type {type_name(values.type)} does not fit into {type_name(column.type)}"
+    target = (column.metadata or {}).get(DECLARED_TYPE.encode(), b"").decode() or type_name(column.type)
+    misfit = f"a value of type {type_name(values.type)} does not fit into {target}"
     if pa.types.is_decimal(values.type) and pa.types.is_floating(column.type):
         # By their digits: Arrow rounds many decimals to another number than the nearest.
         cast = values.cast(pa.string()).cast(column.type)

@@ -153,8 +153,8 @@ def test_numbers_beyond_a_column_and_decimals_beyond_it(inline_loader: Loader, t
     loader(name, **LEFT_OUT, value_format=Json("id BIGINT, d DECIMAL(10, 2)"))
 
     assert dead_letters(loader) == {
-        1: "column 'id': a value of type BIGINT does not fit into INT",
-        2: "column 'd': a value of type DECIMAL(10,2) does not fit into DECIMAL(38,1)",
+        1: "column 'id': a value of type BIGINT does not fit into INTEGER",
+        2: "column 'd': a value of type DECIMAL(10,2) does not fit into NUMERIC(10, 1)",
     }
     assert loaded(loader) == [0]
 

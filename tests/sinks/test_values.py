@@ -169,7 +169,7 @@ class TestNumbers:
             conn.exec_driver_sql("CREATE TABLE target (x REAL)")
 
         with pytest.raises(
-            RecordError, match=r"offset 3 .*column 'x': a value of type DOUBLE does not fit into FLOAT\."
+            RecordError, match=r"offset 3 .*column 'x': a value of type DOUBLE does not fit into (REAL|FLOAT)\."
         ):
             inline_loader(name, value_format=Json("x DOUBLE"))
 

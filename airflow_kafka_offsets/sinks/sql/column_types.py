@@ -29,6 +29,7 @@ from airflow_kafka_offsets.database.tables import (
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.formats.columns import type_name
 from airflow_kafka_offsets.sinks.sink import TO_FIT
+from airflow_kafka_offsets.staging.rows import DECLARED_TYPE
 
 # What SQLite's binary fractions keep of a decimal, always.
 EXACT_DIGITS = 15
@@ -143,7 +144,8 @@ def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> pa.Schema:
                 faults.append(f"it has no column {field.name!r} ({add_column(table, field, dialect)})")
             continue
         if (fault := _fault(column, field, dialect)) is None:
-            matched.append(pa.field(field.name, wire_type(field.type, column.type, dialect)))
+            named = {DECLARED_TYPE: str(column.type)}
+            matched.append(pa.field(field.name, wire_type(field.type, column.type, dialect), metadata=named))
         else:
             faults.append(fault)
     if missing := [name for name in required(table) if name not in rows.names]:
