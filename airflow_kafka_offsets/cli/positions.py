@@ -143,7 +143,7 @@ def _show_and_execute(args: Namespace, preview: RewindPreview, ledger: Ledger) -
     """Show a preview, and execute it with --execute."""
     target = target_of(args, args.replace) if args.replace is not False else None
     if args.abandon is not None:
-        if preview.changed if target is None else preview.replacing:
+        if preview.moves(replace=target is not None):
             check_open_batch(args.group, preview.open_batch, args.abandon)
         with ledger.connect() as conn:
             check_open(conn, ledger.tables, args.group, args.abandon)

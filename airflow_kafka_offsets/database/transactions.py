@@ -165,7 +165,7 @@ def _explicit(conn: Connection, begin: str) -> Iterator[Connection]:
         # SQLite itself rolls back after some errors (a full disk); the error of a second ROLLBACK would hide that one.
         # The pool rolls back what was closed. By the driver: code of the user may have left SQLAlchemy's transaction in
         # any state.
-        if not conn.closed and conn.connection.dbapi_connection.in_transaction:  # type: ignore[union-attr]
+        if not conn.closed and not conn.invalidated and conn.connection.dbapi_connection.in_transaction:  # type: ignore[union-attr]
             conn.connection.dbapi_connection.rollback()  # type: ignore[union-attr]
         raise
 

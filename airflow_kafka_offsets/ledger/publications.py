@@ -40,6 +40,7 @@ from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.group_table import names_of
 from airflow_kafka_offsets.ledger.groups import lock
 from airflow_kafka_offsets.ledger.install import installation_id
+from airflow_kafka_offsets.ledger.older_logs import of_older_logs
 from airflow_kafka_offsets.ledger.positions import RangeRead, Reads, store_reads
 from airflow_kafka_offsets.ledger.replaced_output import recorded_offsets, refuse_published
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
@@ -92,7 +93,8 @@ class Publication:
             if kind != "load":
                 series = f"{series}.{batch.batch_id}"
         attempt = attempt or attempt_name(installation, batch.batch_id)
-        return cls(ledger, table, Output(batch.batch_id, batch.group_id, batch.ranges, series, attempt))
+        older_logs = partial(of_older_logs, ledger.tables, batch.group_id, batch.ranges)
+        return cls(ledger, table, Output(batch.batch_id, batch.group_id, batch.ranges, series, attempt, older_logs))
 
     def begin(self, claim: Claim, batch: Batch, reads: Reads, *, replace: bool = False) -> None:
         """Store that the target may have the rows of a batch from now on, and the reads of its ranges.

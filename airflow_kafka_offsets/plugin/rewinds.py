@@ -149,7 +149,7 @@ class RewindEstimate:
     @property
     def is_nothing(self) -> bool:
         """Return whether there is nothing to execute."""
-        return not (self.preview.replacing if self.tables else self.preview.changed)
+        return not self.preview.moves(replace=bool(self.tables))
 
     @property
     def leaves_rows(self) -> bool:

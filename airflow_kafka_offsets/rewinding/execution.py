@@ -234,7 +234,7 @@ class _Rewind:
 
     @property
     def moves(self) -> tuple[PartitionRewind, ...]:
-        return self.preview.changed if self.target is None else self.preview.replacing
+        return self.preview.moves(replace=self.target is not None)
 
     @property
     def author(self) -> str:

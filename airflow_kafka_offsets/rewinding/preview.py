@@ -332,6 +332,16 @@ class RewindPreview:
         """
         return tuple(partition for partition in self.partitions if partition.changes or partition.reread is not None)
 
+    def moves(self, *, replace: bool) -> tuple[PartitionRewind, ...]:
+        """Return what a rewind records. One `to-current` without `replace` also records positions that stay: the group
+        goes on with the rows that its target has now.
+
+        :param replace: whether it removes rows
+        """
+        if replace:
+            return self.replacing
+        return self.changed or (self.partitions if self.scenario == "to-current" else ())
+
     @property
     def replaced_ranges(self) -> tuple[OffsetRange, ...]:
         """Return the offsets whose output a rewind with `replace` removes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 Detail = Literal["offsets", "batches", "nothing"]
 """What the rows of a target say of their origin: topic, partition, offset and batch; the batch alone; nothing."""
+
+OlderLogs = Callable[[Collection[int]], Mapping[str, Collection[int]]]
+"""Returns for each topic those of some batches whose rows are of an earlier topic of its name."""
 
 
 class TargetRows(Protocol):

@@ -145,8 +145,8 @@ def refuse_restored(
         f"Table {name!r} was restored to a version before {published.version} by its version "
         f"{restores[0]['version']}, and batch {published.batch_id} of group {group_id!r} was committed to it as "
         f"version {published.version}: its rows are gone, but the positions are after them. Nothing was written. "
-        f"Restore the table to version {restores[-1]['version'] - 1}, or rewind the group to where its rows end now, "
-        "abandon its open batch with the rewind, and load again"
+        f"Restore the table to version {restores[-1]['version'] - 1}, or rewind the group, with replace, to where its "
+        "rows end now, abandon its open batch with the rewind, and load again"
     )
 
 

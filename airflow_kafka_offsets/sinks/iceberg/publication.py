@@ -126,7 +126,7 @@ def refuse_rollback(table: Table, group_id: str, last_rewind: datetime | None) -
         f"{current.snapshot_id if current else None}. The positions of the group are after rows that are gone. "
         "Nothing was written. Either restore the snapshot (for example CALL system.set_current_snapshot), or, to "
         "continue without the rows, rewind the group, with replace, to where its rows end, abandon its open batch with "
-        "the rewind, and load again"
+        "the rewind, and load again. If no row is gone, rewind it to-current, without replace"
     )
 
 

@@ -17,8 +17,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_kafka_offsets.core.origin import OFFSET, PARTITION, RECORD, TIMESTAMP, TOPIC
+from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, RECORD, TIMESTAMP, TOPIC
 from airflow_kafka_offsets.sinks.lake.snapshot import LakeFile, RowSource
+from airflow_kafka_offsets.sinks.target_rows import OlderLogs
 
 
 class KeyIndex:
@@ -94,12 +95,19 @@ _KEY, _LOG, _AT, _FILE, _ROW = "key", "log", "at", "file", "row"
 class NewestRows:
     """The newest row of each key in the files of a batch.
 
+    :param older_logs: see `Output`
     :ivar index: the keys
     :ivar files: the files, in order
     """
 
-    def __init__(self, table: RowSource, files: Sequence[LakeFile], key: Sequence[str]) -> None:
-        self.files = tuple(files)
+    def __init__(
+        self,
+        table: RowSource,
+        files: Sequence[LakeFile],
+        key: Sequence[str],
+        older_logs: OlderLogs = lambda _: {},
+    ) -> None:
+        self.files, self._older_logs = tuple(files), older_logs
         self._table, self._key = table, list(key)
         keys, topics = list[pa.Table](), set[str]()
         for _, rows in self._read([*self._key, TOPIC]):
@@ -161,7 +169,21 @@ class NewestRows:
         is_later = pc.greater(rows.column(OFFSET).cast(pa.int64()), self._rows.column(OFFSET).take(numbers))
         # The age of a row that does not say where it is from is not known.
         is_newer = pc.fill_null(pc.and_kleene(is_same_log, is_later), False).combine_chunks()
+        if BATCH_ID in rows.column_names and pc.any(is_newer).as_py():
+            is_newer = pc.and_(is_newer, pc.invert(self._are_of_older_logs(rows, is_newer)))
         return places.filter(pc.invert(is_newer)), pc.unique(numbers.filter(is_newer))
+
+    def _are_of_older_logs(self, rows: pa.Table, is_newer: pa.Array) -> pa.Array:
+        """Return whether rows are of an earlier topic of the same name.
+
+        :param is_newer: which rows may be
+        """
+        topics, batch_ids = (rows.column(name).combine_chunks() for name in (TOPIC, BATCH_ID))
+        found = pa.repeat(pa.scalar(False), rows.num_rows)
+        for topic, older in self._older_logs(pc.unique(batch_ids.filter(is_newer)).drop_null().to_pylist()).items():
+            is_older = pc.is_in(batch_ids, value_set=pa.array(older, batch_ids.type))
+            found = pc.or_(found, pc.and_(is_older, pc.fill_null(pc.equal(topics, topic), False)))
+        return found
 
     def kept(self, number: int, outdated: pa.Array) -> pa.Array:
         """Return the positions of the rows of a file that stay.

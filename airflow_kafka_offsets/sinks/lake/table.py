@@ -164,8 +164,8 @@ class LakeTable(Table):
                 "name: that was dropped or replaced, or this one is an older copy, or of another catalog or store. "
                 "Nothing was written: the positions of the group are after rows that are not here. Restore the table"
                 f"{self.restored_by}, or name the catalog of before. If the rows are gone, rewind the group, with "
-                "replace, to where its rows end: to the first offset, if none is left. Only a rewind without replace "
-                "lets the group begin in a table beside the one of before"
+                "replace, to where its rows end: to the first offset, if none is left. To go on with the rows that are "
+                "in this table, whatever batches they are of, rewind the group to-current, without replace"
             )
 
     def check_removal(self) -> None:

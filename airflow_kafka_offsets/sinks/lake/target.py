@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -139,7 +140,8 @@ class LakeTarget(Target):
         self._files, shape = rows.files, snapshot.shape(self._columns)
         added = [file for _, file in read_entries(self.name, rows.files, lambda file: snapshot.entry(file, shape))]
         if self._key:
-            self._search = Search(self._search.rows, NewestRows(snapshot, added, self._key))
+            older_logs = partial(self.output.older_logs, self._conn)
+            self._search = Search(self._search.rows, NewestRows(snapshot, added, self._key, older_logs))
         self._plan(snapshot)
         return self.result.rows
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
@@ -37,7 +38,7 @@ from airflow_kafka_offsets.sinks.sql.kept_values import value_checks
 from airflow_kafka_offsets.sinks.sql.rows import SqlRows
 from airflow_kafka_offsets.sinks.table import REWIND_AFTER, Dataset, LastBatch, Output, Table, Target
 from airflow_kafka_offsets.sinks.target_names import TargetNames
-from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
+from airflow_kafka_offsets.sinks.target_rows import OlderLogs, Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class ConnectedSqlTable(Table):
 
     def publish(self, conn: Connection, output: Output) -> AbstractContextManager[SqlTarget]:
         """Return the table as it is written to over the connection of a transaction."""
-        return nullcontext(SqlTarget(conn, self))
+        return nullcontext(SqlTarget(conn, self, partial(output.older_logs, conn)))
 
     def last_batch(self, conn: Connection, output: Output) -> LastBatch | None:
         """Return the highest batch id of the rows.
@@ -256,10 +257,14 @@ def _locked(conn: Connection, table: sa.Table) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SqlTarget(Target):
-    """A table, and the connection of a transaction; see `Target`."""
+    """A table, and the connection of a transaction; see `Target`.
+
+    :param older_logs: of the batch; see `Output`
+    """
 
     conn: Connection
     table: ConnectedSqlTable
+    older_logs: OlderLogs = lambda _: {}
 
     def add_columns(self, columns: pa.Schema) -> list[str]:
         """Add the columns that the table lacks; see `Target.add_columns`.
@@ -316,7 +321,7 @@ class SqlTarget(Target):
             return count
         upsert.check_key(conn.dialect, sink.upsert_key, schema)
         upsert.check_target(conn, table, sink.upsert_key)
-        return upsert.upsert_rows(conn, table, columns, rows, sink.upsert_key, append)
+        return upsert.upsert_rows(conn, table, columns, rows, sink.upsert_key, append, self.older_logs)
 
 
 def _writer(conn: Connection) -> Writer:

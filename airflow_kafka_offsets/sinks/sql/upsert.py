@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.schema import CreateIndex
 
-from airflow_kafka_offsets.core.origin import RECORD, TIMESTAMP
+from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, TIMESTAMP
 from airflow_kafka_offsets.database.errors import is_outage
 from airflow_kafka_offsets.database.mysql import error_number, is_mysql
 from airflow_kafka_offsets.database.tables import check_rights, grantee, without_placeholders
@@ -35,11 +35,15 @@ from airflow_kafka_offsets.sinks.sql.refused_rows import (
     savepoint,
     write_around,
 )
+from airflow_kafka_offsets.sinks.target_rows import OlderLogs
 from airflow_kafka_offsets.staging.rows import Record, RefusedRecords, StagedRows, null_key
 
 _TOPIC, _PARTITION, _OFFSET = RECORD
 
 _RANK, _AT = "_kafka_rank", "_kafka_at"
+
+# Numbers in a query: databases have a limit.
+_BATCHES_AT_ONCE = 1_000
 
 # Of a key and a partition that are looked at together; others are once these are refused.
 _OLDER_ROWS = 1_000
@@ -63,17 +67,19 @@ def upsert_rows(
     rows: StagedRows,
     key: Sequence[str],
     append: Callable[[Connection, sa.Table, pa.Schema, StagedRows], int],
+    older_logs: OlderLogs,
 ) -> int:
     """Insert the newest row of each key, or replace the stored row, unless that is newer.
 
     :param append: the fastest way into a table; into the temporary one here
+    :param older_logs: see `Output`
     :return: how many rows were inserted or replaced
     :raises RecordError: a key is null, or the database refuses a row, which is not to be a dead letter; names the
         record
     :raises TargetError: the database refuses the statement
     """
     statements = MySqlUpsert if is_mysql(conn.dialect) else Upsert
-    upsert = statements(conn, table, tuple(columns.names), tuple(key), rows.refused)
+    upsert = statements(conn, table, tuple(columns.names), tuple(key), rows.refused, older_logs)
     try:
         # The types of the target, without its constraints and defaults.
         staged = upsert.temporary(sa.select(*upsert.of(table)).where(sa.false()))
@@ -95,6 +101,7 @@ class Upsert:
 
     :param names: the columns to write
     :param refused: takes the records of rows that the target refuses
+    :param older_logs: see `Output`
     """
 
     conn: Connection
@@ -102,6 +109,7 @@ class Upsert:
     names: tuple[str, ...]
     key: tuple[str, ...]
     refused: RefusedRecords
+    older_logs: OlderLogs
 
     @property
     def written(self) -> Sequence[str]:
@@ -190,12 +198,35 @@ class Upsert:
 
     def merge(self, newest: sa.Select[Any]) -> int:
         """Insert rows of different keys, or replace the rows of these keys that are not newer; return how many."""
+        count, rows = self._merge(newest, sa.false()), newest.subquery("newest")
+        if BATCH_ID not in self.table.columns or count == self.conn.scalar(
+            sa.select(sa.func.count()).select_from(rows)
+        ):
+            return count
+        # Some rows stay. Those of an earlier topic of the same name are older, whatever their offsets are.
+        stored = self.table.alias()
+        same = sa.and_(*(stored.c[name] == rows.c[name] for name in self.key))
+        stay = sa.select(stored.c[BATCH_ID]).where(same, sa.not_(self.is_not_older(stored.c, rows.c))).distinct()
+        batch_ids = [number for number in self.conn.scalars(stay) if number is not None]
+        for topic, older in self.older_logs(batch_ids).items() if batch_ids else ():
+            for first in range(0, len(older), _BATCHES_AT_ONCE):
+                some = list(older)[first : first + _BATCHES_AT_ONCE]
+                is_older = [(table[_TOPIC] == topic) & table[BATCH_ID].in_(some) for table in (self.table.c, stored.c)]
+                of_key = sa.exists(sa.select(sa.literal_column("1")).select_from(stored).where(same, is_older[1]))
+                count += self._merge(sa.select(*self.of(rows)).where(of_key), is_older[0])
+        return count
+
+    def _merge(self, newest: sa.Select[Any], is_older: sa.ColumnElement[bool]) -> int:
+        """Insert rows of different keys, or replace the rows of these keys; return how many.
+
+        :param is_older: the condition for rows of the table that are replaced although their offsets are higher
+        """
         insert = _INSERT[self.conn.dialect.name](self.table).from_select(self.names, newest)
         old, new = self.table.columns, insert.excluded
         statement = insert.on_conflict_do_update(
             index_elements=[old[name] for name in self.key],
             set_={name: new[name] for name in self.written},
-            where=self.is_not_older(old, new),
+            where=self.is_not_older(old, new) | is_older,
         )
         return int(self.conn.execute(statement, execution_options={"preserve_rowcount": True}).rowcount)
 
@@ -327,12 +358,12 @@ class MySqlUpsert(Upsert):
                 self.conn.exec_driver_sql(f"DROP TEMPORARY TABLE IF EXISTS {', '.join(self.temporaries)}")
             self.temporaries.clear()
 
-    def merge(self, newest: sa.Select[Any]) -> int:
+    def _merge(self, newest: sa.Select[Any], is_older: sa.ColumnElement[bool]) -> int:
         rows = self.temporary(newest)
         for is_last in (False, False, True):
             try:
                 with savepoint(self.conn):
-                    count = self._replace_and_insert(rows)
+                    count = self._replace_and_insert(rows, is_older)
                 break
             except IntegrityError as error:
                 # Perhaps of a key that another transaction has inserted meanwhile: its row is there to be replaced now.
@@ -341,7 +372,7 @@ class MySqlUpsert(Upsert):
         self.drop(rows)
         return count
 
-    def _replace_and_insert(self, rows: sa.Table) -> int:
+    def _replace_and_insert(self, rows: sa.Table, is_older: sa.ColumnElement[bool]) -> int:
         """Write rows, those of known keys and those of new ones; fail where another transaction has just inserted one
         of the latter.
         """
@@ -350,7 +381,7 @@ class MySqlUpsert(Upsert):
         # Locked: a row that is to be replaced stays until it is.
         known = self.temporary(sa.select(*(new[name] for name in self.key)).join(self.table, same).with_for_update())
         replaced = self.table.update().values({old[name]: new[name] for name in self.written})
-        count = self.conn.execute(replaced.where(same, self.is_not_older(old, new))).rowcount
+        count = self.conn.execute(replaced.where(same, self.is_not_older(old, new) | is_older)).rowcount
         is_known = known.select().where(*(known.c[name] == new[name] for name in self.key)).exists()
         inserted = self.conn.execute(
             self.table.insert().from_select(self.names, sa.select(*self.of(rows)).where(~is_known)),
