@@ -5,12 +5,14 @@ these, and which of them the prefix of a record names. To compile needs grpcio-t
 from __future__ import annotations
 
 import base64
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module, resources
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -26,6 +28,11 @@ _DEEPEST = 32
 
 # Of all files of a schema: a pool has a kilobyte for each.
 _MOST_NAMES, _MOST_CHARACTERS = 20_000, 2_000_000
+
+# Of all files of a schema, too: the compiler compares each reserved number of a message with all others.
+_MOST_NUMBERS = 25_000
+
+_NUMBER = re.compile(r"(?<![\w.])\d")
 
 # What has a name in a file, a message, an enum and a service.
 _NAMED = ("message_type", "enum_type", "service", "extension", "field", "nested_type", "oneof_decl", "value", "method")
@@ -295,6 +302,8 @@ def compile_schemas(schemas: Mapping[str, RegisteredSchema]) -> dict[str, str | 
         for key, schema in schemas.items():
             try:
                 _write(Path(numbers[key]), schema)
+            except SchemaError as error:
+                problems[key] = str(error)
             except (OSError, ValueError) as error:
                 problems[key] = f"its imports cannot be written as files: {type(error).__name__}"
             else:
@@ -330,10 +339,13 @@ def _messages(directory: str) -> str:
 
 
 def _write(directory: Path, schema: RegisteredSchema) -> None:
-    """Write a schema and its imports as files, and those that are compiled already as a descriptor set."""
+    """Write a schema and its imports as files, and those that are compiled already as a descriptor set.
+
+    :raises SchemaError: they have too many numbers
+    """
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-    compiled = FileDescriptorSet()
+    compiled, count = FileDescriptorSet(), Budget()
     directory.mkdir()
     files = _KNOWN | {reference.name: reference.text for reference in schema.references} | {_MAIN: schema.text}
     for name, content in files.items():
@@ -345,11 +357,20 @@ def _write(directory: Path, schema: RegisteredSchema) -> None:
         if (descriptor := _descriptor(content)) is not None:
             descriptor.name = name
             compiled.file.append(descriptor)
+            found = sum(map(_ranges, (*descriptor.message_type, *descriptor.enum_type)))
         else:
             file = directory / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(content, encoding="utf-8")
+            found = sum(1 for _ in islice(_NUMBER.finditer(content), _MOST_NUMBERS + 1))
+        count.take(0, found, most=_MOST_NUMBERS, what="numbers")
     Path(f"{directory}.compiled").write_bytes(compiled.SerializeToString())
+
+
+def _ranges(scope: Any) -> int:
+    """Return how many ranges of numbers a message or an enum reserves or gives to extensions."""
+    inner = (part for name in ("nested_type", "enum_type") for part in getattr(scope, name, ()))
+    return len(scope.reserved_range) + len(getattr(scope, "extension_range", ())) + sum(map(_ranges, inner))
 
 
 def _descriptor(content: str) -> Any:

@@ -37,8 +37,9 @@ log = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
 
-# A look takes some milliseconds, most of which is waiting for a broker.
-_THREADS = 8
+# A look takes some milliseconds, most of which is waiting for a broker. Each may decompress a whole batch of a
+# producer, in the same process.
+_THREADS = 2
 
 
 @dataclass(frozen=True, slots=True)

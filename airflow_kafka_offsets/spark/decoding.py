@@ -61,9 +61,11 @@ class DecodingHere:
 
     def __call__(self, records: pa.RecordBatch) -> Decoded:
         decoded = decode_rows(records, self._decode, self._slice)
-        if self._transform is None or (decoded.bad and not self._job.has_dead_letters):
-            return decoded
-        return transform_rows(self._job, records, decoded, self._transform, self._slice)
+        if self._transform is not None and (self._job.has_dead_letters or not decoded.bad):
+            decoded = transform_rows(self._job, records, decoded, self._transform, self._slice)
+        if decoded.rows.nbytes > room_of(records):
+            raise RoomError
+        return decoded
 
     def schemas_read(self) -> tuple[ReadSchema, ...]:
         return schemas_read(self._job.record_format, self._decode)

@@ -285,8 +285,6 @@ def _answer_batches(connection: Connection, job: StageJob, slice_: Slice) -> NoR
                 decoded = decode(batch)
             bad = [record._asdict() for record in decoded.bad]
             answer = {"bad": bad, "schemas": [asdict(schema) for schema in decode.schemas_read()]}
-            if decoded.rows.nbytes > room_of(batch):
-                raise RoomError
             rows = _to_bytes(decoded.rows)
         except RoomError:
             answer = {"large": True}

@@ -46,6 +46,9 @@ where the key of a header is not UTF-8. `error_class` is the part of the record 
 a registry.
 """
 
+# Of a record, together: JSON writes a byte of a name as six at most.
+_MOST_NAME_BYTES = 10_000_000
+
 
 class DeadLetterFile(ExitStack):
     """Writes the dead letters of one evaluation of a slice, into a file that is created with the first of them.
@@ -148,22 +151,36 @@ def _are_of(batch: pa.RecordBatch, read: SliceRead, before: int) -> bool:
 def dead_letters_of(
     batch: pa.RecordBatch, slice_: Slice, bad: Sequence[BadRecord], with_schema_ids: bool
 ) -> pa.RecordBatch:
-    """Return dead letters of the bad records of a batch, with the columns of `SCHEMA`.
+    """Return dead letters of the bad records of a batch, with the columns of `SCHEMA`; without contents, which stay in
+    Kafka, of those whose headers would take too much memory.
 
     :param batch: what `kafka.reader.read` yields, with headers
     :param with_schema_ids: whether values begin with the id of a schema
     """
     records = batch.take(pa.array([record.row for record in bad], pa.int64()))
     columns = {name: records.column(name) for name in ("offset", "key", "value", "timestamp")}
+    headers = records.column("headers").to_pylist()
+    if any(are_large := [_has_large_names(own) for own in headers]):
+        columns |= {name: pc.if_else(pa.array(are_large), None, columns[name]) for name in ("key", "value")}
+        headers = [None if is_large else own for own, is_large in zip(headers, are_large, strict=True)]
+        why = f"its contents are not kept, because the names of its headers have more than {_MOST_NAME_BYTES:,} bytes"
+        bad = [
+            record._replace(reason=f"{why}; {record.reason}", part="size") if is_large else record
+            for record, is_large in zip(bad, are_large, strict=True)
+        ]
     columns["topic"] = pa.repeat(pa.scalar(slice_.topic), len(bad))
     columns["partition"] = pa.repeat(pa.scalar(slice_.partition, pa.int32()), len(bad))
-    columns["headers"] = pa.array(map(header_text, records.column("headers").to_pylist()), pa.string())
+    columns["headers"] = pa.array(map(header_text, headers), pa.string())
     # The reason of another format may be of any length, and databases do not store NUL in text.
     columns["error_class"] = pa.array([record.part for record in bad], pa.string())
     columns["error"] = pa.array([shortened(record.reason).replace("\0", "\\0") for record in bad], pa.string())
     ids = map(schema_id_of, records.column("value").to_pylist() if with_schema_ids else [None] * len(bad))
     columns["schema_id"] = pa.array(ids, pa.int64())
     return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+
+
+def _has_large_names(headers: Sequence[Mapping[str, Any]] | None) -> bool:
+    return sum(len(header["key"].encode()) for header in headers or ()) > _MOST_NAME_BYTES
 
 
 def header_text(headers: Sequence[Mapping[str, Any]] | None) -> str | None:

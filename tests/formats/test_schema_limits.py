@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gc
 import json
 import re
@@ -19,6 +20,7 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,7 +44,7 @@ from airflow_kafka_offsets.spark.decoding import decode_rows
 from tests.support.avro import encode, wire
 from tests.support.decoding import FIRST_OFFSET, STEP, record_batch, slice_of
 from tests.support.examples import examples
-from tests.support.protobuf import zigzag
+from tests.support.protobuf import compiled, zigzag
 from tests.support.registry import FakeRegistry, fake_registry
 
 AVRO: dict[str, Any] = {"type": "record", "name": "order", "fields": [{"name": "id", "type": "int"}]}
@@ -866,6 +868,22 @@ class TestCompiler:
         assert isinstance(found["1"], str)
         assert {str(found[key]) for key in "236"} == {"it ended the compiler, which has 1 seconds of CPU and 1,024 MiB"}
         assert "line 1:9: Expected message name" in str(found["5"])
+
+    @pytest.mark.parametrize("word", ["reserved", "extensions"])
+    @pytest.mark.parametrize("is_compiled", [False, True])
+    def test_numbers_that_the_compiler_compares_with_each_other_are_limited(self, word: str, is_compiled: bool) -> None:
+        def found(count: int) -> str | SchemaError:
+            ranges = ", ".join(str(2 * number) for number in range(1, count + 1))
+            text = f'syntax = "proto2"; message Outer {{ message Order {{ optional int64 id = 1; {word} {ranges}; }} }}'
+            if is_compiled:
+                with pytest.MonkeyPatch.context() as unlimited:
+                    unlimited.setattr(protobuf_schema, "_MOST_NUMBERS", 1_000_000)
+                    files = FileDescriptorSet.FromString(base64.b64decode(compiled(text))).file
+                text = base64.b64encode(files[-1].SerializeToString()).decode()
+            return compile_schemas({"1": RegisteredSchema("PROTOBUF", text)})["1"]
+
+        assert isinstance(found(24_000), str)
+        assert str(found(26_000)) == "it has more than 25,000 numbers"
 
     def test_only_the_beginning_of_what_the_compiler_says_is_read(self) -> None:
         tracemalloc.start()

@@ -5,6 +5,9 @@ refuses.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.kafka.reader import consumer_config, read
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.rows import TargetColumns
-from tests.support.clients import Kafka, produce
+from tests.support.clients import Kafka, produce, producer
 from tests.support.loads import TopicFactory
 from tests.support.staged_alone import most_memory
 
@@ -92,3 +95,38 @@ def test_exploding_records_take_bounded_memory(
 
     memory = most_memory(job)
     assert memory < most, memory
+
+
+SEARCH = """
+import sys
+from pathlib import Path
+from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.kafka.start_offsets import TimeSearch
+
+servers, topic, partitions, timestamp = sys.argv[1:]
+search = TimeSearch(Cluster({"bootstrap.servers": servers}), "search")
+found = search.first_records({TopicPartition(topic, place): int(timestamp) for place in range(int(partitions))})
+status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+print(len(found), int(status["VmHWM"].split()[0]) >> 10)
+"""
+
+
+@pytest.mark.long
+def test_a_search_by_time_looks_at_few_partitions_at_once(broker: Kafka, topic: TopicFactory) -> None:
+    partitions, now = 6, int(time.time() * 1000)
+    name = topic(partitions=partitions)
+    whole: dict[str, Any] = {"linger.ms": 60_000, "batch.num.messages": 1_000_000, "batch.size": 100_000_000}
+    writer = producer(broker, **whole, **{"compression.type": "zstd", "queue.buffering.max.messages": 0})
+    for partition in range(partitions):
+        for _ in range(400_000):
+            writer.produce(name, b"", partition=partition, timestamp=now)
+        assert writer.flush(60) == 0
+
+    def searched(count: int) -> list[int]:
+        command = [sys.executable, "-c", SEARCH, broker.bootstrap_servers, name, str(count), str(now)]
+        return [int(word) for word in subprocess.check_output(command, text=True).split()]
+
+    (found, most), (_, one) = searched(partitions), searched(1)
+    assert found == partitions
+    assert most < 2.5 * one, (most, one)

@@ -33,6 +33,7 @@ from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.tasks import read_slice
 from airflow_kafka_offsets.staging.arrow_files import SCHEMA, write_records
 from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.transforms.sql import Sql
 from tests.spark.test_isolation import job
 from tests.support.avro import encode
 from tests.support.decoding import record_batch
@@ -268,6 +269,21 @@ def test_texts_of_a_schema_are_in_memory_for_few_rows_at_once(
 
     assert max(part.rows.nbytes for part in found) <= most + records.nbytes + 100 * COUNT
     assert pa.Table.from_batches([part.rows for part in found]).equals(pa.Table.from_batches([whole.rows]))
+
+
+@pytest.mark.parametrize("is_isolated", [False, True], ids=["here", "in a child"])
+def test_record_that_a_transform_makes_many_megabytes_of_is_bad(tmp_path: Path, is_isolated: bool) -> None:
+    record_format = Json("id BIGINT, note STRING, items ARRAY<BIGINT>")
+    transform = Sql("SELECT id, note, unnest(items) AS item FROM records").prepared(row_columns(record_format))
+    staged = job(tmp_path, record_format, decode_timeout=60.0, transform=transform)
+    values = [json.dumps({"id": 1, "note": "x" * 15_000, "items": [1] * count}).encode() for count in (3, 10_000, 3)]
+
+    with decoding_of(staged, staged.slices[0], staged.batch_function(), is_isolated=is_isolated) as decode:
+        found = [part for _, part in decode_portions(record_batch(values), staged.columns, decode)]
+
+    assert [part.rows.num_rows for part in found] == [3, 0, 3]
+    ((bad,),) = [part.bad for part in found if part.bad]
+    assert (bad.reason, bad.part) == ("it becomes rows of more than 128 MiB", CRASH)
 
 
 MANY_NAMES = avro_values({"type": "array", "items": ENUM}, [["short"], [TEXT] * 200_000, ["short"] * 9])

@@ -193,3 +193,23 @@ def test_a_name_that_leads_out_of_the_directory_is_refused(staging: StagingDirec
     assert file.file is not None
     with pytest.raises(ValueError, match="is not the name of a file in the staging directory"):
         read_changed(staging, file, name=f"../{file.file.name}")
+
+
+def test_records_whose_headers_have_names_of_many_megabytes_are_kept_without_contents(
+    staging: StagingDirectory,
+) -> None:
+    names = ["\x01" * 6_000_000, "x" * 6_000_000]
+    records = record_batch(
+        {"key": b"k", "headers": [{"key": name, "value": b""} for name in names]},
+        {"key": b"l", "headers": [{"key": names[1], "value": b""}]},
+    )
+
+    large, usual = read_back(staging, written(staging, (records, [BadRecord(0, "no JSON"), BadRecord(1, "no JSON")])))
+
+    assert (large["offset"], large["key"], large["value"], large["headers"]) == (10, None, None, None)
+    assert large["error_class"] == "size"
+    assert large["error"] == (
+        "its contents are not kept, because the names of its headers have more than 10,000,000 bytes; no JSON"
+    )
+    assert (usual["key"], usual["value"], usual["error_class"], usual["error"]) == (b"l", b"{", "value", "no JSON")
+    assert len(usual["headers"]) > 6_000_000
