@@ -210,7 +210,8 @@ def _raise_if_lost(gaps: Sequence[Gap], on_data_loss: OnDataLoss, group_id: str)
         raise DataLossError(
             f"Records were deleted from the log before they were loaded (by retention, or by a user): {lost}. Nothing "
             f"was loaded. To continue without them, run '{command_line('rewind', group_id)} --shift-by 0', or set "
-            "on_data_loss='skip' (of a command: --on-data-loss skip): the gap is recorded in offset_gaps."
+            "on_data_loss='skip' (of a command: --on-data-loss skip), also for a group without positions: the gap is "
+            "recorded in offset_gaps."
         )
 
 

@@ -340,7 +340,8 @@ class RewindPreview:
         """
         if replace:
             return self.replacing
-        return self.changed or (self.partitions if self.scenario == "to-current" else ())
+        stay = (partition for partition in self.partitions if partition.new is not None)
+        return self.changed or (tuple(stay) if self.scenario == "to-current" else ())
 
     @property
     def replaced_ranges(self) -> tuple[OffsetRange, ...]:

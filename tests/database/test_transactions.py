@@ -201,3 +201,24 @@ class TestSqlite:
             transact(output.engine, work)
         assert is_outage(raised.value)
         assert output.rows() == []
+
+
+def test_an_exception_that_is_no_error_is_raised_as_it_is(output: Output) -> None:
+    """As a timeout of Airflow, which a signal handler raises while a statement runs. SQLAlchemy then gives the
+    connection up.
+    """
+
+    class StoppedError(BaseException):
+        pass
+
+    @sa.event.listens_for(output.engine, "before_cursor_execute")
+    def stop(conn: object, cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("INSERT"):
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        transact(output.engine, output.writing())
+    sa.event.remove(output.engine, "before_cursor_execute", stop)
+
+    assert output.rows() == []
+    assert transact(output.engine, output.writing()) == "attempt 2"

@@ -6,7 +6,7 @@ The positions and the application transactions of a table do not go back with a 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -117,14 +117,18 @@ def last_published(log: Log, group_id: str, besides: Collection[int] = ()) -> Pu
 
 
 def refuse_restored(
-    name: str, log: Log, group_id: str, last_rewind: datetime | None, abandoned: Collection[int] = ()
+    name: str,
+    log: Log,
+    group_id: str,
+    known_at: datetime | None,
+    abandoned: Collection[int],
+    is_known: Callable[[int], bool],
 ) -> None:
     """Raise if the table was restored to a version before the last publication of a group.
 
-    After a later publication of the group, or a rewind, the positions are right again.
+    After a later publication of the group the positions are right again.
 
-    :param last_rewind: when the group was rewound last
-    :param abandoned: batches of the group whose rows may be gone
+    :param known_at: see `Snapshot.check_history`, also for the other parameters
     :raises TargetError: rows of the group may be gone
     """
     published = last_published(log, group_id, abandoned)
@@ -137,9 +141,11 @@ def refuse_restored(
         # Those between are of a state that an earlier one of the list has undone.
         if restore["version"] <= version:
             version = _restored_version(restore, published)
-    if version >= published.version or (
-        last_rewind is not None and restores[0]["timestamp"] <= last_rewind.timestamp() * 1000
-    ):
+    if version >= published.version:
+        return
+    left = (each.batch_id for each in publications(log) if each.group_id == group_id and each.version <= version)
+    is_earlier = known_at is not None and restores[0]["timestamp"] <= known_at.timestamp() * 1000
+    if is_earlier and is_known(next(left, -1)):
         return
     raise TargetError(
         f"Table {name!r} was restored to a version before {published.version} by its version "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -106,19 +107,20 @@ def summary(output: Output) -> dict[str, str]:
     }
 
 
-def refuse_rollback(table: Table, group_id: str, last_rewind: datetime | None) -> None:
+def refuse_rollback(table: Table, group_id: str, known_at: datetime | None, is_known: Callable[[int], bool]) -> None:
     """Raise if the table was rolled back to before the last snapshot of a group.
 
-    If the relevant snapshots are expired, nothing is raised. After a rewind, the positions are right again.
+    If the relevant snapshots are expired, nothing is raised.
 
-    :param last_rewind: when the group was rewound last
+    :param known_at: see `Snapshot.check_history`, also for `is_known`
     :raises TargetError: the last snapshot of the group is not in the history of the current one
     """
     found = last_published(table, group_id)
     if found is None or _is_in_history(table, found[1], table.current_snapshot()):
         return
     last, current = found[1], table.current_snapshot()
-    if last_rewind is not None and _rolled_back_ms(table, last) <= last_rewind.timestamp() * 1000:
+    is_earlier = known_at is not None and _rolled_back_ms(table, last) <= known_at.timestamp() * 1000
+    if is_earlier and is_known(_last_in_history(table, group_id)):
         return
     raise TargetError(
         f"Iceberg table {'.'.join(table.name())!r} was rolled back, or replaced: snapshot {last.snapshot}, by which "
@@ -138,6 +140,21 @@ def _rolled_back_ms(table: Table, last: Publication) -> int:
             break
         rolled_back = entry.timestamp_ms
     return rolled_back
+
+
+def _last_in_history(table: Table, group_id: str) -> int:
+    """Return the number of the last publication of a group in the history of the current snapshot; -1 where there is
+    none.
+    """
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        properties = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        number = properties.get(f"{PREFIX}batch", "")
+        if properties.get(f"{PREFIX}group") == group_id and number.isdecimal():
+            return int(number)
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else table.snapshot_by_id(parent)
+    return -1
 
 
 def _is_in_history(table: Table, last: Publication, snapshot: Snapshot | None) -> bool:

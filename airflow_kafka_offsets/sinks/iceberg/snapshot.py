@@ -157,8 +157,14 @@ class IcebergSnapshot(Snapshot):
                 "table of version 2"
             )
 
-    def check_history(self, group_id: str, last_rewind: datetime | None, abandoned: Collection[int] = ()) -> None:
-        refuse_rollback(self.table, group_id, last_rewind)
+    def check_history(
+        self,
+        group_id: str,
+        known_at: datetime | None,
+        abandoned: Collection[int] = (),
+        is_known: Callable[[int], bool] = lambda last: True,
+    ) -> None:
+        refuse_rollback(self.table, group_id, known_at, is_known)
 
     def last_number(self, series: str) -> int:
         last = published(self.table, series)

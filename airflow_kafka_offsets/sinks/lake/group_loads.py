@@ -49,6 +49,18 @@ class GroupLoads:
         """Return when the group was rewound last, after its last load."""
         return self.moves[0].committed_at if self.moves else None
 
+    @property
+    def goes_on(self) -> bool:
+        """Return whether a rewind without `replace` lets the group go on with the table as it is."""
+        return any(move.target_table is None for move in self.moves)
+
+    def is_known(self, conn: Connection, last: int) -> bool:
+        """Return whether rewinds are to where the rows of a table end.
+
+        :param last: the last batch of the group that the table has
+        """
+        return self.goes_on or self.left_after(conn, last) is None
+
     def kind(self, conn: Connection, number: int) -> str | None:
         """Return the kind of a batch of the group; None where there is none."""
         batches = self.batches.c
@@ -61,7 +73,7 @@ class GroupLoads:
         query = sa.select(batches.batch_id).where(batches.consumer_group == self.group_id, batches.state == "abandoned")
         return set(conn.scalars(query))
 
-    def left_after(self, conn: Connection, number: int, replacing: Sequence[OffsetRange]) -> int | None:
+    def left_after(self, conn: Connection, number: int, replacing: Sequence[OffsetRange] = ()) -> int | None:
         """Return the last load after a batch whose rows should be there: no rewind after the last load has replaced all
         of them, or is about to. None where there is no such load.
 

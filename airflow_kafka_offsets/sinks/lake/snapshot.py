@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -199,11 +199,19 @@ class Snapshot(RowSource):
         """
 
     @abstractmethod
-    def check_history(self, group_id: str, last_rewind: datetime | None, abandoned: Collection[int] = ()) -> None:
+    def check_history(
+        self,
+        group_id: str,
+        known_at: datetime | None,
+        abandoned: Collection[int] = (),
+        is_known: Callable[[int], bool] = lambda last: True,
+    ) -> None:
         """Check that the table was not rolled back to before the last publication of a group.
 
-        :param last_rewind: when the group was rewound last; earlier rollbacks are known
+        :param known_at: when the group was rewound, or the table was checked; earlier rollbacks may be known
         :param abandoned: batches of the group whose rows may be gone
+        :param is_known: whether such a rollback is known; of the number of the group's last publication that the table
+            has, -1 where it has none
         :raises TargetError: rows of the group may be gone
         """
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -135,7 +136,8 @@ class LakeTable(Table):
         # The preview of a rewind has no batch yet.
         kind = loads.kind(conn, output.batch_id)
         if snapshot is not None and (kind or "rewind") not in REWIND_KINDS:
-            snapshot.check_history(output.group_id, loads.last_rewind, loads.abandoned(conn))
+            is_known = partial(loads.is_known, conn)
+            snapshot.check_history(output.group_id, loads.last_rewind, loads.abandoned(conn), is_known)
         self._refuse_lost(conn, loads, number, output.ranges if kind is None else ())
 
     def refuse_lost(self, conn: Connection, batches: sa.Table, group_id: str) -> None:
@@ -153,7 +155,7 @@ class LakeTable(Table):
             where there is none
         :param replacing: the offsets of a rewind that is about to replace rows
         """
-        if number >= loads.last or any(move.target_table is None for move in loads.moves):
+        if number >= loads.last or loads.goes_on:
             return
         # Beside the loads, replays commit in any order to a table in the database of the positions.
         lost = None if loads.kind(conn, number) in REPLAY_KINDS else loads.left_after(conn, number, replacing)

@@ -226,8 +226,8 @@ class LakeTarget(Target):
         return TargetError(
             f"Table {self.name!r} was rolled back: batch {self.output.batch_id} of group {self.output.group_id!r} was "
             f"published in it with {rows:,} rows, and none of them is there. No position moved. Restore the later "
-            "version of the table, or rewind the group to where its rows end now, abandon the batch with the rewind, "
-            "and load again"
+            "version of the table, or rewind the group, with replace, to where its rows end now, abandon the batch "
+            "with the rewind, and load again"
         )
 
     def _plan(self, snapshot: Snapshot) -> None:

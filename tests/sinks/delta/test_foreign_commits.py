@@ -173,7 +173,9 @@ def test_an_abandoned_batch_may_be_restored_away(group: LakeGroup, uri: str) -> 
         group.load(NEXT)
     table = deltalake.DeltaTable(uri)
     table.restore(table.version() - 1)
-    with pytest.raises(TargetError, match="rewind the group to where its rows end now, abandon the batch with the"):
+    with pytest.raises(
+        TargetError, match="rewind the group, with replace, to where its rows end now, abandon the batch with"
+    ):
         group.load(NEXT)
     Rewinder(group.loader)("to-offset", 6, abandon=2)
 

@@ -159,9 +159,46 @@ def test_a_table_that_was_rolled_back_is_loaded_again_from_where_its_rows_end(gr
     assert group.proved() == (7, 0)
 
 
+def test_a_rewind_to_after_the_rows_that_a_rollback_lost_changes_nothing(group: LakeGroup, tmp_path: Path) -> None:
+    roll_back(group, tmp_path)
+    rewind = Rewinder(group.loader)
+    rewind("to-offset", 5, replace=group.sink)
+
+    with pytest.raises(TargetError, match=BACK):
+        group.load(NEXT)
+
+    rewind("to-offset", 4, replace=group.sink, abandon=5)
+    assert group.load(NEXT).rows == 2
+    assert group.offsets() == list(range(6))
+
+
 def test_a_rollback_after_the_rewind_is_found(group: LakeGroup, tmp_path: Path) -> None:
     Rewinder(group.loader)("to-offset", 5)
     roll_back(group, tmp_path)
 
     with pytest.raises(TargetError, match=BACK):
         group.load(NEXT)
+
+
+def test_a_table_that_is_written_anew_with_all_rows_is_loaded_after_a_rewind_that_moves_nothing(
+    group: LakeGroup, tmp_path: Path
+) -> None:
+    """As by CREATE OR REPLACE TABLE … AS SELECT."""
+    if isinstance(group.sink, IcebergTable):
+        table, catalog = open_table(group.sink, group.loader.engine), catalog_of(group, tmp_path)
+        held = table.scan().to_arrow()
+        catalog.drop_table("shop.orders")
+        catalog.create_table("shop.orders", table.schema()).append(held)
+    else:
+        held = group.read()
+        shutil.rmtree(f"{tmp_path}/lake/orders")
+        deltalake.write_deltalake(f"{tmp_path}/lake/orders", held)
+    produce(group.loader.kafka, group.topic, names(6, 1))
+    with pytest.raises(TargetError, match=r"has no rows of group 'loader'.* rewind the group to-current, without"):
+        group.load(NEXT)
+
+    assert Rewinder(group.loader)("to-current", abandon=4).moved == 0
+
+    assert group.load(NEXT).rows == 1
+    assert group.offsets() == list(range(7))
+    assert group.proved() == (7, 0)
