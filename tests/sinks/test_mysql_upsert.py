@@ -5,6 +5,7 @@ index.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -174,3 +175,23 @@ def test_a_user_who_may_not_make_temporary_tables_is_refused_before_spark_starts
         KEYED.connect(engine).prepare(COLUMNS)
 
     engine.dispose()
+
+
+def test_rows_of_an_earlier_topic_are_replaced_whatever_their_offsets_are(
+    mariadb_engine: Engine, tmp_path: Path
+) -> None:
+    old = [at(7, id=key, name="old") for key in "abc"]
+    write(mariadb_engine, KEYED, staged(tmp_path, COLUMNS, old))
+    do(mariadb_engine, "UPDATE target SET _batch_id = CASE id WHEN 'a' THEN 70 WHEN 'b' THEN 71 ELSE 72 END")
+    asked: list[list[int]] = []
+
+    def older_logs(batch_ids: Collection[int]) -> dict[str, list[int]]:
+        asked.append(sorted(batch_ids))
+        return {"orders": [70, 71]}
+
+    new = staged(tmp_path, COLUMNS, [at(number, id=key, name="new") for number, key in enumerate("abcd")])
+    with mariadb_engine.begin() as conn:
+        assert SqlTarget(conn, KEYED.connect(conn.engine), older_logs).write(new) == 3
+
+    assert asked == [[70, 71, 72]]
+    assert select(mariadb_engine, HELD) == [("a", "new", 0), ("b", "new", 1), ("c", "old", 7), ("d", "new", 3)]
