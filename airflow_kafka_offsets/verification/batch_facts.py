@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import groupby
@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.history import REPLAY_KINDS
-from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.core.offsets import Span, TopicPartition, subtract
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.ledger.batch_notes import outputs_of
 from airflow_kafka_offsets.ledger.batch_rows import as_gap, as_range, deletion_of, possible_rows
@@ -88,7 +88,7 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
         .distinct()
         .join(replaced, replaced.c.batch_id == batches.batch_id)
         .where(replaced.c.replaced_batch_id > batches.batch_id),
-        "wholly_replaced": _wholly_replaced(tables, of_group.where(batches.target_table.in_(shared))),
+        "replaced_spans": _replaced_spans(tables, of_group.where(batches.target_table.in_(shared))),
         # The key of the table keeps offsets apart: as many as there are records are distinct.
         "dead_letters": sa.select(
             *dead_letter_place, sa.func.count(), sa.func.count(), sa.func.min(offset), sa.func.max(offset)
@@ -126,26 +126,29 @@ def _read(conn: Connection, kind: str, query: sa.Select[Any]) -> Iterator[_Part]
     return ((int(row[0]), kind, row) for row in stream(conn, query))
 
 
-def _wholly_replaced(tables: Tables, of_group: sa.Select[Any]) -> sa.Select[Any]:
-    """Return the query for the ranges of a group's batches all of whose offsets a later batch replaced.
+def _replaced_spans(tables: Tables, of_group: sa.Select[Any]) -> sa.Select[Any]:
+    """Return the query for the ranges of a group's batches that later batches replaced, with the offsets of each of
+    these.
 
     :param of_group: selects the batches that wrote into the group's table, or into one of its tables
     """
     ranges, again = tables.offset_ranges, tables.offset_ranges.alias()
     batches, later = tables.offset_batches.c, tables.offset_batches.alias()
-    replaced_all = sa.and_(
+    replaced_some = sa.and_(
         again.c.topic == ranges.c.topic,
         again.c.partition == ranges.c.partition,
         again.c.batch_id > ranges.c.batch_id,
-        again.c.replaced_start_offset <= ranges.c.start_offset,
-        again.c.replaced_end_offset >= ranges.c.end_offset,
+        again.c.replaced_start_offset <= ranges.c.end_offset,
+        again.c.replaced_end_offset >= ranges.c.start_offset,
         same_topic(again, ranges),
     )
     return (
-        of_group.add_columns(ranges.c.topic, ranges.c.partition)
+        of_group.add_columns(
+            ranges.c.topic, ranges.c.partition, again.c.replaced_start_offset, again.c.replaced_end_offset
+        )
         .distinct()
         .join(ranges, ranges.c.batch_id == batches.batch_id)
-        .join(again, replaced_all)
+        .join(again, replaced_some)
         .join(later, later.c.batch_id == again.c.batch_id)
         .where(
             # Implied by the conditions above; few ranges replace anything, and the others are left out at once.
@@ -166,11 +169,11 @@ def _batch_facts(
     fields: dict[str, Any] = stored["batch"][0]._asdict() if stored["batch"] else {"batch_id": batch_id}
     with possible_rows(tables.offset_batches, batch_id):
         fields["outputs"] = outputs_of(fields.get("outputs"), called)
-    wholly_replaced = set(map(_partition, stored["wholly_replaced"]))
+    replaced = defaultdict[TopicPartition, list[Span]](list)
+    for row in stored["replaced_spans"]:
+        replaced[_partition(row)].append((row.replaced_start_offset, row.replaced_end_offset))
     with possible_rows(tables.offset_ranges, batch_id):
-        ranges = [
-            _loaded_range(row, _partition(row) in wholly_replaced) for row in sorted(stored["ranges"], key=_partition)
-        ]
+        ranges = [_loaded_range(row, replaced[_partition(row)]) for row in sorted(stored["ranges"], key=_partition)]
     return BatchFacts(
         **fields,
         ranges=tuple(ranges),
@@ -186,8 +189,15 @@ def _partition(row: Any) -> TopicPartition:
     return TopicPartition(row.topic, row.partition)
 
 
-def _loaded_range(row: Any, is_replaced: bool) -> LoadedRange:
+def _loaded_range(row: Any, later: Sequence[Span]) -> LoadedRange:
+    """
+    :param later: the offsets that later batches replaced
+    """
     range_, replaced = as_range(row), (row.replaced_start_offset, row.replaced_end_offset)
     if replaced.count(None) == 1:
         raise ValueError(f"{range_} replaces offsets of which one end is missing")
+    whole = (range_.start, range_.end)
+    is_replaced = any(start <= whole[0] and end >= whole[1] for start, end in later) or (
+        whole[0] < whole[1] and not subtract([whole], later)
+    )
     return LoadedRange(range_, row.records, row.dead_letters or 0, None if None in replaced else replaced, is_replaced)

@@ -152,7 +152,8 @@ def refuse_restored(
         f"{restores[0]['version']}, and batch {published.batch_id} of group {group_id!r} was committed to it as "
         f"version {published.version}: its rows are gone, but the positions are after them. Nothing was written. "
         f"Restore the table to version {restores[-1]['version'] - 1}, or rewind the group, with replace, to where its "
-        "rows end now, abandon its open batch with the rewind, and load again"
+        "rows end now, abandon its open batch with the rewind, and load again. If no row is gone, rewind it "
+        "to-current, without replace"
     )
 
 

@@ -196,14 +196,17 @@ class Upsert:
         ranked = sa.select(*self.of(rows), rank.label(_RANK)).subquery("ranked")
         return sa.select(*self.of(ranked)).where(ranked.c[_RANK] == sa.literal_column("1"))
 
-    def merge(self, newest: sa.Select[Any]) -> int:
-        """Insert rows of different keys, or replace the rows of these keys that are not newer; return how many."""
+    def merge(self, newest: sa.Select[Any], staged: sa.FromClause) -> int:
+        """Insert rows of different keys, or replace the rows of these keys that are not newer; return how many.
+
+        :param staged: the rows of which these are the newest ones
+        """
         count, rows = self._merge(newest, sa.false()), newest.subquery("newest")
-        if BATCH_ID not in self.table.columns or count == self.conn.scalar(
-            sa.select(sa.func.count()).select_from(rows)
-        ):
+        of_all = sa.select(sa.func.count()).select_from(staged)
+        if BATCH_ID not in self.table.columns or count == self.conn.scalar(of_all):
             return count
-        # Some rows stay. Those of an earlier topic of the same name are older, whatever their offsets are.
+        # Keys are there several times, or rows stay. Those of an earlier topic of the same name are older, whatever
+        # their offsets are.
         stored = self.table.alias()
         same = sa.and_(*(stored.c[name] == rows.c[name] for name in self.key))
         stay = sa.select(stored.c[BATCH_ID]).where(same, sa.not_(self.is_not_older(stored.c, rows.c))).distinct()
@@ -240,7 +243,7 @@ class Upsert:
         newest = self.newest(staged)
         try:
             with savepoint(self.conn):
-                return self.merge(newest)
+                return self.merge(newest, staged)
         except DBAPIError as error:
             if is_outage(error):
                 raise
@@ -308,7 +311,8 @@ class Upsert:
 
     def _merge_offsets(self, rows: sa.Select[Any], offset: sa.ColumnElement[int], first: int, end: int) -> int:
         try:
-            return self.merge(rows.where(offset >= first, offset < end))
+            some = rows.where(offset >= first, offset < end)
+            return self.merge(some, some.subquery())
         except DBAPIError as error:
             if not is_of_row(error):
                 raise

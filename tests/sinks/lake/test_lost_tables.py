@@ -170,6 +170,31 @@ def test_a_rewind_to_after_the_rows_that_a_rollback_lost_changes_nothing(group: 
     rewind("to-offset", 4, replace=group.sink, abandon=5)
     assert group.load(NEXT).rows == 2
     assert group.offsets() == list(range(6))
+    assert group.proved() == (6, 0)
+
+
+def test_a_rollback_to_before_a_replay_is_no_loss(group: LakeGroup, tmp_path: Path) -> None:
+    """The rows of before are there again."""
+    group.replay({group.topic: {0: (3, 5)}}, None, replace=True)
+    if isinstance(group.sink, IcebergTable):
+        table = open_table(group.sink, group.loader.engine)
+        table.manage_snapshots().set_current_snapshot(table.snapshots()[2].snapshot_id).commit()
+    else:
+        roll_back(group, tmp_path)
+    produce(group.loader.kafka, group.topic, names(6, 1))
+    with pytest.raises(TargetError, match=r"If no row is gone, rewind it to-current"):
+        group.load(NEXT)
+
+    Rewinder(group.loader)("to-current", abandon=5)
+    assert group.load(NEXT).rows == 1
+    assert group.offsets() == list(range(7))
+
+    # Rows that were replaced twice are counted once, once all of their offsets were replaced.
+    group.replay({group.topic: {0: (3, 5)}}, None, replace=True)
+    group.replay({group.topic: {0: (2, 3)}}, None, replace=True)
+    group.replay({group.topic: {0: (5, 6)}}, None, replace=True)
+    assert group.offsets() == list(range(7))
+    assert group.proved() == (7, 0)
 
 
 def test_a_rollback_after_the_rewind_is_found(group: LakeGroup, tmp_path: Path) -> None:
