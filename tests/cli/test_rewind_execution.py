@@ -209,9 +209,9 @@ def test_abandoned_batch_names_the_user_of_the_rewind(rewinds: Rewinds) -> None:
 
     rewind.execute(task_context("rewind", triggered_by="ana"))
 
-    newest = rewinds("history", "--output", "json").json[0]
-    assert newest["state"] == "abandoned"
-    assert "abandoned by dag 'dag' task 'rewind' run 'run', triggered by ana" in newest["reason"]
+    rewound, abandoned = rewinds("history", "--output", "json").json[:2]
+    assert (rewound["kind"], rewound["scenario"], abandoned["state"]) == ("rewind", "to-current", "abandoned")
+    assert "abandoned by dag 'dag' task 'rewind' run 'run', triggered by ana" in abandoned["reason"]
 
 
 def test_r31_an_open_batch_is_named_and_once_abandoned_never_commits(rewinds: Rewinds) -> None:

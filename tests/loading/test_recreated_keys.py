@@ -29,11 +29,9 @@ Held = Callable[[], list[tuple[Any, ...]]]
 
 
 @pytest.fixture(params=["sql", "iceberg"])
-def sink(request: pytest.FixtureRequest, inline_loader: Loader, tmp_path: Path) -> SqlTable | IcebergTable:
+def sink(request: pytest.FixtureRequest, tmp_path: Path) -> SqlTable | IcebergTable:
     if request.param == "sql":
         return KEYED
-    if inline_loader.engine.dialect.name != "sqlite":
-        pytest.skip("the catalog is in a file, whatever the database of the positions is")
     return iceberg_sink("sql", tmp_path, upsert_key=("id",))
 
 

@@ -83,10 +83,10 @@ def upsert_rows(
     try:
         # The types of the target, without its constraints and defaults.
         staged = upsert.temporary(sa.select(*upsert.of(table)).where(sa.false()))
-        append(conn, staged, columns, rows)
+        sent = append(conn, staged, columns, rows)
         upsert.refuse_nulls(staged)
         upsert.delete(staged, rows.refused.reasons)
-        while (count := upsert.try_to_merge(staged)) is None:
+        while (count := upsert.try_to_merge(staged, sent)) is None:
             upsert.delete(staged, rows.refused.reasons)
         if conn.dialect.name != "postgresql":  # which drops it at the end of the transaction
             upsert.drop(staged)
@@ -196,14 +196,13 @@ class Upsert:
         ranked = sa.select(*self.of(rows), rank.label(_RANK)).subquery("ranked")
         return sa.select(*self.of(ranked)).where(ranked.c[_RANK] == sa.literal_column("1"))
 
-    def merge(self, newest: sa.Select[Any], staged: sa.FromClause) -> int:
+    def merge(self, newest: sa.Select[Any], most: int | None = None) -> int:
         """Insert rows of different keys, or replace the rows of these keys that are not newer; return how many.
 
-        :param staged: the rows of which these are the newest ones
+        :param most: how many they are at most, if that is known
         """
         count, rows = self._merge(newest, sa.false()), newest.subquery("newest")
-        of_all = sa.select(sa.func.count()).select_from(staged)
-        if BATCH_ID not in self.table.columns or count == self.conn.scalar(of_all):
+        if BATCH_ID not in self.table.columns or count == most:
             return count
         # Keys are there several times, or rows stay. Those of an earlier topic of the same name are older, whatever
         # their offsets are.
@@ -233,9 +232,10 @@ class Upsert:
         )
         return int(self.conn.execute(statement, execution_options={"preserve_rowcount": True}).rowcount)
 
-    def try_to_merge(self, staged: sa.Table) -> int | None:
+    def try_to_merge(self, staged: sa.Table, most: int) -> int | None:
         """Merge the newest row of each key, or refuse records of theirs and merge nothing.
 
+        :param most: how many rows there are at most
         :return: how many rows were inserted or replaced; None where records were refused
         :raises RecordError: a row is refused that is not to be a dead letter; names the record
         :raises TargetError: the database refuses the statement
@@ -243,7 +243,7 @@ class Upsert:
         newest = self.newest(staged)
         try:
             with savepoint(self.conn):
-                return self.merge(newest, staged)
+                return self.merge(newest, most)
         except DBAPIError as error:
             if is_outage(error):
                 raise
@@ -311,8 +311,7 @@ class Upsert:
 
     def _merge_offsets(self, rows: sa.Select[Any], offset: sa.ColumnElement[int], first: int, end: int) -> int:
         try:
-            some = rows.where(offset >= first, offset < end)
-            return self.merge(some, some.subquery())
+            return self.merge(rows.where(offset >= first, offset < end))
         except DBAPIError as error:
             if not is_of_row(error):
                 raise
