@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.chunks import portions
 from airflow_kafka_offsets.core.instants import from_milliseconds, milliseconds
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition, partitions_in
@@ -300,8 +301,7 @@ def group_states(conn: Connection, tables: Tables, group_ids: Collection[str]) -
     leases = sa.select(groups.group_id, groups.cluster_id, groups.lease_owner, groups.lease_expires_at)
     stored: dict[str, list[_Stored]] = {group_id: [] for group_id in wanted}
     states = {group_id: GroupState(now) for group_id in wanted}
-    for index in range(0, len(wanted), _GROUPS_PER_QUERY):
-        some = wanted[index : index + _GROUPS_PER_QUERY]
+    for some in portions(wanted, _GROUPS_PER_QUERY):
         for group_id, *position in conn.execute(positions.where(offsets.consumer_group.in_(some))):
             stored[group_id].append(tuple(position))
         for row in conn.execute(leases.where(groups.group_id.in_(some))):

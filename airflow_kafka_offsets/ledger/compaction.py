@@ -21,6 +21,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.chunks import portions
 from airflow_kafka_offsets.core.history import UNFINISHED_STATES
 from airflow_kafka_offsets.core.offsets import Span, TopicPartition, intersect
 from airflow_kafka_offsets.core.text import count
@@ -218,8 +219,7 @@ def _merge(conn: Connection, tables: Tables, run: _Run) -> None:
     """Give the last batch of a run the ranges of all."""
     ranges, batches = tables.offset_ranges, tables.offset_batches
     *others, last = (batch.batch_id for batch in run.batches)
-    for place in range(0, len(others), _IDS_AT_ONCE):
-        some = others[place : place + _IDS_AT_ONCE]
+    for some in portions(others, _IDS_AT_ONCE):
         conn.execute(ranges.delete().where(ranges.c.batch_id.in_(some)))
         marked = batches.update().where(batches.c.batch_id.in_(some), batches.c.compacted_from.is_not(None))
         conn.execute(marked.values(compacted_from=None))

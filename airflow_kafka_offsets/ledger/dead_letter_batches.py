@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -20,6 +20,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.chunks import portions
 from airflow_kafka_offsets.core.history import DEAD_LETTERS, OPEN_STATES
 from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
@@ -158,7 +159,8 @@ class DeadLetterClaim(BatchClaim):
             conn.execute(dead_letters.update().where(self.is_own(), is_kept, *bound), rows)
         records = [Record(*(error[name] for name in names)) for error in errors]
         left_out = dead_letters.update().where(self.is_own()).values(replayed_by=None)
-        return sum(conn.execute(left_out.where(_are_of(dead_letters, some))).rowcount for some in _parts(records))
+        parts = portions(records, _AT_ONCE)
+        return sum(conn.execute(left_out.where(_are_of(dead_letters, some))).rowcount for some in parts)
 
     def fenced(self, conn: Connection) -> FencedError:
         """Return the error with the reason why this replay has lost the batch."""
@@ -221,7 +223,7 @@ def record_dead_letter_batch(
         generation = stored_generation(conn, tables, group_id)
         batch = insert_batch(conn, tables, group_id, owner, DEAD_LETTERS, generation, Plan(ranges), **values)
         replayed = dead_letters.update().where(dead_letters.c.batch_id == source_id).values(replayed_by=batch.batch_id)
-        for some in _parts(records):
+        for some in portions(records, _AT_ONCE):
             conn.execute(replayed.where(_are_of(dead_letters, some)))
         return DeadLetterClaim(ledger, group_id, 1, owner, batch, source_id, len(records), is_external)
 
@@ -351,9 +353,3 @@ def _are_of(dead_letters: sa.Table, records: Iterable[Record]) -> sa.ColumnEleme
     _, *place = dead_letters.primary_key
     of_record = (sa.and_(*(column == value for column, value in zip(place, record, strict=True))) for record in records)
     return sa.or_(sa.false(), *of_record)
-
-
-def _parts(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-    """Yield as many records at once as a statement can name."""
-    for first in range(0, len(records), _AT_ONCE):
-        yield records[first : first + _AT_ONCE]

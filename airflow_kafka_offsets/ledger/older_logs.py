@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.chunks import portions
 from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.ledger.compaction import Compacted
@@ -33,22 +34,17 @@ def of_older_logs(
     batches = tables.offset_batches.c
     found, read_by = defaultdict[str, list[int]](list), defaultdict[int, list[int]](list)
     groups: dict[str, Compacted] = {}
-    for some in _portions(sorted(batch_ids)):
-        for number, group in conn.execute(
-            sa.select(batches.batch_id, batches.consumer_group).where(batches.batch_id.in_(some))
-        ).all():
+    group_of = sa.select(batches.batch_id, batches.consumer_group)
+    for some in portions(sorted(batch_ids), _AT_ONCE):
+        for number, group in conn.execute(group_of.where(batches.batch_id.in_(some))).all():
             if group not in groups:
                 groups[group] = Compacted.of(conn, tables, group)
             span = groups[group].span_of(number)
             read_by[number if span is None else span[1]].append(number)
     read = tables.offset_ranges.c
-    for some in _portions(sorted(read_by)):
-        of_topics = sa.select(read.batch_id, read.topic, read.topic_id).where(read.topic.in_(ids)).distinct()
+    of_topics = sa.select(read.batch_id, read.topic, read.topic_id).where(read.topic.in_(ids)).distinct()
+    for some in portions(sorted(read_by), _AT_ONCE):
         for row in conn.execute(of_topics.where(read.batch_id.in_(some))):
             if is_other_topic(row.topic_id, ids[row.topic]):
                 found[row.topic] += read_by[row.batch_id]
     return found
-
-
-def _portions(numbers: Sequence[int]) -> list[Sequence[int]]:
-    return [numbers[first : first + _AT_ONCE] for first in range(0, len(numbers), _AT_ONCE)]

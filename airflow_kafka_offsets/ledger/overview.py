@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.chunks import portions
 from airflow_kafka_offsets.core.history import DELETE, OPEN_STATES, RENAMED, REWIND_KINDS
 from airflow_kafka_offsets.core.offsets import Span, TopicPartition
 from airflow_kafka_offsets.database.transactions import database_now
@@ -282,9 +283,9 @@ def _batches(conn: Connection, tables: Tables, batch_ids: Sequence[int]) -> dict
     table = tables.offset_batches
     query = _select(table, *_SUMMARY_COLUMNS)
     found: dict[int, BatchSummary] = {}
-    for first in range(0, len(batch_ids), _AT_ONCE):
-        some = query.where(table.c.batch_id.in_(batch_ids[first : first + _AT_ONCE]))
-        found |= {row.batch_id: BatchSummary(*row) for row in conn.execute(some)}
+    for some in portions(batch_ids, _AT_ONCE):
+        rows = conn.execute(query.where(table.c.batch_id.in_(some)))
+        found |= {row.batch_id: BatchSummary(*row) for row in rows}
     return found
 
 

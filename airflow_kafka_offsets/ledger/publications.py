@@ -29,6 +29,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.attempts import attempt_name
+from airflow_kafka_offsets.core.chunks import portions
 from airflow_kafka_offsets.core.history import OPEN_STATES, REWIND_KINDS, UNFINISHED_STATES
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.text import count
@@ -212,9 +213,8 @@ def published_batches(ledger: Ledger, target: str, batch_ids: Sequence[int]) -> 
     with ledger.connect() as conn:
         names = TargetNames(conn)
         query = sa.select(batches.batch_id, batches.consumer_group, is_committed, batches.target_table)
-        for first in range(0, len(batch_ids), _AT_ONCE):
-            some = batches.batch_id.in_(batch_ids[first : first + _AT_ONCE])
-            rows = conn.execute(query.where(is_published, some)).all()
+        for some in portions(batch_ids, _AT_ONCE):
+            rows = conn.execute(query.where(is_published, batches.batch_id.in_(some))).all()
             found += [
                 PublishedBatch(row[0], row[1], bool(row[2]))
                 for row in rows

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.chunks import portions
 from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.instants import TimeSpan
 from airflow_kafka_offsets.core.offsets import Span, TopicPartition, subtract
@@ -209,8 +210,8 @@ def count_output(
     ]
     is_erased = sa.exists().where(*of_letter)
     ordered = sorted(replaced.items())
-    for place in range(0, len(ordered), _SPANS_AT_ONCE):
-        spans = {tp: (span, topic_ids.get(tp)) for tp, span in ordered[place : place + _SPANS_AT_ONCE]}
+    for some in portions(ordered, _SPANS_AT_ONCE):
+        spans = {tp: (span, topic_ids.get(tp)) for tp, span in some}
         loading = partial(_loading, tables, group_id, spans)
         ranges = loading(*_written_here(conn, tables, group_id, target, loading))
         ids = sorted({row.batch_id for row in conn.execute(ranges)})

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_kafka_offsets.core.chunks import portions
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import StagingError
@@ -253,8 +254,8 @@ class SliceNotes:
                     # If a slice was read twice, the later evaluation counts.
                     newest[index] = max(newest.get(index, (-1, "")), (written_ns, name))
         new = [name for _, name in newest.values() if name not in self._finished]
-        for first in range(0, len(new), _NOTES_AT_ONCE):
-            for name, read in self._reads(new[first : first + _NOTES_AT_ONCE]).items():
+        for some in portions(new, _NOTES_AT_ONCE):
+            for name, read in self._reads(some).items():
                 self._finished[name] = replace(read, schemas=tuple(map(self._once, read.schemas)))
         return SlicesFound(frozenset(started), {index: self._finished[name] for index, (_, name) in newest.items()})
 
@@ -279,7 +280,7 @@ class SliceNotes:
             )
         return schema
 
-    def _reads(self, names: list[str]) -> dict[str, SliceRead]:
+    def _reads(self, names: Sequence[str]) -> dict[str, SliceRead]:
         return {name: SliceRead.from_plain(json.loads(text)) for name, text in self._staging.read_texts(names).items()}
 
 
