@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -60,6 +60,7 @@ from airflow_kafka_offsets.sinks.lake.sink import DirectorySink, dataset_name, f
 from airflow_kafka_offsets.sinks.lake.snapshot import (
     Bounds,
     Change,
+    KnownRollbacks,
     LakeFile,
     LastPublication,
     PublicationResult,
@@ -115,14 +116,8 @@ class DeltaSnapshot(Snapshot):
     def _log(self) -> Log:
         return Log(self.version, self.storage)
 
-    def check_history(
-        self,
-        group_id: str,
-        known_at: datetime | None,
-        abandoned: Collection[int] = (),
-        is_known: Callable[[int], bool] = lambda last: True,
-    ) -> None:
-        refuse_restored(self.name, self._log, group_id, known_at, abandoned, is_known)
+    def check_history(self, group_id: str, known: KnownRollbacks) -> None:
+        refuse_restored(self.name, self._log, group_id, known)
 
     def check_removal(self, files: Sequence[LakeFile] = ()) -> None:
         for file in files:

@@ -6,7 +6,7 @@ The positions and the application transactions of a table do not go back with a 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.sinks.lake.snapshot import Change, PublicationResult
+from airflow_kafka_offsets.sinks.lake.snapshot import Change, KnownRollbacks, PublicationResult
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 
 # What DESCRIBE HISTORY shows.
@@ -116,22 +116,14 @@ def last_published(log: Log, group_id: str, besides: Collection[int] = ()) -> Pu
     return next((each for each in of_group if each.batch_id not in besides), None)
 
 
-def refuse_restored(
-    name: str,
-    log: Log,
-    group_id: str,
-    known_at: datetime | None,
-    abandoned: Collection[int],
-    is_known: Callable[[int], bool],
-) -> None:
+def refuse_restored(name: str, log: Log, group_id: str, known: KnownRollbacks) -> None:
     """Raise if the table was restored to a version before the last publication of a group.
 
     After a later publication of the group the positions are right again.
 
-    :param known_at: see `Snapshot.check_history`, also for the other parameters
     :raises TargetError: rows of the group may be gone
     """
-    published = last_published(log, group_id, abandoned)
+    published = last_published(log, group_id, known.abandoned)
     if published is None:
         return
     later = list(takewhile(lambda entry: entry["version"] > published.version, log.commits()))
@@ -144,8 +136,7 @@ def refuse_restored(
     if version >= published.version:
         return
     left = (each.batch_id for each in publications(log) if each.group_id == group_id and each.version <= version)
-    is_earlier = known_at is not None and restores[0]["timestamp"] <= known_at.timestamp() * 1000
-    if is_earlier and is_known(next(left, -1)):
+    if known.has(restores[0]["timestamp"], next(left, -1)):
         return
     raise TargetError(
         f"Table {name!r} was restored to a version before {published.version} by its version "

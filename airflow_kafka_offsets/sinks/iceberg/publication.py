@@ -8,8 +8,6 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Callable
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from pyiceberg.table import Table
@@ -17,7 +15,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.sinks.lake.snapshot import PublicationResult
+from airflow_kafka_offsets.sinks.lake.snapshot import KnownRollbacks, PublicationResult
 from airflow_kafka_offsets.sinks.table import Output
 
 PREFIX = "kafka-offsets."
@@ -107,20 +105,18 @@ def summary(output: Output) -> dict[str, str]:
     }
 
 
-def refuse_rollback(table: Table, group_id: str, known_at: datetime | None, is_known: Callable[[int], bool]) -> None:
+def refuse_rollback(table: Table, group_id: str, known: KnownRollbacks) -> None:
     """Raise if the table was rolled back to before the last snapshot of a group.
 
     If the relevant snapshots are expired, nothing is raised.
 
-    :param known_at: see `Snapshot.check_history`, also for `is_known`
     :raises TargetError: the last snapshot of the group is not in the history of the current one
     """
-    found = last_published(table, group_id)
-    if found is None or _is_in_history(table, found[1], table.current_snapshot()):
+    found, current = last_published(table, group_id), table.current_snapshot()
+    if found is None or _is_in_history(table, found[1], current):
         return
-    last, current = found[1], table.current_snapshot()
-    is_earlier = known_at is not None and _rolled_back_ms(table, last) <= known_at.timestamp() * 1000
-    if is_earlier and is_known(_last_in_history(table, group_id)):
+    last = found[1]
+    if known.has(_rolled_back_ms(table, last), _last_in_history(table, group_id)):
         return
     raise TargetError(
         f"Iceberg table {'.'.join(table.name())!r} was rolled back, or replaced: snapshot {last.snapshot}, by which "

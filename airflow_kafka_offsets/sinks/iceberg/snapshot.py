@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
 
@@ -47,6 +47,7 @@ from airflow_kafka_offsets.sinks.lake.newest import KeyIndex, is_ordered
 from airflow_kafka_offsets.sinks.lake.snapshot import (
     Bounds,
     Change,
+    KnownRollbacks,
     LakeFile,
     LastPublication,
     PublicationResult,
@@ -157,14 +158,8 @@ class IcebergSnapshot(Snapshot):
                 "table of version 2"
             )
 
-    def check_history(
-        self,
-        group_id: str,
-        known_at: datetime | None,
-        abandoned: Collection[int] = (),
-        is_known: Callable[[int], bool] = lambda last: True,
-    ) -> None:
-        refuse_rollback(self.table, group_id, known_at, is_known)
+    def check_history(self, group_id: str, known: KnownRollbacks) -> None:
+        refuse_rollback(self.table, group_id, known)
 
     def last_number(self, series: str) -> int:
         last = published(self.table, series)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,6 +13,7 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.history import REWIND_KINDS
 from airflow_kafka_offsets.core.offsets import OffsetRange, Span, subtract
 from airflow_kafka_offsets.database.transactions import stream
+from airflow_kafka_offsets.sinks.lake.snapshot import KnownRollbacks
 
 
 @dataclass(frozen=True)
@@ -45,21 +45,17 @@ class GroupLoads:
         return sa.and_(of_group, batches.kind == "load", batches.state == "committed", batches.row_count > 0)
 
     @property
-    def last_rewind(self) -> datetime | None:
-        """Return when the group was rewound last, after its last load."""
-        return self.moves[0].committed_at if self.moves else None
-
-    @property
     def goes_on(self) -> bool:
         """Return whether a rewind without `replace` lets the group go on with the table as it is."""
         return any(move.target_table is None for move in self.moves)
 
-    def is_known(self, conn: Connection, last: int) -> bool:
-        """Return whether rewinds are to where the rows of a table end.
-
-        :param last: the last batch of the group that the table has
-        """
-        return self.goes_on or self.left_after(conn, last) is None
+    def known_rollbacks(self, conn: Connection) -> KnownRollbacks:
+        """Return the rollbacks of the table that the rewinds of the group allow for: those to where they are."""
+        return KnownRollbacks(
+            self.moves[0].committed_at if self.moves else None,
+            self._abandoned(conn),
+            lambda last: self.goes_on or self.left_after(conn, last) is None,
+        )
 
     def kind(self, conn: Connection, number: int) -> str | None:
         """Return the kind of a batch of the group; None where there is none."""
@@ -67,8 +63,7 @@ class GroupLoads:
         kind = sa.select(batches.kind).where(batches.batch_id == number, batches.consumer_group == self.group_id)
         return conn.scalar(kind)
 
-    def abandoned(self, conn: Connection) -> set[int]:
-        """Return the abandoned batches of the group."""
+    def _abandoned(self, conn: Connection) -> set[int]:
         batches = self.batches.c
         query = sa.select(batches.batch_id).where(batches.consumer_group == self.group_id, batches.state == "abandoned")
         return set(conn.scalars(query))

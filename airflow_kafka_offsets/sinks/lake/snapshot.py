@@ -181,6 +181,27 @@ class RowSource(ABC):
             yield from self.read(file, columns)
 
 
+class KnownRollbacks(NamedTuple):
+    """Rollbacks of a table that the positions of a group allow for.
+
+    :param at: when the group was rewound, or the table was checked; None if neither. Later rollbacks are not known
+    :param abandoned: batches of the group whose rows may be gone
+    :param are_of_rows_after: returns whether the positions allow for the loss of all rows after a batch
+    """
+
+    at: datetime | None
+    abandoned: Collection[int] = ()
+    are_of_rows_after: Callable[[int], bool] = lambda last: True
+
+    def has(self, milliseconds: int, last: int) -> bool:
+        """Return whether a rollback is one of them.
+
+        :param milliseconds: when it was made, since 1970
+        :param last: the number of the group's last publication that the table has; -1 where it has none
+        """
+        return self.at is not None and milliseconds <= self.at.timestamp() * 1000 and self.are_of_rows_after(last)
+
+
 class Snapshot(RowSource):
     """A table in one version.
 
@@ -199,19 +220,9 @@ class Snapshot(RowSource):
         """
 
     @abstractmethod
-    def check_history(
-        self,
-        group_id: str,
-        known_at: datetime | None,
-        abandoned: Collection[int] = (),
-        is_known: Callable[[int], bool] = lambda last: True,
-    ) -> None:
+    def check_history(self, group_id: str, known: KnownRollbacks) -> None:
         """Check that the table was not rolled back to before the last publication of a group.
 
-        :param known_at: when the group was rewound, or the table was checked; earlier rollbacks may be known
-        :param abandoned: batches of the group whose rows may be gone
-        :param is_known: whether such a rollback is known; of the number of the group's last publication that the table
-            has, -1 where it has none
         :raises TargetError: rows of the group may be gone
         """
 

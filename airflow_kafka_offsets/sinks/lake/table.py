@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -136,8 +135,7 @@ class LakeTable(Table):
         # The preview of a rewind has no batch yet.
         kind = loads.kind(conn, output.batch_id)
         if snapshot is not None and (kind or "rewind") not in REWIND_KINDS:
-            is_known = partial(loads.is_known, conn)
-            snapshot.check_history(output.group_id, loads.last_rewind, loads.abandoned(conn), is_known)
+            snapshot.check_history(output.group_id, loads.known_rollbacks(conn))
         self._refuse_lost(conn, loads, number, output.ranges if kind is None else ())
 
     def refuse_lost(self, conn: Connection, batches: sa.Table, group_id: str) -> None:

@@ -36,7 +36,13 @@ from airflow_kafka_offsets.sinks.lake.removal import (
     try_rewrite,
     without,
 )
-from airflow_kafka_offsets.sinks.lake.snapshot import Change, PublicationResult, Snapshot, UnknownOutcomeError
+from airflow_kafka_offsets.sinks.lake.snapshot import (
+    Change,
+    KnownRollbacks,
+    PublicationResult,
+    Snapshot,
+    UnknownOutcomeError,
+)
 from airflow_kafka_offsets.sinks.table import Output, Target
 from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.manifest import StagedFile
@@ -161,7 +167,7 @@ class LakeTarget(Target):
         for _ in attempts(self.name):
             if self._commit(snapshot) or self._is_done(snapshot := snapshot.refresh()):
                 return
-            snapshot.check_history(self.output.group_id, self._opened_at)
+            snapshot.check_history(self.output.group_id, KnownRollbacks(self._opened_at))
             # Others may have removed what no version of the table names.
             prove_files(self.name, self._files, self.output.attempt, snapshot.is_own, snapshot.size)
             prove_files(self.name, self._rewritten[1], self.output.attempt, snapshot.is_own, snapshot.size)

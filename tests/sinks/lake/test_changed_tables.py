@@ -24,6 +24,7 @@ from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagedFileError,
 from airflow_kafka_offsets.sinks.delta.format import DeltaSnapshot
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from airflow_kafka_offsets.sinks.lake import target as lake_target
+from airflow_kafka_offsets.sinks.lake.snapshot import KnownRollbacks
 from airflow_kafka_offsets.sinks.lake.table import LakeTable
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile
@@ -140,7 +141,7 @@ def test_a_commit_without_an_operation_is_passed_over(table: LakeTable, tmp_path
     snapshot = table.snapshot()
 
     assert snapshot is not None
-    snapshot.check_history("loader", None)
+    snapshot.check_history("loader", KnownRollbacks(None))
 
 
 @DELTA
@@ -158,7 +159,7 @@ def test_a_table_that_spark_converted_is_loaded(table: LakeTable, tmp_path: Path
         of = output(number, group)
         snapshot = table.snapshot()
         assert snapshot is not None
-        snapshot.check_history(group, None)
+        snapshot.check_history(group, KnownRollbacks(None))
         publish(table, of, staged(table, of, tmp_path))
     assert native(table).version() == 2
 
@@ -183,10 +184,10 @@ def test_a_restore_to_a_time_after_the_last_load_loses_nothing(
     snapshot = table.snapshot()
     assert snapshot is not None
     if is_after:
-        snapshot.check_history("loader", None)
+        snapshot.check_history("loader", KnownRollbacks(None))
     else:
         with pytest.raises(TargetError, match="was restored to a version before"):
-            snapshot.check_history("loader", None)
+            snapshot.check_history("loader", KnownRollbacks(None))
 
 
 @pytest.mark.parametrize("is_forgotten", [False, True])
