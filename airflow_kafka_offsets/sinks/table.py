@@ -21,7 +21,14 @@ from airflow_kafka_offsets.core.history import OUTPUT_KINDS
 from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.exceptions import OlderLedgerError
 from airflow_kafka_offsets.sinks.target_names import TargetNames
-from airflow_kafka_offsets.sinks.target_rows import BranchOutput, Removed, ReplacedOffsets, TargetRows
+from airflow_kafka_offsets.sinks.target_rows import (
+    BranchOutput,
+    OlderLogs,
+    Removed,
+    ReplacedOffsets,
+    TargetRows,
+    no_older_logs,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,10 +40,6 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.writers.row_writer import RowWriter
 
 
-def _no_older_logs(conn: Connection, batch_ids: Collection[int]) -> Mapping[str, Collection[int]]:
-    return {}
-
-
 class Output(NamedTuple):
     """The output of a batch that a sink writes, or takes back.
 
@@ -46,8 +49,7 @@ class Output(NamedTuple):
     :param series: the unique name of the series of publications that this one belongs to. All loads of a group are one
         series, any other batch is a series of its own
     :param attempt: the unique name of the attempt that staged it, for the names of files
-    :param older_logs: returns for each topic those of some batches whose rows are of an earlier topic of its name, so
-        that offsets do not tell which row of a key is newer; over a connection to the state tables
+    :param older_logs: the offsets of rows of these batches do not tell which row of a key is newer
     """
 
     batch_id: int
@@ -55,7 +57,7 @@ class Output(NamedTuple):
     ranges: tuple[OffsetRange, ...]
     series: str
     attempt: str = ""
-    older_logs: Callable[[Connection, Collection[int]], Mapping[str, Collection[int]]] = _no_older_logs
+    older_logs: OlderLogs = no_older_logs
 
 
 class LastBatch(NamedTuple):

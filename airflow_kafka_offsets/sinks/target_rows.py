@@ -16,8 +16,15 @@ if TYPE_CHECKING:
 Detail = Literal["offsets", "batches", "nothing"]
 """What the rows of a target say of their origin: topic, partition, offset and batch; the batch alone; nothing."""
 
-OlderLogs = Callable[[Collection[int]], Mapping[str, Collection[int]]]
-"""Returns for each topic those of some batches whose rows are of an earlier topic of its name."""
+OlderLogs = Callable[["Connection", Collection[int]], Mapping[str, Collection[int]]]
+"""Returns for each topic those of some batches whose rows are of an earlier topic of its name, over a connection to the
+state tables.
+"""
+
+
+def no_older_logs(conn: Connection, batch_ids: Collection[int]) -> Mapping[str, Collection[int]]:
+    """Return that no batch is of an earlier topic."""
+    return {}
 
 
 class TargetRows(Protocol):

@@ -185,7 +185,7 @@ def test_rows_of_an_earlier_topic_are_replaced_whatever_their_offsets_are(
     do(mariadb_engine, "UPDATE target SET _batch_id = CASE id WHEN 'a' THEN 70 WHEN 'b' THEN 71 ELSE 72 END")
     asked: list[list[int]] = []
 
-    def older_logs(batch_ids: Collection[int]) -> dict[str, list[int]]:
+    def older_logs(conn: sa.Connection, batch_ids: Collection[int]) -> dict[str, list[int]]:
         asked.append(sorted(batch_ids))
         return {"orders": [70, 71]}
 
@@ -195,3 +195,21 @@ def test_rows_of_an_earlier_topic_are_replaced_whatever_their_offsets_are(
 
     assert asked == [[70, 71, 72]]
     assert select(mariadb_engine, HELD) == [("a", "new", 0), ("b", "new", 1), ("c", "old", 7), ("d", "new", 3)]
+
+
+def test_a_refused_row_that_would_replace_one_of_an_earlier_topic_is_a_dead_letter(
+    mariadb_engine: Engine, tmp_path: Path
+) -> None:
+    needs_checks(mariadb_engine)
+    do(mariadb_engine, "ALTER TABLE target ADD CHECK (name <> 'bad')")
+    write(mariadb_engine, KEYED, staged(tmp_path, COLUMNS, [at(7, id=key, name="old") for key in "abc"]))
+    do(mariadb_engine, "UPDATE target SET _batch_id = 70")
+    new = [at(0, id="a", name="new"), at(1, id="b", name="bad"), at(2, id="c", name="new")]
+    rows = staged(tmp_path, COLUMNS, new, dead_letters=True)
+
+    with mariadb_engine.begin() as conn:
+        sink = SqlTarget(conn, KEYED.connect(conn.engine), lambda conn, batch_ids: {"orders": [70]})
+        assert sink.write(rows) == 2
+
+    assert [record.offset for record in rows.refused.reasons] == [1]
+    assert select(mariadb_engine, HELD) == [("a", "new", 0), ("b", "old", 7), ("c", "new", 2)]

@@ -11,7 +11,8 @@ text there is its digest: records choose how long keys are.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,6 @@ import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, RECORD, TIMESTAMP, TOPIC
 from airflow_kafka_offsets.sinks.lake.snapshot import LakeFile, RowSource
-from airflow_kafka_offsets.sinks.target_rows import OlderLogs
 
 
 class KeyIndex:
@@ -95,7 +95,7 @@ _KEY, _LOG, _AT, _FILE, _ROW = "key", "log", "at", "file", "row"
 class NewestRows:
     """The newest row of each key in the files of a batch.
 
-    :param older_logs: see `Output`
+    :param older_logs: see `Output`, whose connection it has
     :ivar index: the keys
     :ivar files: the files, in order
     """
@@ -105,9 +105,10 @@ class NewestRows:
         table: RowSource,
         files: Sequence[LakeFile],
         key: Sequence[str],
-        older_logs: OlderLogs = lambda _: {},
+        older_logs: Callable[[Collection[int]], Mapping[str, Collection[int]]],
     ) -> None:
         self.files, self._older_logs = tuple(files), older_logs
+        self._looked_up, self._older = set[int](), defaultdict[str, set[int]](set)
         self._table, self._key = table, list(key)
         keys, topics = list[pa.Table](), set[str]()
         for _, rows in self._read([*self._key, TOPIC]):
@@ -180,7 +181,11 @@ class NewestRows:
         """
         topics, batch_ids = (rows.column(name).combine_chunks() for name in (TOPIC, BATCH_ID))
         found = pa.repeat(pa.scalar(False), rows.num_rows)
-        for topic, older in self._older_logs(pc.unique(batch_ids.filter(is_newer)).drop_null().to_pylist()).items():
+        if unknown := {*pc.unique(batch_ids.filter(is_newer)).drop_null().to_pylist()} - self._looked_up:
+            self._looked_up |= unknown
+            for topic, older in self._older_logs(unknown).items():
+                self._older[topic].update(older)
+        for topic, older in self._older.items():
             is_older = pc.is_in(batch_ids, value_set=pa.array(older, batch_ids.type))
             found = pc.or_(found, pc.and_(is_older, pc.fill_null(pc.equal(topics, topic), False)))
         return found

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
@@ -38,7 +37,7 @@ from airflow_kafka_offsets.sinks.sql.kept_values import value_checks
 from airflow_kafka_offsets.sinks.sql.rows import SqlRows
 from airflow_kafka_offsets.sinks.table import REWIND_AFTER, Dataset, LastBatch, Output, Table, Target
 from airflow_kafka_offsets.sinks.target_names import TargetNames
-from airflow_kafka_offsets.sinks.target_rows import OlderLogs, Removed, ReplacedOffsets
+from airflow_kafka_offsets.sinks.target_rows import OlderLogs, Removed, ReplacedOffsets, no_older_logs
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ class ConnectedSqlTable(Table):
 
     def publish(self, conn: Connection, output: Output) -> AbstractContextManager[SqlTarget]:
         """Return the table as it is written to over the connection of a transaction."""
-        return nullcontext(SqlTarget(conn, self, partial(output.older_logs, conn)))
+        return nullcontext(SqlTarget(conn, self, output.older_logs))
 
     def last_batch(self, conn: Connection, output: Output) -> LastBatch | None:
         """Return the highest batch id of the rows.
@@ -264,7 +263,7 @@ class SqlTarget(Target):
 
     conn: Connection
     table: ConnectedSqlTable
-    older_logs: OlderLogs = lambda _: {}
+    older_logs: OlderLogs = no_older_logs
 
     def add_columns(self, columns: pa.Schema) -> list[str]:
         """Add the columns that the table lacks; see `Target.add_columns`.

@@ -4,7 +4,7 @@ the rows and the table are checked before Spark starts, and again in the commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +18,7 @@ from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.schema import CreateIndex
 
+from airflow_kafka_offsets.core.chunks import portions
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, TIMESTAMP
 from airflow_kafka_offsets.database.errors import is_outage
 from airflow_kafka_offsets.database.mysql import error_number, is_mysql
@@ -41,6 +42,8 @@ from airflow_kafka_offsets.staging.rows import Record, RefusedRecords, StagedRow
 _TOPIC, _PARTITION, _OFFSET = RECORD
 
 _RANK, _AT = "_kafka_rank", "_kafka_at"
+
+_NONE = sa.false()
 
 # Numbers in a query: databases have a limit.
 _BATCHES_AT_ONCE = 1_000
@@ -196,30 +199,36 @@ class Upsert:
         ranked = sa.select(*self.of(rows), rank.label(_RANK)).subquery("ranked")
         return sa.select(*self.of(ranked)).where(ranked.c[_RANK] == sa.literal_column("1"))
 
-    def merge(self, newest: sa.Select[Any], most: int | None = None) -> int:
-        """Insert rows of different keys, or replace the rows of these keys that are not newer; return how many.
-
-        :param most: how many they are at most, if that is known
+    def older(self, newest: sa.Select[Any]) -> Mapping[str, Collection[int]]:
+        """Return for each topic the batches whose rows of the keys would stay, and are of an earlier topic of its name:
+        whatever their offsets are, they are older.
         """
-        count, rows = self._merge(newest, sa.false()), newest.subquery("newest")
-        if BATCH_ID not in self.table.columns or count == most:
-            return count
-        # Keys are there several times, or rows stay. Those of an earlier topic of the same name are older, whatever
-        # their offsets are.
-        stored = self.table.alias()
+        if BATCH_ID not in self.table.columns:
+            return {}
+        stored, rows = self.table.columns, newest.subquery("newest").columns
+        same = sa.and_(*(stored[name] == rows[name] for name in self.key))
+        stay = sa.select(stored[BATCH_ID]).where(same, ~self.is_not_older(stored, rows), stored[BATCH_ID].is_not(None))
+        batch_ids = self.conn.scalars(stay.distinct()).all()
+        return self.older_logs(self.conn, batch_ids) if batch_ids else {}
+
+    def merge_over(self, newest: sa.Select[Any], older: Mapping[str, Collection[int]]) -> int:
+        """Replace the rows of keys that are of some batches, whatever their offsets are; return how many.
+
+        :param older: what `older` returned
+        """
+        count, rows, stored = 0, newest.subquery("newest"), self.table.alias()
         same = sa.and_(*(stored.c[name] == rows.c[name] for name in self.key))
-        stay = sa.select(stored.c[BATCH_ID]).where(same, sa.not_(self.is_not_older(stored.c, rows.c))).distinct()
-        batch_ids = [number for number in self.conn.scalars(stay) if number is not None]
-        for topic, older in self.older_logs(batch_ids).items() if batch_ids else ():
-            for first in range(0, len(older), _BATCHES_AT_ONCE):
-                some = list(older)[first : first + _BATCHES_AT_ONCE]
-                is_older = [(table[_TOPIC] == topic) & table[BATCH_ID].in_(some) for table in (self.table.c, stored.c)]
-                of_key = sa.exists(sa.select(sa.literal_column("1")).select_from(stored).where(same, is_older[1]))
-                count += self._merge(sa.select(*self.of(rows)).where(of_key), is_older[0])
+        for topic, batch_ids in older.items():
+            for some in portions(list(batch_ids), _BATCHES_AT_ONCE):
+                is_older, of_key = (
+                    (table[_TOPIC] == topic) & table[BATCH_ID].in_(some) for table in (self.table.c, stored.c)
+                )
+                is_one = sa.exists(sa.select(sa.literal_column("1")).select_from(stored).where(same, of_key))
+                count += self.merge(sa.select(*self.of(rows)).where(is_one), is_older)
         return count
 
-    def _merge(self, newest: sa.Select[Any], is_older: sa.ColumnElement[bool]) -> int:
-        """Insert rows of different keys, or replace the rows of these keys; return how many.
+    def merge(self, newest: sa.Select[Any], is_older: sa.ColumnElement[bool] = _NONE) -> int:
+        """Insert rows of different keys, or replace the rows of these keys that are not newer; return how many.
 
         :param is_older: the condition for rows of the table that are replaced although their offsets are higher
         """
@@ -243,7 +252,9 @@ class Upsert:
         newest = self.newest(staged)
         try:
             with savepoint(self.conn):
-                return self.merge(newest, most)
+                count = self.merge(newest)
+                # Otherwise keys are there several times, or rows stay.
+                return count if count == most else count + self.merge_over(newest, self.older(newest))
         except DBAPIError as error:
             if is_outage(error):
                 raise
@@ -294,10 +305,11 @@ class Upsert:
         offset, of_topic, of_partition = (newest.c[name] for name in (_OFFSET, _TOPIC, _PARTITION))
         partitions = sa.select(of_topic, of_partition, sa.func.min(offset), sa.func.max(offset))
         partitions = partitions.group_by(of_topic, of_partition).order_by(of_topic, of_partition)
+        older = self.older(sa.select(*self.of(newest)))
         trial = self.conn.begin_nested()
         for topic, partition, first, last in self.conn.execute(partitions).all():
             rows = sa.select(*self.of(newest)).where(of_topic == topic, of_partition == partition)
-            merge = partial(self._merge_offsets, rows, offset)
+            merge = partial(self._merge_offsets, rows, older, offset)
             write_around(self.conn, first, last + 1, merge, partial(self._refuse_offset, topic, partition))
         trial.rollback()
         self.drop(newest)
@@ -309,9 +321,17 @@ class Upsert:
             raise RecordError(str(refused), *record) from None
         self.refused.add(record, str(refused))
 
-    def _merge_offsets(self, rows: sa.Select[Any], offset: sa.ColumnElement[int], first: int, end: int) -> int:
+    def _merge_offsets(
+        self,
+        rows: sa.Select[Any],
+        older: Mapping[str, Collection[int]],
+        offset: sa.ColumnElement[int],
+        first: int,
+        end: int,
+    ) -> int:
+        some = rows.where(offset >= first, offset < end)
         try:
-            return self.merge(rows.where(offset >= first, offset < end))
+            return self.merge(some) + self.merge_over(some, older)
         except DBAPIError as error:
             if not is_of_row(error):
                 raise
@@ -361,7 +381,7 @@ class MySqlUpsert(Upsert):
                 self.conn.exec_driver_sql(f"DROP TEMPORARY TABLE IF EXISTS {', '.join(self.temporaries)}")
             self.temporaries.clear()
 
-    def _merge(self, newest: sa.Select[Any], is_older: sa.ColumnElement[bool]) -> int:
+    def merge(self, newest: sa.Select[Any], is_older: sa.ColumnElement[bool] = _NONE) -> int:
         rows = self.temporary(newest)
         for is_last in (False, False, True):
             try:

@@ -76,7 +76,7 @@ class Rows:
 
 def test_long_keys_are_kept_as_their_digests() -> None:
     source: Any = Rows()
-    newest = NewestRows(source, [LakeFile("a", None, None)], ["key"])
+    newest = NewestRows(source, [LakeFile("a", None, None)], ["key"], lambda batch_ids: {})
     assert len(newest) == 3
     assert pc.max(pc.binary_length(newest.index.values[0])).as_py() == 65
     assert newest.index.bounds() == {}
