@@ -58,16 +58,17 @@ def replace_output(
     :raises ConfigurationError: rows cannot be identified by their origin, or the batches wrote into another target
     :raises OpenBatchError: an open replay may have written rows of these offsets, which are not recorded yet
     """
-    batches, table = tables.offset_batches.c, tables.dead_letters
+    batches, table = tables.offset_batches, tables.dead_letters
     replaced_by = partial(_replaced_by, tables, group_id, batch_id)
-    written_here = _written_here(conn, tables, group_id, target, replaced_by)
+    is_here = _written_here(conn, tables, group_id, target, replaced_by)
 
     def remove_dead_letters(replaced: ReplacedOffsets) -> list[Removed]:
         origin = OriginColumns(table.c.batch_id, table.c.topic, table.c.partition, table.c.offset_value)
         return delete_rows(conn, table, origin, replaced, table.c.record_timestamp)
 
-    rows = _remove(conn, replaced_by(*written_here, batches.row_count > 0), span, remove)
-    dead_letters = _remove(conn, replaced_by(*written_here, batches.dead_letters > 0), span, remove_dead_letters)
+    rows = _remove(conn, replaced_by(is_here, _may_have_rows(batches)), span, remove)
+    has_letters = (batches.c.state == "committed", batches.c.dead_letters > 0)
+    dead_letters = _remove(conn, replaced_by(is_here, *has_letters), span, remove_dead_letters)
     if rows or dead_letters:
         conn.execute(
             tables.replaced_output.insert(),
@@ -147,10 +148,10 @@ def refuse_compacted(conn: Connection, tables: Tables, batch: Batch, target: str
 
 def offsets_to_replace(conn: Connection, tables: Tables, batch: Batch, target: str) -> ReplacedOffsets | None:
     """Return the offsets whose rows a batch that replaces output will remove from a target; None where it has none."""
-    of_batch = tables.offset_batches.c
-    names = names_of(conn, tables, target, of_batch.consumer_group == batch.group_id, shared=True)
-    is_written = (of_batch.target_table.in_(names), of_batch.row_count > 0)
-    ranges = _replaced_by(tables, batch.group_id, batch.batch_id, of_batch.state == "committed", *is_written)
+    batches = tables.offset_batches
+    names = names_of(conn, tables, target, batches.c.consumer_group == batch.group_id, shared=True)
+    is_here = batches.c.target_table.in_(names)
+    ranges = _replaced_by(tables, batch.group_id, batch.batch_id, is_here, _may_have_rows(batches))
     ids = sorted({row.batch_id for row in conn.execute(ranges)})
     return _offsets(ids, ranges, batch.span) if ids else None
 
@@ -213,7 +214,8 @@ def count_output(
     for some in portions(ordered, _SPANS_AT_ONCE):
         spans = {tp: (span, topic_ids.get(tp)) for tp, span in some}
         loading = partial(_loading, tables, group_id, spans)
-        ranges = loading(*_written_here(conn, tables, group_id, target, loading))
+        has_output = sa.or_(of_batch.state == "committed", _may_have_rows(tables.offset_batches))
+        ranges = loading(_written_here(conn, tables, group_id, target, loading), has_output)
         ids = sorted({row.batch_id for row in conn.execute(ranges)})
         if ids:
             offsets = _offsets(ids, ranges, None)
@@ -338,18 +340,19 @@ def same_topic(loaded: sa.FromClause, again: sa.FromClause) -> sa.ColumnElement[
 
 def _written_here(
     conn: Connection, tables: Tables, group_id: str, target: str, replaced_by: _RangesOf
-) -> tuple[sa.ColumnElement[bool], ...]:
-    """Return the conditions for batches that wrote into a target, after a check that their output can be replaced.
+) -> sa.ColumnElement[bool]:
+    """Return the condition for batches that write into a target, after a check that their output can be replaced.
 
     :raises ConfigurationError: batches wrote into another target
     :raises OpenBatchError: see `refuse_published`
     """
     _refuse_published(conn, tables, group_id, replaced_by)
     batches = tables.offset_batches.c
-    is_committed, written = batches.state == "committed", batches.consumer_group == group_id
-    same, shared = (names_of(conn, tables, target, written, shared=part) for part in (False, True))
-    is_elsewhere = (batches.target_table.not_in(same), batches.row_count > 0, batches.kind == "load")
-    elsewhere = sa.select(sa.func.min(replaced_by(is_committed, *is_elsewhere).subquery().c.batch_id))
+    is_own = batches.consumer_group == group_id
+    same, shared = (names_of(conn, tables, target, is_own, shared=part) for part in (False, True))
+    has_rows = (batches.state == "committed", batches.row_count > 0, batches.kind == "load")
+    is_elsewhere = batches.target_table.not_in(same)
+    elsewhere = sa.select(sa.func.min(replaced_by(is_elsewhere, *has_rows).subquery().c.batch_id))
     found = sa.select(batches.batch_id, batches.target_table).where(batches.batch_id == elsewhere.scalar_subquery())
     row = conn.execute(found).one_or_none()
     if row is not None:
@@ -357,4 +360,13 @@ def _written_here(
             f"Batch {row.batch_id} of group {group_id!r} loaded offsets to replace into {row.target_table!r}, not into "
             f"{target!r}. Nothing was changed; name the target that the group loads into."
         )
-    return is_committed, batches.target_table.in_(shared)
+    return batches.target_table.in_(shared)
+
+
+def _may_have_rows(batches: sa.Table) -> sa.ColumnElement[bool]:
+    """Return the condition that a target may have rows of a batch that is not open: a committed one, or an abandoned
+    one, whose rows were removed, and come back with an older version of a lake table.
+    """
+    has_rows = sa.and_(batches.c.state == "committed", batches.c.row_count > 0)
+    # `run_pending_cleanups` has removed its rows, or it is about to.
+    return sa.or_(has_rows, sa.and_(batches.c.state == "abandoned", batches.c.row_count == 0))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 from airflow_kafka_offsets import DeltaTable, IcebergTable, Limits
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.ledger.tables import Ledger
-from airflow_kafka_offsets.rewinding.execution import check_removal
+from airflow_kafka_offsets.rewinding.execution import abandon_batch, check_removal
+from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.sinks.sink import Sink
 from tests.support import fixtures
 from tests.support.clients import Kafka, produce
 from tests.support.iceberg import iceberg_sink, open_table
-from tests.support.lake import NEXT, LakeGroup
+from tests.support.lake import NEXT, LakeGroup, dying
 from tests.support.loads import Loader, TopicFactory, names, rows
 from tests.support.rewinds import Rewinder
 
@@ -79,14 +81,26 @@ def drop(group: LakeGroup, tmp_path: Path) -> Callable[[], Any]:
     return lambda: catalog.register_table("shop.orders", table.metadata_location)
 
 
-def roll_back(group: LakeGroup, tmp_path: Path) -> None:
-    """Roll the table back to what it was after its second batch."""
+def versions_of(group: LakeGroup, tmp_path: Path) -> list[int]:
+    """Return the versions of the table in which rows changed, in order."""
     if not isinstance(group.sink, IcebergTable):
         table = deltalake.DeltaTable(f"{tmp_path}/lake/orders")
-        table.restore(table.version() - 1)
+        return sorted(each["version"] for each in table.history())
+    return [each.snapshot_id for each in open_table(group.sink, group.loader.engine).snapshots()]
+
+
+def go_back(group: LakeGroup, tmp_path: Path, version: int) -> None:
+    """Roll the table back to a version."""
+    if not isinstance(group.sink, IcebergTable):
+        deltalake.DeltaTable(f"{tmp_path}/lake/orders").restore(version)
     else:
         iceberg = open_table(group.sink, group.loader.engine)
-        iceberg.manage_snapshots().set_current_snapshot(iceberg.snapshots()[1].snapshot_id).commit()
+        iceberg.manage_snapshots().set_current_snapshot(version).commit()
+
+
+def roll_back(group: LakeGroup, tmp_path: Path) -> None:
+    """Roll the table back to what it was before its last batch."""
+    go_back(group, tmp_path, versions_of(group, tmp_path)[-2])
 
 
 @pytest.mark.parametrize("to", ["to-earliest", "to-offset"])
@@ -173,14 +187,35 @@ def test_a_rewind_to_after_the_rows_that_a_rollback_lost_changes_nothing(group: 
     assert group.proved() == (6, 0)
 
 
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("to", [6, 0])
+def test_rows_of_an_abandoned_batch_that_come_back_are_replaced(group: LakeGroup, tmp_path: Path, to: int) -> None:
+    """A version of the table has rows of an abandoned batch, which the next one has removed."""
+    produce(group.loader.kafka, group.topic, names(6, 2))
+    with dying(LakeTarget, "after"):
+        group.load(replace(NEXT, run_id="dies"))
+    abandon_batch("loader", 4, engine=group.loader.engine)
+    version = versions_of(group, tmp_path)[-1]
+    assert group.load(NEXT).rows == 2
+    assert group.offsets() == list(range(8))
+    go_back(group, tmp_path, version)
+    assert group.places()[-2:] == [(4, 6), (4, 7)]
+
+    rewind = Rewinder(group.loader)
+    preview = rewind.preview("to-offset", to)
+    check_removal(preview, group.sink, ledger=Ledger(group.loader.engine))
+    assert rewind.execute(preview, replace=group.sink).rows_removed == 8 - to
+
+    assert group.load(replace(NEXT, run_id="after")).rows == 8 - to
+    assert group.offsets() == list(range(8))
+    assert group.proved() == (8, 0)
+
+
 def test_a_rollback_to_before_a_replay_is_no_loss(group: LakeGroup, tmp_path: Path) -> None:
     """The rows of before are there again."""
     group.replay({group.topic: {0: (3, 5)}}, None, replace=True)
-    if isinstance(group.sink, IcebergTable):
-        table = open_table(group.sink, group.loader.engine)
-        table.manage_snapshots().set_current_snapshot(table.snapshots()[2].snapshot_id).commit()
-    else:
-        roll_back(group, tmp_path)
+    versions = versions_of(group, tmp_path)
+    go_back(group, tmp_path, versions[2 if isinstance(group.sink, IcebergTable) else -2])
     produce(group.loader.kafka, group.topic, names(6, 1))
     with pytest.raises(TargetError, match=r"If no row is gone, rewind it to-current"):
         group.load(NEXT)
