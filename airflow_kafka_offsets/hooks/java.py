@@ -29,8 +29,14 @@ _OLDEST = 17
 
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 
-# Up to so many rows, optimizing the code of a transform takes longer than it saves; with three times as many it breaks
-# even.
+# The thresholds of HotSpot's optimizing compiler (`java -XX:+PrintFlagsFinal`) times ten: it optimizes what runs for
+# each row, and not the rest of Spark as well, which takes a quarter of the JVM's processor time for 5,000,000 orders.
+_SPARING_COMPILER = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 "
+    "-XX:Tier4BackEdgeThreshold=400000"
+)
+
+# Up to so many rows, optimizing the code of a transform takes longer than it saves.
 _FEW_ROWS = 1_000_000
 
 _ENVIRONMENT = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
@@ -93,11 +99,10 @@ def java_options(job: StageJob, spark_home: Path | None, properties: Mapping[str
     :param properties: Spark's, as the application gets them
     """
     with_sql = job.dataframe_transform is not None
-    is_quick = not with_sql or job.offsets <= _FEW_ROWS
+    compiler = _QUICK_COMPILER if not with_sql or job.offsets <= _FEW_ROWS else _SPARING_COMPILER
     classes = class_options(spark_home, properties, with_sql=with_sql)
-    options = {"SPARK_LAUNCHER_OPTS": [_QUICK_COMPILER], "SPARK_SUBMIT_OPTS": [_QUICK_COMPILER] * is_quick + [classes]}
-    merged = {name: " ".join([*ours, os.environ.get(name, "")]).strip() for name, ours in options.items()}
-    return {name: text for name, text in merged.items() if text}
+    options = {"SPARK_LAUNCHER_OPTS": [_QUICK_COMPILER], "SPARK_SUBMIT_OPTS": [compiler, classes]}
+    return {name: " ".join(filter(None, [*ours, os.environ.get(name)])) for name, ours in options.items()}
 
 
 def class_options(spark_home: Path | None, properties: Mapping[str, str], *, with_sql: bool) -> str:
