@@ -1,5 +1,5 @@
 """Java on the worker: whether there is one, and what makes the JVM of Spark's driver start sooner: its quick compiler,
-and an archive of classes, which it need not read, check and link one by one.
+or a sparing one, and an archive of classes, which it need not read, check and link one by one.
 
 Java calls it class data sharing (https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html). A JVM takes no
 archive of another Java or of other jars, and goes on without it. To write one, a JVM has to be started for that: some
@@ -93,7 +93,7 @@ def check_java() -> None:
 def java_options(job: StageJob, spark_home: Path | None, properties: Mapping[str, str]) -> dict[str, str]:
     """Return environment variables for the JVM that builds spark-submit's command line, and for the driver.
 
-    The driver only hands slices to Python, or few rows to a transform. The user's own options, in these variables or in
+    The driver only hands slices to Python, or rows to a transform. The user's own options, in these variables or in
     `spark.driver.extraJavaOptions`, come later and win.
 
     :param properties: Spark's, as the application gets them
