@@ -1,5 +1,5 @@
-"""Java on the worker: whether there is one, and what makes the JVM of Spark's driver start sooner: its quick compiler,
-or a sparing one, and an archive of classes, which it need not read, check and link one by one.
+"""Java on the worker: whether there is one, and what saves the JVM of Spark's driver time: a compiler that is quick, or
+sparing, and an archive of classes, which it need not read, check and link one by one.
 
 Java calls it class data sharing (https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html). A JVM takes no
 archive of another Java or of other jars, and goes on without it. To write one, a JVM has to be started for that: some

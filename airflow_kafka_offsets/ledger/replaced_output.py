@@ -368,5 +368,5 @@ def _may_have_rows(batches: sa.Table) -> sa.ColumnElement[bool]:
     one, whose rows were removed, and come back with an older version of a lake table.
     """
     has_rows = sa.and_(batches.c.state == "committed", batches.c.row_count > 0)
-    # `run_pending_cleanups` has removed its rows, or it is about to.
+    # The number of rows is stored once `publications.run_pending_cleanups` has removed them.
     return sa.or_(has_rows, sa.and_(batches.c.state == "abandoned", batches.c.row_count == 0))

@@ -82,7 +82,7 @@ def drop(group: LakeGroup, tmp_path: Path) -> Callable[[], Any]:
 
 
 def versions_of(group: LakeGroup, tmp_path: Path) -> list[int]:
-    """Return the versions of the table in which rows changed, in order."""
+    """Return the versions of the table, in order."""
     if not isinstance(group.sink, IcebergTable):
         table = deltalake.DeltaTable(f"{tmp_path}/lake/orders")
         return sorted(each["version"] for each in table.history())
