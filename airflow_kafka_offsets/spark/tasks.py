@@ -71,6 +71,7 @@ def write_arrow(job: StageJob, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
     """
     for file in write_rows(job, rows):
         yield pa.RecordBatch.from_pydict({"file": [json.dumps(asdict(file))]})
+    _freeze_modules()
 
 
 def read_rows(job: StageJob, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
@@ -121,6 +122,8 @@ def read_slice(
                     yield rows
             report.add(records, dead_letters.count)
     report.finish(dead_letters.file, decode.schemas_read())
+    if not job.records_are_staged:
+        _freeze_modules()
 
 
 def _records(job: StageJob, slice_: Slice, staging: StagingDirectory, with_headers: bool) -> Iterator[pa.RecordBatch]:
@@ -130,7 +133,6 @@ def _records(job: StageJob, slice_: Slice, staging: StagingDirectory, with_heade
     # Imported where a slice is read: the driver needs no Kafka client.
     from airflow_kafka_offsets.kafka.reader import consumer_config, read, within
 
-    _freeze_modules()
     config = consumer_config(job.kafka_config, job.group_id, job.isolation_level)
     for records in read(slice_, config, with_headers=with_headers, idle_timeout=job.idle_timeout):
         yield records if job.span_ms is None else within(records, *job.span_ms)
@@ -139,7 +141,7 @@ def _records(job: StageJob, slice_: Slice, staging: StagingDirectory, with_heade
 @cache
 def _freeze_modules() -> None:
     """Leave what is imported out of garbage collections: PySpark's worker makes a full one after each task, which took
-    as long as the task for 20,000 records.
+    as long as the task for 20,000 records. Called after the first slice: pyarrow imports pandas with the first array.
     """
     gc.freeze()
 
