@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import TableAlreadyExistsError, ValidationError
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
-from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.schema import Schema, assign_fresh_schema_ids, index_by_id
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform, parse_transform
+from pyiceberg.types import DoubleType
 
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.core.text import first_few
@@ -139,7 +140,29 @@ def partition_spec(schema: Schema, terms: Sequence[str]) -> PartitionSpec:
         column, transform, name = parsed_term(term)
         source = _source(schema, column, term, "partition_by")
         fields.append(PartitionField(source, PARTITION_FIELD_ID_START + number, parse_transform(transform), name))
-    return PartitionSpec(*fields)
+    spec = PartitionSpec(*fields)
+    if doubles := doubles_of(spec, [schema]):
+        raise ConfigurationError(f"partition_by names {', '.join(doubles)}: {NO_DOUBLES}")
+    return spec
+
+
+NO_DOUBLES = (
+    "pyiceberg reads partitions of type double with single precision, with which a rewind or a replay with replace "
+    "would round the values of other rows"
+)
+
+
+def doubles_of(spec: PartitionSpec, schemas: Iterable[Schema]) -> list[str]:
+    """Return the names of the partitions of a spec that are columns of type double.
+
+    :param schemas: of the table, the newest one last
+    """
+    types = {number: field.field_type for schema in schemas for number, field in index_by_id(schema).items()}
+    return [
+        field.name
+        for field in spec.fields
+        if isinstance(field.transform, IdentityTransform) and isinstance(types.get(field.source_id), DoubleType)
+    ]
 
 
 def sort_order(schema: Schema, terms: Sequence[str]) -> SortOrder:

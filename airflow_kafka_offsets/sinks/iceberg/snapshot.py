@@ -41,7 +41,7 @@ from airflow_kafka_offsets.sinks.iceberg.publication import (
     refuse_rollback,
     summary,
 )
-from airflow_kafka_offsets.sinks.iceberg.shapes import add_columns, arrow_columns, shape_of
+from airflow_kafka_offsets.sinks.iceberg.shapes import NO_DOUBLES, add_columns, arrow_columns, doubles_of, shape_of
 from airflow_kafka_offsets.sinks.lake.left_files import has_plain_path
 from airflow_kafka_offsets.sinks.lake.newest import KeyIndex, is_ordered
 from airflow_kafka_offsets.sinks.lake.snapshot import (
@@ -157,6 +157,17 @@ class IcebergSnapshot(Snapshot):
                 f"{self.name} has version {version} of Iceberg's format, which pyiceberg cannot write: load into a "
                 "table of version 2"
             )
+        metadata = self.table.metadata
+        doubles = {spec.spec_id: doubles_of(spec, metadata.schemas) for spec in metadata.partition_specs}
+        if any(doubles.values()):
+            snapshot = self.table.current_snapshot()
+            manifests = snapshot.manifests(self.table.io) if snapshot is not None else []
+            used = {metadata.default_spec_id, *(manifest.partition_spec_id for manifest in manifests)}
+            if names := sorted({name for number in used for name in doubles[number]}):
+                raise TargetError(
+                    f"{self.name} is partitioned by {', '.join(names)}: {NO_DOUBLES}. Nothing was written; load into "
+                    "another table, or have an engine partition it otherwise and rewrite its files"
+                )
 
     def check_history(self, group_id: str, known: KnownRollbacks) -> None:
         refuse_rollback(self.table, group_id, known)

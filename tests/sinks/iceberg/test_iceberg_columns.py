@@ -104,6 +104,13 @@ def test_a_partition_that_does_not_fit_its_column_is_named(sink: IcebergTable, e
         declared.connect(engine).prepare(None)
 
 
+def test_a_column_of_type_double_is_no_partition(sink: IcebergTable, engine: Engine) -> None:
+    declared = replace(sink, columns="id BIGINT, ratio DOUBLE", partition_by=("ratio",))
+    with pytest.raises(ConfigurationError, match=r"partition_by names ratio: .* single precision"):
+        declared.connect(engine).prepare(None)
+    assert declared.connect(engine).snapshot() is None
+
+
 def test_columns_that_nobody_knows_are_asked_for(sink: IcebergTable, engine: Engine) -> None:
     assert sink.connect(engine).prepare(None).known is None
     with pytest.raises(ConfigurationError, match=r"Declare them, as in IcebergTable\(…, columns="):

@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 from pyiceberg.catalog import load_catalog
 from pyiceberg.transforms import BucketTransform, HourTransform
-from pyiceberg.types import LongType, StringType
+from pyiceberg.types import DoubleType, FloatType, LongType, StringType
 
 from airflow_kafka_offsets import DeltaTable
 from airflow_kafka_offsets.exceptions import StagedFileError, TargetError
@@ -55,6 +55,14 @@ def spec(method: str, *arguments: Any) -> Callable[[Any], None]:
     def change(table: Any) -> None:
         with table.update_spec() as update:
             getattr(update, method)(*arguments)
+
+    return change
+
+
+def in_turn(*changes: Callable[[Any], None]) -> Callable[[Any], None]:
+    def change(table: Any) -> None:
+        for each in changes:
+            each(table)
 
     return change
 
@@ -114,6 +122,34 @@ ICEBERG = {
     "partition": Change(spec("add_identity", "_kafka_partition")),
     "partition_by_hour": Change(spec("add_field", "_kafka_timestamp", HourTransform())),
     "partition_by_bucket": Change(spec("add_field", "id", BucketTransform(4))),
+    "partition_by_float": Change(
+        in_turn(schema(add_column=("ratio", FloatType())), spec("add_identity", "ratio")),
+    ),
+    "partition_by_double": Change(
+        in_turn(schema(add_column=("ratio", DoubleType())), spec("add_identity", "ratio")), "is partitioned by ratio: "
+    ),
+    "partition_widened_to_double": Change(
+        in_turn(
+            schema(add_column=("ratio", FloatType())),
+            spec("add_identity", "ratio"),
+            schema(update_column=("ratio", DoubleType())),
+        ),
+        "is partitioned by ratio: ",
+    ),
+    "was_partitioned_by_double": Change(
+        in_turn(
+            schema(add_column=("ratio", DoubleType())), spec("add_identity", "ratio"), spec("remove_field", "ratio")
+        ),
+    ),
+    "rows_partitioned_by_double": Change(
+        in_turn(
+            schema(add_column=("ratio", DoubleType())),
+            spec("add_identity", "ratio"),
+            lambda table: table.append(table.scan().to_arrow().slice(0, 1)),
+            spec("remove_field", "ratio"),
+        ),
+        "is partitioned by ratio: ",
+    ),
     "codec": Change(properties(write__parquet__compression_codec="gzip")),
     "expire": Change(expire),
     "delete": Change(lambda table: table.delete("_kafka_offset = 41")),
