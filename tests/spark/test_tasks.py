@@ -85,7 +85,7 @@ def test_modules_are_left_out_of_the_garbage_collection_after_each_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = (job(tmp_path / name) for name in ("one", "two"))
-    read: list[int] = []
+    read: list[int | None] = []
     monkeypatch.setattr(gc, "freeze", lambda: read.append(note(one).records))
     tasks._freeze_modules.cache_clear()
     for each in (one, two):

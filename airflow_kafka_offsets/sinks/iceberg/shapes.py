@@ -153,7 +153,7 @@ NO_DOUBLES = (
 
 
 def doubles_of(spec: PartitionSpec, schemas: Iterable[Schema]) -> list[str]:
-    """Return the names of the partitions of a spec that are columns of type double.
+    """Return the names of the partitions that are columns of type double.
 
     :param schemas: of the table, the newest one last
     """
@@ -163,6 +163,11 @@ def doubles_of(spec: PartitionSpec, schemas: Iterable[Schema]) -> list[str]:
         for field in spec.fields
         if isinstance(field.transform, IdentityTransform) and isinstance(types.get(field.source_id), DoubleType)
     ]
+
+
+def of_dropped_columns(spec: PartitionSpec, schema: Schema) -> list[str]:
+    """Return the names of the partitions whose columns the table has no more."""
+    return [field.name for field in spec.fields if field.source_id not in index_by_id(schema)]
 
 
 def sort_order(schema: Schema, terms: Sequence[str]) -> SortOrder:

@@ -41,7 +41,14 @@ from airflow_kafka_offsets.sinks.iceberg.publication import (
     refuse_rollback,
     summary,
 )
-from airflow_kafka_offsets.sinks.iceberg.shapes import NO_DOUBLES, add_columns, arrow_columns, doubles_of, shape_of
+from airflow_kafka_offsets.sinks.iceberg.shapes import (
+    NO_DOUBLES,
+    add_columns,
+    arrow_columns,
+    doubles_of,
+    of_dropped_columns,
+    shape_of,
+)
 from airflow_kafka_offsets.sinks.lake.left_files import has_plain_path
 from airflow_kafka_offsets.sinks.lake.newest import KeyIndex, is_ordered
 from airflow_kafka_offsets.sinks.lake.snapshot import (
@@ -158,16 +165,35 @@ class IcebergSnapshot(Snapshot):
                 "table of version 2"
             )
         metadata = self.table.metadata
-        doubles = {spec.spec_id: doubles_of(spec, metadata.schemas) for spec in metadata.partition_specs}
-        if any(doubles.values()):
-            snapshot = self.table.current_snapshot()
-            manifests = snapshot.manifests(self.table.io) if snapshot is not None else []
-            used = {metadata.default_spec_id, *(manifest.partition_spec_id for manifest in manifests)}
-            if names := sorted({name for number in used for name in doubles[number]}):
-                raise TargetError(
-                    f"{self.name} is partitioned by {', '.join(names)}: {NO_DOUBLES}. Nothing was written; load into "
-                    "another table, or have an engine partition it otherwise and rewrite its files"
-                )
+        if names := of_dropped_columns(metadata.spec(), metadata.schema()):
+            raise TargetError(
+                f"{self.name} is partitioned by {', '.join(names)}, whose columns were dropped, and no engine can "
+                "write it: load into another table"
+            )
+        if names := self._partitioned(lambda spec: doubles_of(spec, metadata.schemas)):
+            raise TargetError(
+                f"{self.name} is partitioned by {', '.join(names)}: {NO_DOUBLES}. Nothing was written; load into "
+                "another table, or have an engine partition it otherwise and rewrite its files"
+            )
+
+    def check_removal(self, files: Sequence[LakeFile] = ()) -> None:
+        if names := self._partitioned(lambda spec: of_dropped_columns(spec, self.table.schema())):
+            raise TargetError(
+                f"Rows of {self.name} cannot be removed: it has files that are partitioned by {', '.join(names)}, "
+                "whose columns were dropped. Nothing was changed; have an engine rewrite all files of the table, as "
+                "rewrite_data_files of Spark does with the option rewrite-all"
+            )
+
+    def _partitioned(self, unfit: Callable[[PartitionSpec], list[str]]) -> list[str]:
+        """Return the names of unfit partitions that the table or some of its files have.
+
+        :param unfit: returns those of a spec
+        """
+        found = {spec.spec_id: names for spec in self.table.metadata.partition_specs if (names := unfit(spec))}
+        snapshot = self.table.current_snapshot()
+        manifests = snapshot.manifests(self.table.io) if found and snapshot is not None else []
+        used = {self.table.metadata.default_spec_id, *(manifest.partition_spec_id for manifest in manifests)}
+        return sorted({name for number in used for name in found.get(number, ())})
 
     def check_history(self, group_id: str, known: KnownRollbacks) -> None:
         refuse_rollback(self.table, group_id, known)

@@ -81,6 +81,8 @@ class LakeTable(Table):
             match_new(self.sink.name, pa.schema([]), wanted)
             snapshot = self.create(wanted)
         snapshot.check()
+        if self.sink.upsert_key:
+            snapshot.check_removal()
         names = snapshot.columns.names
         if self.sink.commits_externally and BATCH_ID not in names:
             raise TargetError(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,6 +66,10 @@ def in_turn(*changes: Callable[[Any], None]) -> Callable[[Any], None]:
             each(table)
 
     return change
+
+
+def rewrite(table: Any) -> None:
+    table.overwrite(table.scan().to_arrow())
 
 
 def expire(table: Any) -> None:
@@ -145,7 +150,7 @@ ICEBERG = {
         in_turn(
             schema(add_column=("ratio", DoubleType())),
             spec("add_identity", "ratio"),
-            lambda table: table.append(table.scan().to_arrow().slice(0, 1)),
+            rewrite,
             spec("remove_field", "ratio"),
         ),
         "is partitioned by ratio: ",
@@ -178,6 +183,13 @@ DELTA = {
     "delete": Change(lambda table: table.delete("_kafka_offset = 41")),
     "update": Change(lambda table: table.update({"note": "'x'"})),
 }
+
+drop_a_partition = in_turn(
+    spec("add_identity", "note"), rewrite, spec("remove_field", "note"), schema(delete_column=("note",))
+)
+"""Rows stay in partitions of a column that is no more."""
+
+ICEBERG["drop_a_partition"] = Change(drop_a_partition)
 
 CASES = [pytest.param("iceberg", change, id=f"iceberg-{name}") for name, change in ICEBERG.items()]
 CASES += [pytest.param("delta", change, id=f"delta-{name}") for name, change in DELTA.items()]
@@ -254,3 +266,20 @@ def test_rows_are_loaded_right_or_refused(tmp_path: Path, kind: str, change: Cha
     assert len(found) == len(set(found))
     assert {place for place in found if place[0] == 2} == expected(2)
     assert {place[:2] for place in found if place[0] == 1} >= {place[:2] for place in expected(1)} - {(1, 41)}
+
+
+def test_rows_of_a_dropped_partition_column_are_not_removed_before_the_files_are_rewritten(tmp_path: Path) -> None:
+    table = created("iceberg", tmp_path)
+    load(table, output(1, "a"), tmp_path)
+    drop_a_partition(native(table))
+    before = version(table)
+    upserts = replace(iceberg_sink("sql", tmp_path), upsert_key=("id",)).connect(sa.create_engine("sqlite://"))
+    for refused in (table.check_removal, lambda: upserts.prepare(None)):
+        with pytest.raises(TargetError, match=r"partitioned by note, whose columns were dropped.* with .* rewrite-all"):
+            refused()
+    assert version(table) == before
+
+    rewrite(native(table))
+
+    table.check_removal()
+    upserts.prepare(None)
