@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 from urllib.parse import urlparse
 
@@ -301,7 +302,10 @@ def read_file(table: Table, schema: Schema, file: FileScanTask) -> Iterator[pa.R
         stored = prune_columns(stored, ids, select_full_types=False)
         projection = _Projection(stored, True, projected_missing_fields=partition, allow_timestamp_tz_mismatch=True)
         names = [field.name for field in stored.fields]
-        for rows in ds.Scanner.from_fragment(fragment, schema=fragment.physical_schema, columns=names).to_batches():
+        # As in `lake.snapshot.read_parquet`.
+        parts = fragment.split_by_row_group() if is_parquet else [fragment]
+        scans = (ds.Scanner.from_fragment(part, schema=fragment.physical_schema, columns=names) for part in parts)
+        for rows in chain.from_iterable(scan.to_batches() for scan in scans):
             refuse_julian(rows)
             staying = rows.filter(pc.invert(pc.is_in(positions(seen, rows.num_rows), value_set=deleted)))
             seen += rows.num_rows

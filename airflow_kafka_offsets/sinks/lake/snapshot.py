@@ -308,7 +308,8 @@ def refuse_julian(rows: pa.RecordBatch) -> None:
 def read_parquet(
     files: ObjectFiles, path: str, columns: pa.Schema, partition: Mapping[str, Any]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a Parquet file in their order.
+    """Yield the rows of a Parquet file in their order. One row group is held at a time: rows may be large, and those
+    of `data_files` are made of few MB of them.
 
     :param columns: that are read; those that the file lacks are null
     :param partition: the value of each column that the file does not hold
@@ -318,6 +319,7 @@ def read_parquet(
         in_file = set(stored).difference(partition)
         held = [name for name in columns.names if name in in_file]
         # Without a column there are still rows.
-        for rows in parquet.iter_batches(columns=held or stored[:1]):
-            refuse_julian(rows)
-            yield with_columns(rows.select(held), columns, partition)
+        for group in range(parquet.num_row_groups):
+            for rows in parquet.iter_batches(row_groups=[group], columns=held or stored[:1]):
+                refuse_julian(rows)
+                yield with_columns(rows.select(held), columns, partition)

@@ -68,7 +68,8 @@ def test_columns_get_the_types_of_iceberg() -> None:
 
 def test_rows_with_nan_in_the_partition_are_removed(tmp_path: Path) -> None:
     table = iceberg_sink("sql", tmp_path, partition_by=("ratio",)).connect(sa.create_engine("sqlite://"))
-    publish_rows(table, pa.record_batch({"id": [1, 2, 3], "ratio": [math.nan, math.nan, 0.5]}), tmp_path)
+    ratios = pa.array([math.nan, math.nan, 0.5], pa.float32())
+    publish_rows(table, pa.record_batch({"id": pa.array([1, 2, 3]), "ratio": ratios}), tmp_path)
     assert [part.rows for part in table.retire(Output(1, "g", (), "series", "batch-1-y"))] == [3]
 
 

@@ -80,7 +80,8 @@ def expire(table: Any) -> None:
 def properties(**values: str) -> Callable[[Any], None]:
     def change(table: Any) -> None:
         with table.transaction() as transaction:
-            transaction.set_properties(**{name.replace("__", "."): value for name, value in values.items()})
+            named = {name.replace("__", ".").replace("_", "-"): value for name, value in values.items()}
+            transaction.set_properties(**named)
 
     return change
 
@@ -283,3 +284,21 @@ def test_rows_of_a_dropped_partition_column_are_not_removed_before_the_files_are
 
     table.check_removal()
     upserts.prepare(None)
+
+
+@pytest.mark.parametrize("kind", ["iceberg", "delta"])
+def test_the_rows_of_a_file_are_read_by_row_groups(tmp_path: Path, kind: str) -> None:
+    """A row group of large rows is small, and many of them may be in a file: together they would be too large."""
+    table = created(kind, tmp_path)
+    rows = pa.Table.from_pylist([{"id": number} for number in range(35)], TABLE)
+    if kind == "iceberg":
+        properties(write__parquet__row_group_limit="10")(native(table))
+        native(table).append(rows)
+    else:
+        few = deltalake.WriterProperties(max_row_group_size=10)
+        deltalake.write_deltalake(native(table), rows, mode="append", writer_properties=few)
+    snapshot = table.snapshot()
+    assert snapshot is not None
+    (file,) = snapshot.files()
+    read = [batch.column("id").to_pylist() for batch in snapshot.read(file, ["id"])]
+    assert read == [list(range(start, min(start + 10, 35))) for start in range(0, 35, 10)]
