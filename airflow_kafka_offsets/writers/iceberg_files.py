@@ -152,7 +152,7 @@ class TableShape:
             PartitionTerm(
                 part.name,
                 tuple(_names(schema.fields, part.source_id)),
-                _partition_of(part, schema),
+                partition_of(part, schema),
             )
             for part in self.partition_spec.fields
         ]
@@ -293,10 +293,17 @@ class TableShape:
         return Record(*(partition_record_value(part, partition[part.name], schema) for part in spec.fields))
 
 
-def _partition_of(part: PartitionField, schema: Schema) -> Callable[[pa.Array], pa.Array]:
+def partition_of(part: PartitionField, schema: Schema) -> Callable[[pa.Array], pa.Array]:
+    """Return the function from the values of a column to those of a partition."""
     transform = part.transform.pyarrow_transform(schema.find_type(part.source_id))
-    # pyiceberg cannot truncate bytes in the form with 64-bit offsets, which its own schemas have.
-    return lambda values: transform(values.cast(pa.binary()) if pa.types.is_large_binary(values.type) else values)
+
+    def values_of(values: pa.Array) -> pa.Array:
+        # pyiceberg cannot truncate bytes in the form with 64-bit offsets, which its own schemas have.
+        values = values.cast(pa.binary()) if pa.types.is_large_binary(values.type) else values
+        # A copy: what was read from a file or a socket may begin anywhere in memory, where pyiceberg's Rust panics.
+        return transform(pa.concat_arrays([values, values.slice(0, 0)]))
+
+    return values_of
 
 
 def _least_truncated(transform: Transform[Any, Any], kind: IcebergType) -> Decimal | None:

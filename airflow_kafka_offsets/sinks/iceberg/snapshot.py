@@ -63,7 +63,7 @@ from airflow_kafka_offsets.sinks.lake.snapshot import (
 )
 from airflow_kafka_offsets.sinks.target_names import STORE_SCHEMES
 from airflow_kafka_offsets.staging.manifest import StagedFile
-from airflow_kafka_offsets.writers.iceberg_files import IcebergStorage, TableShape, table_of
+from airflow_kafka_offsets.writers.iceberg_files import IcebergStorage, TableShape, partition_of, table_of
 from airflow_kafka_offsets.writers.lake_writer import FileFormat
 from airflow_kafka_offsets.writers.object_files import is_below
 from airflow_kafka_offsets.writers.table_rows import optional_columns
@@ -124,8 +124,7 @@ def _buckets(schema: Schema, spec: PartitionSpec, columns: Mapping[str, pa.Array
     for position, part in enumerate(spec.fields):
         values = columns.get(schema.find_column_name(part.source_id) or "")
         if values is not None and isinstance(part.transform, BucketTransform):
-            buckets = part.transform.pyarrow_transform(schema.find_field(part.source_id).field_type)(values)
-            yield position, set(pc.unique(buckets).to_pylist())
+            yield position, set(pc.unique(partition_of(part, schema)(values)).to_pylist())
 
 
 class IcebergSnapshot(Snapshot):
