@@ -87,7 +87,8 @@ class LakeTable(Table):
         if self.sink.commits_externally and BATCH_ID not in names:
             raise TargetError(
                 f"Table {self.sink.name!r} has no column {BATCH_ID!r}, which is needed to remove the rows of an "
-                f"abandoned batch: add it (ALTER TABLE … ADD COLUMN {BATCH_ID} BIGINT)"
+                f"abandoned batch: add it (ALTER TABLE … ADD COLUMN {BATCH_ID} BIGINT). If it was dropped, restore the "
+                "table instead: neither replace nor verify finds rows that have lost their batch"
             )
         required = required_columns(self.sink.name, snapshot.columns, snapshot.required, self.sink.upsert_key)
         if columns is not None:
