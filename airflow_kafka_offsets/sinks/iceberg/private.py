@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any
 from urllib.parse import urlparse
 
@@ -47,7 +46,7 @@ from pyiceberg.utils.config import Config
 from airflow_kafka_offsets.core.addresses import is_local
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.lake.newest import positions
-from airflow_kafka_offsets.sinks.lake.snapshot import refuse_julian
+from airflow_kafka_offsets.sinks.lake.snapshot import refuse_julian, rows_at_once
 from airflow_kafka_offsets.sinks.lake.storage import is_part_of_host, warn_of_plain_http
 
 _PLACES = (TableProperties.WRITE_DATA_PATH, TableProperties.WRITE_METADATA_PATH)
@@ -302,16 +301,25 @@ def read_file(table: Table, schema: Schema, file: FileScanTask) -> Iterator[pa.R
         stored = prune_columns(stored, ids, select_full_types=False)
         projection = _Projection(stored, True, projected_missing_fields=partition, allow_timestamp_tz_mismatch=True)
         names = [field.name for field in stored.fields]
-        # As in `lake.snapshot.read_parquet`.
-        parts = fragment.split_by_row_group() if is_parquet else [fragment]
-        scans = (ds.Scanner.from_fragment(part, schema=fragment.physical_schema, columns=names) for part in parts)
-        for rows in chain.from_iterable(scan.to_batches() for scan in scans):
+        for rows in _stored_rows(fragment, names):
             refuse_julian(rows)
             staying = rows.filter(pc.invert(pc.is_in(positions(seen, rows.num_rows), value_set=deleted)))
             seen += rows.num_rows
             if staying.num_rows:
                 accessor = ArrowAccessor(stored)
                 yield pa.RecordBatch.from_struct_array(visit_with_partner(schema, staying, projection, accessor))
+
+
+def _stored_rows(fragment: ds.FileFragment, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file, of one row group after another: a scanner reads several of them ahead."""
+    is_parquet = isinstance(fragment, ds.ParquetFileFragment)
+    for part in fragment.split_by_row_group() if is_parquet else [fragment]:
+        at_once = {}
+        for group in part.row_groups if is_parquet else ():
+            at_once = {"batch_size": rows_at_once(group.num_rows, group.total_byte_size)}
+        yield from ds.Scanner.from_fragment(
+            part, schema=fragment.physical_schema, columns=names, **at_once
+        ).to_batches()
 
 
 def iceberg_schema(columns: pa.Schema) -> Schema:

@@ -280,6 +280,8 @@ def open_parquet(file: pa.NativeFile) -> pq.ParquetFile:
     return pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
 
 
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 1 << 16, 64 << 20
+
 _LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 
 
@@ -305,11 +307,21 @@ def refuse_julian(rows: pa.RecordBatch) -> None:
             raise ValueError("it holds old dates or timestamps by the Julian calendar, by Spark's rebase mode LEGACY")
 
 
+def rows_at_once(rows: int, size: int) -> int:
+    """Return how many rows of a row group are read at once: records choose how long their texts are.
+
+    A dictionary is not counted for each row, so no record batch has rows of several row groups. The writer makes them
+    of 32 MiB in Arrow.
+
+    :param size: in bytes, not compressed
+    """
+    return max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE * rows // max(size, 1)))
+
+
 def read_parquet(
     files: ObjectFiles, path: str, columns: pa.Schema, partition: Mapping[str, Any]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a Parquet file in their order. One row group is held at a time: rows may be large, and those
-    of `data_files` are made of few MB of them.
+    """Yield the rows of a Parquet file in their order.
 
     :param columns: that are read; those that the file lacks are null
     :param partition: the value of each column that the file does not hold
@@ -318,8 +330,10 @@ def read_parquet(
         stored = parquet.schema_arrow.names
         in_file = set(stored).difference(partition)
         held = [name for name in columns.names if name in in_file]
-        # Without a column there are still rows.
-        for group in range(parquet.num_row_groups):
-            for rows in parquet.iter_batches(row_groups=[group], columns=held or stored[:1]):
+        for number in range(parquet.num_row_groups):
+            group = parquet.metadata.row_group(number)
+            at_once = rows_at_once(group.num_rows, group.total_byte_size)
+            # Without a column there are still rows.
+            for rows in parquet.iter_batches(at_once, [number], held or stored[:1]):
                 refuse_julian(rows)
                 yield with_columns(rows.select(held), columns, partition)
