@@ -68,15 +68,29 @@ class ExactText(sa.Text):
     inherit_cache = True
 
 
-class Description(TypeDecorator[str]):
+class ShortenedText(TypeDecorator[str]):
+    """A text of which only the beginning is read: whoever may write the table needs some bytes of SQL for a gigabyte.
+
+    :cvar most: how many characters are read
+    """
+
+    impl = ExactText
+    cache_ok = True
+    most = 1 << 20
+
+    def column_expression(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[str]:
+        return sa.type_coerce(sa.func.substr(column, 1, self.most), self)
+
+
+class Description(ShortenedText):
     """A text of users or programs that nothing but its readers depends on: no statement fails for it.
 
     What the database cannot hold of it is escaped, in comparisons too. If it is longer than the column, a digest tells
     it from others with the same beginning.
     """
 
-    impl = ExactString
     cache_ok = True
+    most = 100_000
 
     def __init__(self, length: int | None = None) -> None:
         super().__init__(length)

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
+from airflow_kafka_offsets.database.tables import ExactText
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema
 from airflow_kafka_offsets.ledger.batch_rows import update_batch
 from airflow_kafka_offsets.ledger.tables import Tables
@@ -70,7 +71,9 @@ def _change(conn: Connection, tables: Tables, batch_id: int, added: Mapping[str,
 def note_added_columns(conn: Connection, tables: Tables, batch_id: int, names: Sequence[str]) -> None:
     """Append the columns that its target got for a batch to its history, as JSON."""
     batches = tables.offset_batches.c
-    before = json.loads(conn.scalar(sa.select(batches.added_columns).where(batches.batch_id == batch_id)) or "[]")
+    # Whole: there may be thousands.
+    text = sa.type_coerce(batches.added_columns, ExactText)
+    before = json.loads(conn.scalar(sa.select(text).where(batches.batch_id == batch_id)) or "[]")
     update_batch(conn, tables, batch_id, added_columns=json.dumps([*before, *names]))
 
 

@@ -66,7 +66,7 @@ def targets_of_groups(conn: Connection, tables: Tables) -> list[str]:
     """Return the names of the targets that groups load into, or have loaded into, as the history has them."""
     name = tables.offset_batches.c.target_table
     loads = tables.offset_batches.c.kind.in_(("load", "initialize"))
-    return list(conn.scalars(sa.select(name).where(loads, name.is_not(None)).distinct().order_by(name)))
+    return sorted(conn.scalars(sa.select(name).where(loads, name.is_not(None)).distinct()))
 
 
 def names_of(

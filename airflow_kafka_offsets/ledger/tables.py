@@ -31,6 +31,7 @@ from airflow_kafka_offsets.database.tables import (
     ExactString,
     ExactText,
     Moment,
+    ShortenedText,
     is_too_long,
     longest_name,
     without_placeholders,
@@ -227,7 +228,10 @@ class Tables:
             *_columns(dict.fromkeys(("dag_id", "task_id", "run_id"), Description(NAME_LENGTH))),
             *_optional(map_index=sa.Integer, try_number=sa.Integer),
             *_optional(
-                target_table=ExactText, staging_uri=ExactText, transform=Description, fingerprint=ExactString(64)
+                target_table=ShortenedText,
+                staging_uri=ShortenedText,
+                transform=Description,
+                fingerprint=ExactString(64),
             ),
             *_optional(records=sa.BigInteger, row_count=sa.BigInteger, dead_letters=sa.BigInteger),
             *_optional(scenario=Description, reason=Description, who=Description),
@@ -235,8 +239,8 @@ class Tables:
             *_optional(staged_at=UtcDateTime, committed_at=UtcDateTime),
             *_optional(triggered_by=Description, os_user=Description, database_user=Description),
             *_optional(records_since_ms=sa.BigInteger, records_until_ms=sa.BigInteger),
-            *_optional(added_columns=ExactText, dead_letter_topic=_TOPIC, dead_letters_sent_at=UtcDateTime),
-            *_optional(publish_started_at=UtcDateTime, has_files_since=UtcDateTime, outputs=ExactText),
+            *_optional(added_columns=ShortenedText, dead_letter_topic=_TOPIC, dead_letters_sent_at=UtcDateTime),
+            *_optional(publish_started_at=UtcDateTime, has_files_since=UtcDateTime, outputs=ShortenedText),
             *_optional(compacted_from=sa.BigInteger),
         )
         batches = self.offset_batches.c

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.database.tables import Description, ShortenedText
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag.measure import LagPolls, group_states
 from airflow_kafka_offsets.lag.report import LagQuestion, LagReport
+from airflow_kafka_offsets.ledger.batch_notes import note_added_columns
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.overview import batches, group_summaries, history_points
 from airflow_kafka_offsets.ledger.tables import Ledger
@@ -105,3 +108,41 @@ def test_all_other_instants_are_read_as_they_are(engine: Engine) -> None:
         assert read[1] is None
         same = sa.select(groups.c.group_id).where(groups.c.lease_expires_at == read[0])
         assert conn.scalars(same).all() == ["a"]
+
+
+def test_of_a_text_of_any_length_the_beginning_is_read(kafka: KafkaBroker, topic: TopicFactory, engine: Engine) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 5))
+    Loader(kafka, engine, InlineLauncher())(name)
+    ledger = Ledger(engine)
+    long = "repeat('x', 2000000)"
+    texts = ("scenario", "transform", "reason", "who", "target_table", "added_columns", "outputs")
+    do(
+        engine,
+        f"UPDATE offset_batches SET {', '.join(f'{text} = {long}' for text in texts)}, publish_started_at = planned_at",
+        f"UPDATE consumer_groups SET lease_expires_at = '9999-01-01', lease_owner = {long}",
+    )
+
+    with ledger.connect() as conn:
+        _, (group,) = group_summaries(conn, ledger.tables)
+        (batch,) = batches(conn, ledger.tables, "loader", 10)
+
+    assert group.last is not None
+    assert len(str(group.last.scenario)) == len(str(group.held_by)) == Description.most
+    assert len(group.between[0].target) == ShortenedText.most
+    assert max(len(str(value)) for value in batch.values()) == ShortenedText.most
+    assert {len(batch[text]) for text in texts} == {Description.most, ShortenedText.most}
+
+
+def test_the_names_of_many_added_columns_are_kept(kafka: KafkaBroker, topic: TopicFactory, engine: Engine) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 5))
+    Loader(kafka, engine, InlineLauncher())(name)
+    ledger, added = Ledger(engine), [f"{number:0200}" for number in range(9_000)]
+
+    with engine.begin() as conn:
+        for _ in range(2):
+            note_added_columns(conn, ledger.tables, 1, added)
+        stored = conn.scalar(sa.text("SELECT added_columns FROM offset_batches"))
+
+    assert json.loads(str(stored)) == [*added, *added]
