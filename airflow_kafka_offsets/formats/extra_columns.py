@@ -238,8 +238,13 @@ def _of_metadata(columns: pa.Schema, headers: Mapping[str, Header]) -> Callable[
                 # The reader has no headers for a record whose header keys cannot be read.
                 bad[row] = "the key of a header is not UTF-8"
                 continue
+            # Each header is looked at once, however many columns there are: a record may have 100,000.
+            by_name: dict[str, list[bytes | None]] = {header.name: [] for header in headers.values()}
+            for item in found:
+                if item["key"] in by_name:
+                    by_name[item["key"]].append(item["value"])
             try:
-                of_row = {name: _value(header, found) for name, header in headers.items()}
+                of_row = {name: _value(header, by_name[header.name]) for name, header in headers.items()}
             except UnicodeDecodeError:
                 bad[row] = "the value of a header is not UTF-8; declare it as BINARY"
                 continue
@@ -257,8 +262,12 @@ def _of_metadata(columns: pa.Schema, headers: Mapping[str, Header]) -> Callable[
     return decode
 
 
-def _value(header: Header, found: list[dict[str, Any]]) -> Any:
-    values = [item["value"] for item in found if item["key"] == header.name]
+def _value(header: Header, found: list[bytes | None]) -> Any:
+    """Return the value of a column.
+
+    :param found: the values of the headers that have the name
+    """
+    values: list[Any] = found
     if header.which != "all":
         values = values[-1:] if header.which == "last" else values[:1]
     if header.type == "STRING":

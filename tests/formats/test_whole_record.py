@@ -5,6 +5,7 @@ row.
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,7 @@ import sqlalchemy as sa
 from airflow_kafka_offsets import DeadLetters, ExtraColumns
 from airflow_kafka_offsets.core.instants import milliseconds
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats.extra_columns import Header, Which, whole_record
+from airflow_kafka_offsets.formats.extra_columns import Header, Which, _of_metadata, whole_record
 from airflow_kafka_offsets.formats.simple_formats import Json, Raw, Text
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -227,3 +228,26 @@ def test_a_header_that_no_column_has_makes_no_record_bad(which: Which, bad: list
 
     assert [record.row for record in found] == bad
     assert rows.num_rows == 3 - len(bad)
+
+
+class CountedHeader(dict[str, Any]):
+    """A header that counts how often somebody asks for its name."""
+
+    asked = 0
+
+    def __getitem__(self, name: str) -> Any:
+        CountedHeader.asked += name == "key"
+        return super().__getitem__(name)
+
+
+def test_headers_are_not_looked_through_for_each_column() -> None:
+    metadata: dict[str, Header] = {f"column_{number}": Header("h", which="all") for number in range(50)}
+    columns = pa.schema([(name, pa.list_(pa.string())) for name in metadata])
+    found = [CountedHeader(key="h", value=b"1")] * 1_000
+    records = Mock(num_rows=1)
+    records.column.return_value.to_pylist.return_value = [found]
+
+    rows = _of_metadata(columns, metadata)(records).rows
+
+    assert rows.to_pylist() == [dict.fromkeys(metadata, ["1"] * 1_000)]
+    assert CountedHeader.asked <= 3_000
