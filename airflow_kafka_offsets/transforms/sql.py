@@ -23,9 +23,11 @@ _OPTIONS = {
     # Names are quoted where they are columns; what follows AS stays as it is written.
     "datafusion.sql_parser.enable_ident_normalization": "false",
     "datafusion.sql_parser.map_string_types_to_utf8view": "false",
-    # A batch stays one batch, and its rows stay in order.
+    # Rows stay in order.
     "datafusion.execution.target_partitions": "1",
-    "datafusion.execution.batch_size": str(1 << 24),
+    # More than a batch has rows, if it is not one of large records. A filter reserves memory for so many values of each
+    # column at once, however few there are.
+    "datafusion.execution.batch_size": str(1 << 14),
     "datafusion.execution.time_zone": "+00:00",
 }
 

@@ -23,6 +23,7 @@ from airflow_kafka_offsets.spark.decoding import CRASH, Decoding
 from airflow_kafka_offsets.spark.isolation import decoding_of
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.transforms.arrow import ArrowTransform
+from airflow_kafka_offsets.transforms.sql import Sql
 from tests.spark import test_tasks
 from tests.support.decoding import record_batch
 from tests.support.fatal import Orders
@@ -163,6 +164,15 @@ def test_a_transform_may_be_fatal(tmp_path: Path, deed: str) -> None:
         decoded = decode(records)
         assert names(decoded) == ["a", "b"]
         assert [(bad.row, bad.reason) for bad in decoded.bad] == [(1, f"decoding and transforming {WHY[deed]}")]
+
+
+def test_a_child_has_room_for_a_select_over_many_columns(tmp_path: Path) -> None:
+    record_format = Json(f"id BIGINT, {', '.join(f'c{number} DECIMAL(38,10)' for number in range(100))}")
+    transform = Sql("SELECT * FROM records WHERE id >= 0").prepared(row_columns(record_format))
+    with decoding(job(tmp_path, record_format, transform=transform)) as decode:
+        decoded = decode(batch([b'{"id": 1, "c0": 1}', b'{"id": -1}', b'{"id": 2, "c99": 1}']))
+    assert not decoded.bad
+    assert decoded.rows.column("id").to_pylist() == [1, 2]
 
 
 class Broken(Orders):
