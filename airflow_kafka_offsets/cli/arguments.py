@@ -233,7 +233,7 @@ AUTHOR = (
 )
 """The arguments of commands that change something; see `command.confirm`."""
 
-_ERROR_CLASSES = ("value", "key", "header", "size", "crash", "transform", "target", "dropped")
+_ERROR_CLASSES = ("value", "key", "header", "size", "crash", "transform", "target", "decoded", "dropped")
 
 DEAD_LETTERS = (
     *GROUP,

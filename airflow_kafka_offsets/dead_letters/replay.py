@@ -144,8 +144,8 @@ def replay_dead_letters(
     Each batch with dead letters is replayed by a batch of its own, of kind `dead_letters`. Safe to run again at any
     time, also in two processes at once: a later replay into the same target takes over from an earlier one, finishes
     the batch if the target has its rows, and abandons it otherwise. Loads of the group may run meanwhile. Dropped dead
-    letters are left out, and so are records that were too large to be kept: for these, raise
-    `Reading.max_record_bytes`, and replay their offsets.
+    letters are left out, and so are, unless they are corrected, those that do not hold their record: it was too large,
+    for which raise `Reading.max_record_bytes`, and replay the offsets; or it had expired (class `decoded`).
 
     :param dead_letters: which ones
     :param pipeline: as it is now; its group is that of the dead letters

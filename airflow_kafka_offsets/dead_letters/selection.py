@@ -21,7 +21,7 @@ from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import database_now, stream, transact
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.batch_rows import current_user
-from airflow_kafka_offsets.ledger.dead_letters import DROPPED, TOO_LARGE, erase, may_be_published, with_contents
+from airflow_kafka_offsets.ledger.dead_letters import DROPPED, WITHOUT_RECORD, erase, may_be_published, with_contents
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.staging.rows import Record
@@ -33,7 +33,7 @@ class DeadLetterFilter:
 
     :param group_id: the group whose loads dead-lettered the records
     :param batch_id: the batch that dead-lettered the records
-    :param error_class: value, key, header, size, crash, transform, target, dropped
+    :param error_class: value, key, header, size, crash, transform, target, decoded, dropped
     :param ranges: offsets of partitions
     :param schema_id: at the beginning of the value
     :param committed_before: when their batch was committed
@@ -137,12 +137,12 @@ def can_be_replayed(
 ) -> sa.ColumnElement[bool]:
     """Return the condition for dead letters that can be replayed, as far as the columns say.
 
-    :param records: those that are corrected, and may have been too large to be kept; None for the others
+    :param records: those that are corrected, and need not hold their record; None for the others
     """
     error_class = tables.dead_letters.c.error_class
     # Without its value, a dropped one would be a tombstone.
-    without_value = (DROPPED,) if records is not None else (DROPPED, TOO_LARGE)
-    return sa.and_(dead_letters.condition(tables), sa.func.coalesce(error_class, "").not_in(without_value))
+    left_out = (DROPPED,) if records is not None else (DROPPED, *WITHOUT_RECORD)
+    return sa.and_(dead_letters.condition(tables), sa.func.coalesce(error_class, "").not_in(left_out))
 
 
 def count_by_batch(

@@ -31,7 +31,7 @@ from airflow_kafka_offsets.ledger.batch_notes import note_added_columns, note_ou
 from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe, TaskRun, as_batch, insert_batch, update_open
 from airflow_kafka_offsets.ledger.claims import BatchClaim
 from airflow_kafka_offsets.ledger.commit_transaction import Written, commit_batch
-from airflow_kafka_offsets.ledger.dead_letters import DROPPED, may_be_published
+from airflow_kafka_offsets.ledger.dead_letters import DROPPED, WITHOUT_RECORD, may_be_published
 from airflow_kafka_offsets.ledger.groups import lock, stored_generation
 from airflow_kafka_offsets.ledger.positions import Reads, without_dead_letters
 from airflow_kafka_offsets.ledger.publications import Publication, published_reads, run_pending_cleanups
@@ -152,11 +152,19 @@ class DeadLetterClaim(BatchClaim):
         bound = [column == sa.bindparam(f"of_{name}", type_=column.type) for name, column in names.items()]
         is_kept = dead_letters.c.error_class.is_distinct_from(DROPPED)
         rows = [
-            {f"of_{name}": error[name] for name in names} | {name: error[name] for name in ("error_class", "error")}
+            {f"of_{name}": error[name] for name in names} | {"found": error["error"], "class": error["error_class"]}
             for error in errors
         ]
         if rows:
-            conn.execute(dead_letters.update().where(self.is_own(), is_kept, *bound), rows)
+            of_class = dead_letters.c.error_class
+            # What was corrected is not kept: a dead letter that does not hold its record stays one.
+            new_class = sa.case(
+                *((of_class == name, of_class) for name in WITHOUT_RECORD),
+                else_=sa.bindparam("class", type_=of_class.type),
+            )
+            error = sa.bindparam("found", type_=dead_letters.c.error.type)
+            stored = dead_letters.update().values(error=error, error_class=new_class)
+            conn.execute(stored.where(self.is_own(), is_kept, *bound), rows)
         records = [Record(*(error[name] for name in names)) for error in errors]
         left_out = dead_letters.update().where(self.is_own()).values(replayed_by=None)
         parts = portions(records, _AT_ONCE)

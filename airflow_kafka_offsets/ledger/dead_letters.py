@@ -29,6 +29,12 @@ DROPPED = "dropped"
 TOO_LARGE = "size"
 """The error class of a dead letter whose contents were never kept: they are in Kafka only."""
 
+DECODED = "decoded"
+"""The error class of a dead letter whose record had expired: its value is what that was decoded to, as JSON."""
+
+WITHOUT_RECORD = (TOO_LARGE, DECODED)
+"""The error classes of dead letters that do not hold their record."""
+
 EMPTY = {"key": None, "value": None, "headers": None, "error_class": DROPPED}
 """The columns of such a dead letter, beside its error, which is the decision."""
 

@@ -48,6 +48,7 @@ from airflow_kafka_offsets.formats.record_format import BadRecord, Connections
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.reader import consumer_config, read
 from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
+from airflow_kafka_offsets.ledger.dead_letters import DECODED
 from airflow_kafka_offsets.ledger.groups import is_known
 from airflow_kafka_offsets.ledger.install import create_missing
 from airflow_kafka_offsets.ledger.positions import Reads
@@ -150,7 +151,7 @@ def _of_rows(rows: StagedRows, reasons: Mapping[Record, str]) -> pa.RecordBatch:
             **record._asdict(),
             "value": _json(values[record]),
             "timestamp": timestamps.get(record),
-            "error_class": "target",
+            "error_class": DECODED,
             "error": reason + _NO_RECORD,
         }
         for record, reason in reasons.items()

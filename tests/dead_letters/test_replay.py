@@ -316,7 +316,10 @@ def test_records_that_were_too_large_to_be_kept_stay_unless_they_are_corrected(
     loader(name, reading=Reading(max_record_bytes=100), **LEFT_OUT)
 
     assert replayed(loader, name) == []
-    assert replayed(loader, name, corrected={Record(name, 0, 2): b'{"id": 2}'}) == [Replayed(1, 1, 1, 0, 2)]
+    assert replayed(loader, name, corrected={Record(name, 0, 2): b"{"}) == [Replayed(1, 0, 0, 1, 2)]
+    assert dead_letters(loader) == [(2, "size")]
+    assert replayed(loader, name) == []
+    assert replayed(loader, name, corrected={Record(name, 0, 2): b'{"id": 2}'}) == [Replayed(1, 1, 1, 0, 3)]
 
     assert output(loader)[-1][:2] == (2, None)
     reread(loader)

@@ -11,6 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets import DeadLetters, Staging
+from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import (
     DeadLetterError,
     KafkaOffsetsError,
@@ -19,6 +21,8 @@ from airflow_kafka_offsets.exceptions import (
     TopicRecreatedError,
 )
 from airflow_kafka_offsets.formats.simple_formats import Json
+from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed
+from airflow_kafka_offsets.staging.rows import Record
 from tests.support.archive import ARCHIVE
 from tests.support.clients import Kafka, produce, producer
 from tests.support.database_faults import ADDED, Meddled, raise_for_each_row
@@ -39,6 +43,8 @@ SQLITE = pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
 def kafka(log: Kafka) -> Kafka:
     return log
 
+
+CLASSES = "SELECT offset_value, error_class FROM dead_letters ORDER BY offset_value"
 
 INCOMPRESSIBLE = "".join(chr(0x4E00 + (number * 7919) % 20_000) for number in range(6_000))
 """Too long for an index."""
@@ -285,6 +291,15 @@ def test_a_record_that_kafka_no_longer_has_is_kept_as_its_row(inline_loader: Loa
         (2, {"id": 2, "name": "bad"}),
     ]
     assert ["Kafka no longer has the record" in error for *_, error in stored] == [True, False]
+    assert rows(loader.engine, CLASSES) == [(1, "decoded"), (2, "target")]
+
+    # What a record was decoded to is no record.
+    dead_letters, pipeline = DeadLetterFilter("loader"), loader.pipeline([name])
+    assert replay_dead_letters(dead_letters, pipeline, engine=loader.engine) == [Replayed(1, 0, 0, 1, 2)]
+    for value, left in (("bad", [(1, "decoded"), (2, "target")]), ("good", [(2, "target")])):
+        corrected = {Record(name, 0, 1): json.dumps({"id": 1, "name": value}).encode()}
+        replay_dead_letters(dead_letters, pipeline, engine=loader.engine, corrected=corrected)
+        assert rows(loader.engine, CLASSES) == left
 
 
 @SQLITE
