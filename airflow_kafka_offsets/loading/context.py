@@ -142,10 +142,12 @@ def _of_rows(rows: StagedRows, reasons: Mapping[Record, str]) -> pa.RecordBatch:
     """Return dead letters with rows as their values."""
     values: dict[Record, list[dict[str, Any]]] = defaultdict(list)
     timestamps: dict[Record, Any] = {}
-    for row in rows.of_records(reasons):
-        record = Record(*(row[name] for name in RECORD))
-        timestamps[record] = row.get(TIMESTAMP)
-        values[record].append({name: value for name, value in row.items() if not name.startswith(RESERVED_PREFIX)})
+    for batch in rows.of_records(reasons):
+        columns = map(_python_values, batch.columns)
+        for row in (dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True)):
+            record = Record(*(row[name] for name in RECORD))
+            timestamps[record] = row.get(TIMESTAMP)
+            values[record].append({name: value for name, value in row.items() if not name.startswith(RESERVED_PREFIX)})
     dead_letters = [
         {
             **record._asdict(),
@@ -157,6 +159,17 @@ def _of_rows(rows: StagedRows, reasons: Mapping[Record, str]) -> pa.RecordBatch:
         for record, reason in reasons.items()
     ]
     return pa.RecordBatch.from_pylist(dead_letters, schema=SCHEMA)
+
+
+def _python_values(column: pa.Array) -> list[Any]:
+    """Return the values of a column, as texts if some are of no year that Python has; nested ones are null then."""
+    values: list[Any] = [None] * len(column)
+    try:
+        values = column.to_pylist()
+    except (OverflowError, ValueError):
+        with suppress(pa.ArrowNotImplementedError):
+            values = column.cast(pa.string()).to_pylist()
+    return values
 
 
 def _json(rows: Sequence[dict[str, Any]]) -> bytes:

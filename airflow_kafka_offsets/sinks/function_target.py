@@ -385,7 +385,8 @@ def _refuse(rows: StagedRows, refused: Sequence[RecordError], what: str) -> None
     columns = rows.schema()
     named: set[Record] = set()
     if columns is not None and set(RECORD) <= set(columns.names):
-        named = {Record(*(row[name] for name in RECORD)) for row in rows.of_records(records)}
+        for given in rows.of_records(records):
+            named.update(map(Record._make, zip(*(given.column(name).to_pylist() for name in RECORD), strict=True)))
     for record, reason in records.items():
         if record not in named or record in rows.refused.reasons:
             raise FunctionError(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -299,12 +299,12 @@ class StagedRows:
         if self._manifest.columns is not None:
             return False  # the task that refused one of them left out all
         refused = self.refused.reasons
-        return bool(refused) and sum(1 for _ in self.of_records(refused)) > self.left_out
+        return bool(refused) and sum(rows.num_rows for rows in self.of_records(refused)) > self.left_out
 
-    def of_records(self, records: Collection[Record]) -> Iterator[dict[str, Any]]:
-        """Yield the rows of some records, as they were staged."""
+    def of_records(self, records: Collection[Record]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some records, as they were staged: their values may be of no year that Python has."""
         for batch in self._batches():
-            yield from batch.filter(are_of(batch, records)).to_pylist()
+            yield batch.filter(are_of(batch, records))
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows that are staged; with final files these are those that were refused."""

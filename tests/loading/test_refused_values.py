@@ -23,6 +23,7 @@ from airflow_kafka_offsets.exceptions import (
 from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed
 from airflow_kafka_offsets.staging.rows import Record
+from airflow_kafka_offsets.transforms.sql import Sql
 from tests.support.archive import ARCHIVE
 from tests.support.clients import Kafka, produce, producer
 from tests.support.database_faults import ADDED, Meddled, raise_for_each_row
@@ -300,6 +301,33 @@ def test_a_record_that_kafka_no_longer_has_is_kept_as_its_row(inline_loader: Loa
         corrected = {Record(name, 0, 1): json.dumps({"id": 1, "name": value}).encode()}
         replay_dead_letters(dead_letters, pipeline, engine=loader.engine, corrected=corrected)
         assert rows(loader.engine, CLASSES) == left
+
+
+@SQLITE
+@pytest.mark.parametrize("is_expired", [False, True])
+def test_an_instant_that_python_does_not_have_is_a_dead_letter(
+    inline_loader: Loader, topic: TopicFactory, is_expired: bool
+) -> None:
+    loader, name = inline_loader, topic()
+    kafka = loader.kafka
+    assert isinstance(kafka, MemoryLog)
+    values = [b'{"id": %d, "at": "%d-12-31T00:00:00Z"}' % (number, 9998 + number) for number in range(3)]
+    produce(kafka, name, values)
+    do(loader.engine, f"CREATE TABLE target (id BIGINT, at TIMESTAMP, x TIMESTAMP, {ADDED})")
+
+    def expire(_: object) -> None:
+        if is_expired:
+            kafka.delete_records(name, 0, 3)
+
+    sql = Sql("SELECT *, at + INTERVAL '1 day' AS x FROM records")
+    sink = Meddled("target", before_write=expire)
+    loader(name, **LEFT_OUT, sink=sink, transform=sql, value_format=Json("id BIGINT, at TIMESTAMP"))
+
+    assert loaded(loader) == [0]
+    why = rows(loader.engine, "SELECT offset_value, error_class FROM dead_letters ORDER BY offset_value")
+    assert why == [(1, "decoded" if is_expired else "target"), (2, "value")]
+    kept = json.loads(rows(loader.engine, "SELECT value FROM dead_letters WHERE offset_value = 1")[0][0])
+    assert kept.get("x") == ("10000-01-01 00:00:00.000000Z" if is_expired else None)
 
 
 @SQLITE
