@@ -66,6 +66,12 @@ _CLOCK = re.compile(r"\bcurrent_(?:date|timestamp|time)\b|\bnow\(", re.IGNORECAS
 # The Python process of a task ended, or the executor with it.
 _CRASH = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure")
 
+# What Spark's own functions say of a value, as in a division by zero, and what `raise_error` does.
+_OF_VALUE = re.compile(r"\[[A-Z][\w.]*\] .* SQLSTATE: (?:22\w{3}|P0001)")
+
+# Behind it comes the part of the query.
+_CONTEXT = re.compile(r"^== (?:SQL|DataFrame)\b", re.MULTILINE)
+
 
 def main(arguments: Sequence[str]) -> int:
     """Stage the jobs that a launcher sends.
@@ -116,7 +122,8 @@ def failure(batch_id: int, error: Exception, transform: DataFrameTransform | Non
     """Return the error for an exception that Spark raised, with the line of its text that names the cause.
 
     :return: a ConfigurationError where Spark's Python lacks a module that a task needs, a TransformError where the code
-        of a UDF of the transform raised, a WorkerCrashError where a process of a task ended, else a StagingError
+        of a UDF of the transform raised, or a function of Spark's refused a value, a WorkerCrashError where a process
+        of a task ended, else a StagingError
     """
     text = str(error)
     missing = re.search(r"No module named '([\w.]+)'", text)
@@ -126,12 +133,17 @@ def failure(batch_id: int, error: Exception, transform: DataFrameTransform | Non
             "and the modules that the format or the transform imports, or set spark.pyspark.python to a Python that "
             "has them"
         )
-    if transform is not None and (users := from_text(f"Transform {transform.name!r}", text)) is not None:
-        return users
+    if transform is not None:
+        what = f"Transform {transform.name!r}"
+        if (users := from_text(what, text)) is not None:
+            return users
+        if (of_value := _OF_VALUE.search(text)) is not None:
+            return TransformError(f"{what} failed: {shortened(of_value[0])}")
     if _CRASH.search(text):
         return WorkerCrashError(f"A Python process of Spark, or its executor, ended while it staged batch {batch_id}")
     # After that line come Java's stack frames, indented, and the same again as causes.
-    lines = [line for line in text.splitlines() if re.match(r"(?!Caused by|Driver stacktrace|at |\.\.\. \d)\S", line)]
+    said = _CONTEXT.split(text)[0]
+    lines = [line for line in said.splitlines() if re.match(r"(?!Caused by|Driver stacktrace|at |\.\.\. \d)\S", line)]
     cause = shortened(lines[-1]) if lines else type(error).__name__
     return StagingError(f"Spark did not stage batch {batch_id}: {cause}")
 

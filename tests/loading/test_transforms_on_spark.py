@@ -46,6 +46,18 @@ def refuse(name: str) -> str:
     raise ValueError("no such day")
 
 
+def divided(records: DataFrame) -> DataFrame:
+    return records.selectExpr("*", "100 div (id - 2) AS x")
+
+
+def as_number(records: DataFrame) -> DataFrame:
+    return records.selectExpr("*", "cast(name AS int) AS x")
+
+
+def raised(records: DataFrame) -> DataFrame:
+    return records.selectExpr("*", "raise_error('no such day') AS x")
+
+
 def doubled(records: DataFrame) -> DataFrame:
     return records.where("id > 1").withColumn("x", records.id * 2)
 
@@ -102,6 +114,23 @@ def test_an_error_on_an_executor_shows_the_users_frames(
     assert all(f'File "{__file__}"' in frame for frame in frames)
     assert "secret" not in str(raised.value)
     assert raised.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("transform", "said"),
+    [
+        ("divided", r"\[DIVIDE_BY_ZERO\] Division by zero"),
+        ("as_number", r"\[CAST_INVALID_INPUT\] The value 'name-0'"),
+        ("raised", r"\[USER_RAISED_EXCEPTION\] no such day"),
+    ],
+)
+def test_a_value_that_a_function_of_spark_refuses_is_an_error_of_the_transform(
+    postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, transform: str, said: str
+) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 3))
+    with pytest.raises(TransformError, match=rf"^Transform '{__name__}\.{transform}' failed: {said}"):
+        postgres_loader(name, transform=f"{__name__}.{transform}")
 
 
 def test_a_transform_that_sql_could_do_is_advised_to_be_sql(

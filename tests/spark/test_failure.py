@@ -34,6 +34,13 @@ def test_anything_else_may_pass_and_its_cause_is_named() -> None:
     assert str(error) == "Spark did not stage batch 7: OSError: [Errno 28] No space left on device"
 
 
+def test_the_part_of_the_query_is_not_taken_for_the_cause() -> None:
+    said = "[UNSUPPORTED] Not now. SQLSTATE: 0A000\n== SQL (line 1, position 1) ==\n100 div (id-2)\n^^^^^^^^^^^^^^\n"
+    assert str(failure(7, RuntimeError(said))) == (
+        "Spark did not stage batch 7: [UNSUPPORTED] Not now. SQLSTATE: 0A000"
+    )
+
+
 def test_an_application_that_failed_in_a_cluster_is_named() -> None:
     """By what spark-submit printed last, which Airflow's hook quotes without its indentation."""
     printed = (
