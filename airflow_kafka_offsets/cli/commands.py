@@ -377,9 +377,8 @@ def list_letters(args: Namespace) -> None:
     Count the dead letters of a group by batch, partition and error class: value, key or header is the part that cannot
     be decoded; size, a record that was too large to be kept; crash, one that ended the process; transform, one that the
     transform failed for; target, one whose row the target refuses; decoded, one of these whose record had expired, with
-    what it was decoded to. Those whose contents were deleted are listed with
-    --error-class dropped only. First and last are the lowest and the highest of their offsets, errors the number of
-    different errors, and error is one of these.
+    what it was decoded to. Those whose contents were deleted are listed with --error-class dropped only. First and last
+    are the lowest and the highest of their offsets, errors the number of different errors, and error is one of these.
     """
     from airflow_kafka_offsets.cli import dead_letters
 

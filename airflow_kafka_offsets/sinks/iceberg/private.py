@@ -312,14 +312,17 @@ def read_file(table: Table, schema: Schema, file: FileScanTask) -> Iterator[pa.R
 
 def _stored_rows(fragment: ds.FileFragment, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file, of one row group after another: a scanner reads several of them ahead."""
-    is_parquet = isinstance(fragment, ds.ParquetFileFragment)
-    for part in fragment.split_by_row_group() if is_parquet else [fragment]:
-        at_once = {}
-        for group in part.row_groups if is_parquet else ():
-            at_once = {"batch_size": rows_at_once(group.num_rows, group.total_byte_size)}
-        yield from ds.Scanner.from_fragment(
-            part, schema=fragment.physical_schema, columns=names, **at_once
-        ).to_batches()
+
+    def scanned(part: ds.FileFragment, **options: int) -> Iterator[pa.RecordBatch]:
+        scanner = ds.Scanner.from_fragment(part, schema=fragment.physical_schema, columns=names, **options)
+        yield from scanner.to_batches()
+
+    if not isinstance(fragment, ds.ParquetFileFragment):
+        yield from scanned(fragment)
+        return
+    for part in fragment.split_by_row_group():
+        (group,) = part.row_groups
+        yield from scanned(part, batch_size=rows_at_once(group.num_rows, group.total_byte_size))
 
 
 def iceberg_schema(columns: pa.Schema) -> Schema:

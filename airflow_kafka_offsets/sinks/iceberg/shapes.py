@@ -13,7 +13,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import TableAlreadyExistsError, ValidationError
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
-from pyiceberg.schema import Schema, assign_fresh_schema_ids, index_by_id
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform, parse_transform
@@ -157,17 +157,23 @@ def doubles_of(spec: PartitionSpec, schemas: Iterable[Schema]) -> list[str]:
 
     :param schemas: of the table, the newest one last
     """
-    types = {number: field.field_type for schema in schemas for number, field in index_by_id(schema).items()}
+    newest_first = [*schemas][::-1]
+
+    def is_double(source_id: int) -> bool:
+        schema = next((schema for schema in newest_first if source_id in schema.field_ids), None)
+        return schema is not None and isinstance(schema.find_type(source_id), DoubleType)
+
     return [
         field.name
         for field in spec.fields
-        if isinstance(field.transform, IdentityTransform) and isinstance(types.get(field.source_id), DoubleType)
+        if isinstance(field.transform, IdentityTransform) and is_double(field.source_id)
     ]
 
 
 def of_dropped_columns(spec: PartitionSpec, schema: Schema) -> list[str]:
     """Return the names of the partitions whose columns the table has no more."""
-    return [field.name for field in spec.fields if field.source_id not in index_by_id(schema)]
+    known = schema.field_ids
+    return [field.name for field in spec.fields if field.source_id not in known]
 
 
 def sort_order(schema: Schema, terms: Sequence[str]) -> SortOrder:

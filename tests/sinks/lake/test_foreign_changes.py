@@ -114,6 +114,11 @@ def clean_log(table: Any) -> None:
 
 NO_ID = "has no column 'id'"
 
+drop_a_partition = in_turn(
+    spec("add_identity", "note"), rewrite, spec("remove_field", "note"), schema(delete_column=("note",))
+)
+"""Rows stay in partitions of a column that is no more."""
+
 ICEBERG = {
     "add": Change(schema(add_column=("more", StringType()))),
     "rename": Change(schema(rename_column=("id", "key")), NO_ID),
@@ -156,6 +161,7 @@ ICEBERG = {
         ),
         "is partitioned by ratio: ",
     ),
+    "drop_a_partition": Change(drop_a_partition),
     "codec": Change(properties(write__parquet__compression_codec="gzip")),
     "expire": Change(expire),
     "delete": Change(lambda table: table.delete("_kafka_offset = 41")),
@@ -184,13 +190,6 @@ DELTA = {
     "delete": Change(lambda table: table.delete("_kafka_offset = 41")),
     "update": Change(lambda table: table.update({"note": "'x'"})),
 }
-
-drop_a_partition = in_turn(
-    spec("add_identity", "note"), rewrite, spec("remove_field", "note"), schema(delete_column=("note",))
-)
-"""Rows stay in partitions of a column that is no more."""
-
-ICEBERG["drop_a_partition"] = Change(drop_a_partition)
 
 CASES = [pytest.param("iceberg", change, id=f"iceberg-{name}") for name, change in ICEBERG.items()]
 CASES += [pytest.param("delta", change, id=f"delta-{name}") for name, change in DELTA.items()]
