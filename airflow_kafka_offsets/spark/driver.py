@@ -41,6 +41,7 @@ from airflow_kafka_offsets.spark.tasks import RESULT_DDL, job_of_attempt, read_a
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead, StagedFile
 from airflow_kafka_offsets.transforms.columns import check_columns
+from airflow_kafka_offsets.transforms.dataframe import check_types
 from airflow_kafka_offsets.transforms.transform import DataFrameTransform
 from airflow_kafka_offsets.transforms.user_errors import from_text
 
@@ -227,6 +228,7 @@ def run(spark: SparkSession, job: StageJob, display: Display) -> Manifest:
         decoded = tasks.mapInArrow(lambda numbers: read_arrow(job_of_attempt(sent), numbers), spark_ddl(job.columns))
         rows = transform.apply(decoded)
         check_columns(rows.columns, job.target, transform.name)
+        check_types(transform.name, rows)
         staged = rows.mapInArrow(lambda batches: write_arrow(sent.whole(), batches), RESULT_DDL)
         if (text := advice(staged, transform.name)) is not None:
             display.line(text)

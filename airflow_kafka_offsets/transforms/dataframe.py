@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, TransformError
 from airflow_kafka_offsets.transforms.code import (
     code_of,
@@ -80,6 +81,18 @@ def call(name: str, function: Callable[..., Any], rows: DataFrame, modules: Iter
     if not hasattr(result, "mapInArrow"):
         raise TransformError(f"Transform {name!r} returned {type(result).__name__}, not a DataFrame")
     return result
+
+
+def check_types(name: str, rows: DataFrame) -> None:
+    """Check the types of what a transform returned.
+
+    :param name: of the transform
+    :raises TransformError: a column is an interval, of which Arrow has not all
+    """
+    if intervals := [field.name for field in rows.schema.fields if "interval" in field.dataType.typeName()]:
+        raise TransformError(
+            f"Transform {name!r} returns {first_few(map(repr, intervals))} as INTERVAL, which no target can have: cast it"
+        )
 
 
 @dataclass(frozen=True)

@@ -67,29 +67,15 @@ def _fit(table: str, values: pa.Array, column: pa.Field) -> tuple[pa.Array, list
         if pa.types.is_nested(values.type):
             late = _unfit(values, lambda part: not out_of_years(part))
         return values, late, f"a value of type {type_name(values.type)}: {OUT_OF_YEARS}"
-    stored = optional(column.type)
-    if values.type == column.type == stored:
+    if values.type == column.type == optional(column.type):
         return values, [], ""
     # Arrow's messages quote values.
     misfit = f"a value of type {type_name(values.type)} does not fit into {type_name(column.type)}"
-    array = _exact(values, column.type) if _is_castable(values, stored) else None
-    if array is not None:
-        return array, [], ""
     if not may_hold(column.type, values.type):
         raise TargetError(f"Column {column.name!r} of table {table!r}: {misfit}")
+    if (array := _exact(values, column.type)) is not None:
+        return array, [], ""
     return values, _unfit(values, lambda part: _exact(part, column.type) is not None), misfit
-
-
-def _is_castable(values: pa.Array, kind: pa.DataType) -> bool:
-    """Return whether Arrow casts at all between two types."""
-    # Without its zone, an instant would be another one.
-    if pa.types.is_timestamp(values.type) and (values.type.tz is None) != (getattr(kind, "tz", None) is None):
-        return False
-    try:
-        values.slice(0, 0).cast(kind)
-    except pa.ArrowException:
-        return False
-    return True
 
 
 def _exact(values: pa.Array, kind: pa.DataType) -> pa.Array | None:
@@ -101,14 +87,9 @@ def _exact(values: pa.Array, kind: pa.DataType) -> pa.Array | None:
         if keeps(kind, values.type):
             return cast
         # Arrow rounds some numbers silently.
-        back = cast.cast(values.type)
+        return cast if cast.cast(values.type).equals(values) else None
     except pa.ArrowException:
         return None
-    if pa.types.is_floating(values.type):  # NaN is unlike itself
-        is_same = bool(pc.all(pc.or_(pc.equal(back, values), pc.is_nan(values)), min_count=0).as_py())
-    else:
-        is_same = back.equals(values)
-    return cast if is_same else None
 
 
 def _lacks_field(values: pa.Array, kind: pa.DataType) -> bool:

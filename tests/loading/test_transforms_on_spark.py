@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from airflow_kafka_offsets import Staging
-from airflow_kafka_offsets.exceptions import TransformError
+from airflow_kafka_offsets.exceptions import TargetError, TransformError
 from airflow_kafka_offsets.sinks.fan_out import Branch
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.transforms.arrow import ArrowTransform
@@ -58,6 +58,14 @@ def raised(records: DataFrame) -> DataFrame:
     return records.selectExpr("*", "raise_error('no such day') AS x")
 
 
+def waited(records: DataFrame) -> DataFrame:
+    return records.selectExpr("*", "make_dt_interval(id) AS x", "make_ym_interval(1) AS y")
+
+
+def untyped(records: DataFrame) -> DataFrame:
+    return records.selectExpr("*", "NULL AS x")
+
+
 def doubled(records: DataFrame) -> DataFrame:
     return records.where("id > 1").withColumn("x", records.id * 2)
 
@@ -92,6 +100,27 @@ def test_branches_of_several_sinks_run_there_too(
     assert postgres_loader(name, sink=sinks, staging=Staging(slice_offsets=3)).rows == 20
     joined = "SELECT count(*), sum(x) - sum(3 * target.id) FROM target JOIN tripled USING (_kafka_offset)"
     assert rows(postgres_loader.engine, joined) == [(10, 0)]
+
+
+@pytest.mark.parametrize(
+    ("transform", "error", "said"),
+    [
+        ("waited", TransformError, "Transform '.*waited' returns 'x', 'y' as INTERVAL, which no target can have: cast it"),
+        ("untyped", TargetError, "Column 'x' is null: SqlTable has no such type. Cast it in the transform"),
+    ],
+)
+def test_a_type_that_no_target_can_have_is_named(
+    postgres_loader: Loader,
+    kafka: KafkaBroker,
+    topic: TopicFactory,
+    transform: str,
+    error: type[Exception],
+    said: str,
+) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 3))
+    with pytest.raises(error, match=said):
+        postgres_loader(name, transform=f"{__name__}.{transform}")
 
 
 @pytest.mark.parametrize(

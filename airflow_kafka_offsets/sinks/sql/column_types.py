@@ -290,7 +290,7 @@ def created_type(field: pa.Field) -> TypeEngine[Any]:
     for fits, created in types:
         if fits:
             return created()
-    raise TargetError(
-        f"Column {field.name!r} is {type_name(kind)}: SqlTable stores no nested columns. Take it apart in a transform, "
-        "or declare only the fields that are needed."
-    )
+    advice = "SqlTable stores no nested columns. Take it apart in a transform, or declare only the fields that are needed"
+    if not pa.types.is_nested(kind):
+        advice = "SqlTable has no such type. Cast it in the transform"
+    raise TargetError(f"Column {field.name!r} is {type_name(kind)}: {advice}.")
