@@ -194,21 +194,24 @@ class RecordError(KafkaOffsetsError):
     :param topic: its topic
     :param partition: its partition
     :param offset: its offset
+    :param may_be_kept: whether it can be a dead letter: its own values are wrong
     """
 
-    def __init__(self, reason: str, topic: str, partition: int, offset: int) -> None:
+    def __init__(self, reason: str, topic: str, partition: int, offset: int, *, may_be_kept: bool = True) -> None:
         # Pickle makes an error again from what the base class was given.
         super().__init__(reason, topic, partition, offset)
+        self.may_be_kept = may_be_kept
         self.reason = reason
         self.topic = topic
         self.partition = partition
         self.offset = offset
 
     def _message(self) -> str:
+        keep = "set on_bad_record=DeadLetters() to keep such records apart and load the others"
+        advice = f"declared columns or the target, or {keep}" if self.may_be_kept else "target, or the record"
         return (
             f"Record at topic {self.topic!r} partition {self.partition} offset {self.offset} cannot be loaded: "
-            f"{self.reason}. Nothing of this batch was written and no position moved; correct the declared columns or "
-            "the target, or set on_bad_record=DeadLetters() to keep such records apart and load the others; then run "
+            f"{self.reason}. Nothing of this batch was written and no position moved; correct the {advice}; then run "
             "the task again."
         )
 

@@ -226,6 +226,22 @@ def check_rights(conn: Connection, table: sa.Table, rights: Sequence[str], what:
         )
 
 
+def check_policies(conn: Connection, table: sa.Table) -> None:
+    """Check that no policy hides rows of a table from the user.
+
+    :raises TargetError: Postgres' row-level security applies
+    """
+    if conn.dialect.name != "postgresql" or not conn.scalar(
+        sa.select(sa.func.row_security_active(_quoted(conn, table)))
+    ):
+        return
+    raise TargetError(
+        f"Table {table.fullname!r} has row-level security, with policies for user {conn.engine.url.username!r}: COPY "
+        "does not write into it, and replays, rewinds and verify would not see all rows. Have the owner of the table "
+        f"load, or ALTER ROLE {grantee(conn)} BYPASSRLS"
+    )
+
+
 def grantee(conn: Connection) -> str:
     """Return the user for a GRANT; MySQL has a host in the names of users, too, which is not known."""
     user, dialect = conn.engine.url.username, conn.dialect

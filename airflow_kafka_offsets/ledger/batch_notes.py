@@ -135,7 +135,7 @@ def schemas_of_group(conn: Connection, tables: Tables, group_id: str) -> list[Re
     size = 0
     for row in conn.execute(query).all():
         size += row.size
-        if size > _MOST_STORED and found:
+        if size > _MOST_STORED:
             log.warning(
                 "Group %r has read more schemas than %d MiB: if the registry does not know those before, records of "
                 "them are bad",

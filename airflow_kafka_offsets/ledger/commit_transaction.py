@@ -92,9 +92,9 @@ def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Writt
                 f"{nothing} Run the task again when the database is available: it commits the staged files without "
                 "reading Kafka again."
             ) from error
-        if isinstance(error, ProgrammingError):  # for example, missing rights on the state tables
+        if isinstance(error, ProgrammingError) and error.statement is not None:  # as for missing rights
             raise
-        # Deferred constraints fail at COMMIT. Without the cause, whose details quote the row.
+        # Deferred constraints and their triggers fail at COMMIT. Without the cause, whose details quote the row.
         raise TargetError(f"{nothing} Correct the target table, or the records, and run the task again.") from None
     except CommitUnknownError as unknown:
         raise CommitUnknownError(

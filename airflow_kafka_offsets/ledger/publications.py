@@ -30,7 +30,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.attempts import attempt_name
 from airflow_kafka_offsets.core.chunks import portions
-from airflow_kafka_offsets.core.history import OPEN_STATES, REWIND_KINDS, UNFINISHED_STATES
+from airflow_kafka_offsets.core.history import DEAD_LETTERS, OPEN_STATES, REWIND_KINDS, UNFINISHED_STATES
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.transactions import database_now, now, transact
@@ -41,7 +41,7 @@ from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.group_table import names_of
 from airflow_kafka_offsets.ledger.groups import lock
 from airflow_kafka_offsets.ledger.install import installation_id
-from airflow_kafka_offsets.ledger.older_logs import of_older_logs
+from airflow_kafka_offsets.ledger.other_logs import of_other_logs
 from airflow_kafka_offsets.ledger.positions import RangeRead, Reads, store_reads
 from airflow_kafka_offsets.ledger.replaced_output import recorded_offsets, refuse_published
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
@@ -94,8 +94,9 @@ class Publication:
             if kind != "load":
                 series = f"{series}.{batch.batch_id}"
         attempt = attempt or attempt_name(installation, batch.batch_id)
-        older_logs = partial(of_older_logs, ledger.tables, batch.group_id, batch.ranges)
-        return cls(ledger, table, Output(batch.batch_id, batch.group_id, batch.ranges, series, attempt, older_logs))
+        logs, is_outdated = partial(of_other_logs, ledger.tables, batch, kind), kind == DEAD_LETTERS
+        of_batch = batch.batch_id, batch.group_id, batch.ranges
+        return cls(ledger, table, Output(*of_batch, series, attempt, logs, is_outdated))
 
     def begin(self, claim: Claim, batch: Batch, reads: Reads, *, replace: bool = False) -> None:
         """Store that the target may have the rows of a batch from now on, and the reads of its ranges.

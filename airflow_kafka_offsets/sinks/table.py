@@ -23,11 +23,11 @@ from airflow_kafka_offsets.exceptions import OlderLedgerError
 from airflow_kafka_offsets.sinks.target_names import TargetNames
 from airflow_kafka_offsets.sinks.target_rows import (
     BranchOutput,
-    OlderLogs,
+    FindLogs,
     Removed,
     ReplacedOffsets,
     TargetRows,
-    no_older_logs,
+    no_other_logs,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ class Output(NamedTuple):
     :param series: the unique name of the series of publications that this one belongs to. All loads of a group are one
         series, any other batch is a series of its own
     :param attempt: the unique name of the attempt that staged it, for the names of files
-    :param older_logs: the offsets of rows of these batches do not tell which row of a key is newer
+    :param other_logs: finds batches whose rows have offsets that do not tell which row of a key is newer
+    :param is_outdated: whether its records may be of an earlier topic than rows of the target
     """
 
     batch_id: int
@@ -57,7 +58,8 @@ class Output(NamedTuple):
     ranges: tuple[OffsetRange, ...]
     series: str
     attempt: str = ""
-    older_logs: OlderLogs = no_older_logs
+    other_logs: FindLogs = no_other_logs
+    is_outdated: bool = False
 
 
 class LastBatch(NamedTuple):

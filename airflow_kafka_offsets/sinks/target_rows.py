@@ -16,15 +16,21 @@ if TYPE_CHECKING:
 Detail = Literal["offsets", "batches", "nothing"]
 """What the rows of a target say of their origin: topic, partition, offset and batch; the batch alone; nothing."""
 
-OlderLogs = Callable[["Connection", Collection[int]], Mapping[str, Collection[int]]]
-"""Returns for each topic those of some batches whose rows are of an earlier topic of its name, over a connection to the
-state tables.
-"""
+
+class OtherLogs(NamedTuple):
+    """For each topic the batches whose rows are of another topic of its name: an earlier one, or a later one."""
+
+    older: Mapping[str, list[int]]
+    newer: Mapping[str, list[int]]
 
 
-def no_older_logs(conn: Connection, batch_ids: Collection[int]) -> Mapping[str, Collection[int]]:
-    """Return that no batch is of an earlier topic."""
-    return {}
+FindLogs = Callable[["Connection", Collection[int]], OtherLogs]
+"""Finds batches of other topics among some, over a connection to the state tables."""
+
+
+def no_other_logs(conn: Connection, batch_ids: Collection[int]) -> OtherLogs:
+    """Return that no batch is of another topic."""
+    return OtherLogs({}, {})
 
 
 class TargetRows(Protocol):

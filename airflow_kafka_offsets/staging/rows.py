@@ -368,7 +368,7 @@ class RowChunk(NamedTuple):
 
         :raises TargetError: the rows do not say which record they are of
         """
-        return RecordError(reason, *record_of(self.staged, row, reason))
+        return RecordError(reason, *record_of(self.staged, row, reason), may_be_kept=False)
 
 
 def schema_text(columns: pa.Schema) -> str:

@@ -90,9 +90,8 @@ def check_types(name: str, rows: DataFrame) -> None:
     :raises TransformError: a column is an interval, of which Arrow has not all
     """
     if intervals := [field.name for field in rows.schema.fields if "interval" in field.dataType.typeName()]:
-        raise TransformError(
-            f"Transform {name!r} returns {first_few(map(repr, intervals))} as INTERVAL, which no target can have: cast it"
-        )
+        names = first_few(map(repr, intervals))
+        raise TransformError(f"Transform {name!r} returns {names} as INTERVAL, which no target can have: cast it")
 
 
 @dataclass(frozen=True)

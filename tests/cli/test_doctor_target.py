@@ -69,7 +69,8 @@ def test_a_view_is_no_target(look: Look, engine: Engine) -> None:
 def test_a_key_that_is_not_unique_is_found(look: Look, engine: Engine) -> None:
     with engine.begin() as conn:
         conn.exec_driver_sql(
-            "CREATE TABLE orders (id BIGINT, _kafka_topic TEXT, _kafka_partition INT, _kafka_offset BIGINT)"
+            "CREATE TABLE orders (id BIGINT, _batch_id BIGINT, _kafka_topic TEXT, _kafka_partition INT, "
+            "_kafka_offset BIGINT)"
         )
     row = look("--table", "orders", "--upsert-key", "id")
     assert row["result"] == "failed"

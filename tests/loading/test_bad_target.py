@@ -178,6 +178,23 @@ def test_a_constraint_that_is_checked_at_commit_is_told_without_the_row(
     assert positions(postgres_loader.engine) == {}
 
 
+def test_what_a_trigger_raises_at_commit_is_told(
+    postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 3))
+    with postgres_loader.engine.begin() as conn:
+        conn.exec_driver_sql(
+            "CREATE TABLE target (id BIGINT, name TEXT);"
+            "CREATE FUNCTION f() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION 'no b'; END $$ LANGUAGE plpgsql;"
+            "CREATE CONSTRAINT TRIGGER t AFTER INSERT ON target DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
+            "EXECUTE FUNCTION f()"
+        )
+
+    with pytest.raises(TargetError, match=r"Batch 1 of group 'loader' was not committed.*: no b \(SQLSTATE P0001\)"):
+        postgres_loader(name)
+
+
 def test_deferred_constraint_error_has_no_row_values(
     postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:

@@ -19,6 +19,7 @@ from airflow_kafka_offsets.exceptions import RecordError, RegistryUnavailableErr
 from airflow_kafka_offsets.formats import schema_registry
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.simple_formats import Json
+from airflow_kafka_offsets.ledger.batch_notes import schemas_of_group
 from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed
 from airflow_kafka_offsets.ledger.overview import batch_parts
 from airflow_kafka_offsets.ledger.tables import Tables
@@ -179,6 +180,15 @@ def test_a_replay_reads_ids_that_the_registry_does_not_know_any_more(
     # What a group has never read is unknown to it.
     with pytest.raises(RecordError, match=r"schema 1: the schema registry at .* has none with this id"):
         again("other")
+
+
+def test_a_text_that_is_larger_than_all_may_be_is_not_read(loader: Loader, orders: str) -> None:
+    put(loader, orders, (None, value(1, 1)))
+    loader(orders, value_format=AVRO)
+    with loader.engine.begin() as conn:
+        assert len(schemas_of_group(conn, Tables(), "loader")) == 1
+        conn.execute(sa.text("UPDATE schema_texts SET texts = :huge"), {"huge": json.dumps(["x" * (17 << 20)])})
+        assert schemas_of_group(conn, Tables(), "loader") == []
 
 
 @pytest.mark.parametrize("of_subject", [True, False])

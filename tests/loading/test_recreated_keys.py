@@ -94,17 +94,28 @@ def test_rows_of_other_groups_and_of_compacted_batches_are_known(
 def test_a_dead_letter_of_the_earlier_topic_replaces_nothing_of_the_later_one(
     inline_loader: Loader, topic: TopicFactory, sink: Any, held: Held
 ) -> None:
-    loader, name = inline_loader, topic()
-    produce(loader.kafka, name, [record(1, "old"), record("x", "bad")])
-    loader(name, sink=sink, on_bad_record=DeadLetters())
+    loader, name, settings = inline_loader, topic(), {"sink": sink, "on_bad_record": DeadLetters()}
+    old = [record(1, "old"), record(4, "old"), record("x", "bad"), record("y", "bad"), record("z", "bad")]
+    produce(loader.kafka, name, old)
+    loader(name, **settings)
     made_anew(loader, name)
-    produce(loader.kafka, name, [record(1, "new"), *(record(2, f"new {number}") for number in range(4))])
+    produce(loader.kafka, name, [record(number, "new") for number in (1, 2)] + [record("x", "bad")])
     Rewinder(loader)("to-earliest")
-    loader(name, sink=sink, on_bad_record=DeadLetters())
+    loader(name, **settings)
 
-    pipeline = loader.pipeline([name], sink=sink, on_bad_record=DeadLetters())
-    corrected = {Record(name, 0, 1): record(2, "corrected")}
-    (replayed,) = replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=loader.engine, corrected=corrected)
+    def replay(batch: int, offset: int, key: int) -> int:
+        pipeline = loader.pipeline([name], **settings)
+        corrected = {Record(name, 0, offset): record(key, "corrected")}
+        letters = DeadLetterFilter("loader", batch)
+        done = replay_dead_letters(letters, pipeline, engine=loader.engine, corrected=corrected)
+        return sum(each.rows for each in done)
 
-    assert replayed.rows == 0
-    assert [row[:2] for row in held()] == [(1, "new"), (2, "new 3")]
+    # Its offset is higher than that of the row.
+    assert replay(1, 2, 2) == 0
+    # Of the same topic, which a higher number of a batch does not change.
+    assert replay(1, 4, 4) == 1
+    assert replay(1, 3, 4) == 0
+    assert replay(3, 2, 4) == 1
+
+    found = [(1, "new", 0), (2, "new", 1), (4, "corrected", 2)]
+    assert [row[:3] for row in held()] == found

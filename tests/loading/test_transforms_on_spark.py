@@ -105,7 +105,11 @@ def test_branches_of_several_sinks_run_there_too(
 @pytest.mark.parametrize(
     ("transform", "error", "said"),
     [
-        ("waited", TransformError, "Transform '.*waited' returns 'x', 'y' as INTERVAL, which no target can have: cast it"),
+        (
+            "waited",
+            TransformError,
+            "Transform '.*waited' returns 'x', 'y' as INTERVAL, which no target can have: cast it",
+        ),
         ("untyped", TargetError, "Column 'x' is null: SqlTable has no such type. Cast it in the transform"),
     ],
 )

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.server
 
 LONG = "4711004711" * 30_000
 
-ORIGIN = "_kafka_topic TEXT, _kafka_partition INT, _kafka_offset BIGINT"
+ORIGIN = "_kafka_topic TEXT, _kafka_partition INT, _kafka_offset BIGINT, _batch_id BIGINT"
 
 
 @pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
@@ -91,7 +91,7 @@ def test_a_row_that_a_rewind_cannot_remove_is_in_no_message(
     name = topic()
     produce(kafka, name, [b'{"id": 1, "x": "CANARY"}'])
     with engine.begin() as conn:
-        conn.exec_driver_sql(f"CREATE TABLE target (id BIGINT, x TEXT UNIQUE, _batch_id BIGINT, {ORIGIN})")
+        conn.exec_driver_sql(f"CREATE TABLE target (id BIGINT, x TEXT UNIQUE, {ORIGIN})")
     loader = Loader(kafka, engine, InlineLauncher())
     loader(name, value_format=Json("id BIGINT, x STRING"))
     with engine.begin() as conn:

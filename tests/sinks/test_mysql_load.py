@@ -130,7 +130,7 @@ def test_a_record_whose_generated_column_cannot_be_computed_is_bad(
     do(
         mariadb_engine,
         f"CREATE TABLE target (id BIGINT PRIMARY KEY, name TEXT, made INT AS ({generated}) STORED,"
-        " _kafka_topic TEXT, _kafka_partition INT, _kafka_offset BIGINT)",
+        " _kafka_topic TEXT, _kafka_partition INT, _kafka_offset BIGINT, _batch_id BIGINT)",
     )
     rows = [at(n, id=n, name=bad if n == 3 else good) for n in range(8)]
     kept = staged(tmp_path, columns(id=pa.int64(), name=pa.string()), rows, dead_letters=True)
@@ -153,7 +153,7 @@ def test_a_row_that_is_too_large_for_a_page_is_bad(
         mariadb_engine,
         "SET innodb_strict_mode = OFF",  # MySQL would not create it
         f"CREATE TABLE target (id BIGINT PRIMARY KEY, {', '.join(f'{name} LONGTEXT' for name in names)},"
-        " _kafka_topic VARCHAR(200), _kafka_partition INT, _kafka_offset BIGINT)",
+        " _kafka_topic VARCHAR(200), _kafka_partition INT, _kafka_offset BIGINT, _batch_id BIGINT)",
         "SET innodb_strict_mode = ON",
     )
     rows = [at(n, id=n, **dict.fromkeys(names, "x" * 39 if n == 3 else "x")) for n in range(8)]

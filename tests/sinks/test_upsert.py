@@ -130,9 +130,9 @@ def test_a_row_of_which_nobody_knows_where_it_is_from_is_replaced(
         inline_loader.engine,
         f"CREATE TABLE target (id BIGINT PRIMARY KEY, name TEXT, note TEXT, {ORIGIN})",
         "INSERT INTO target (id, name, note) VALUES (0, 'by hand', 'kept'), (9, 'by hand', 'kept')",
-        f"INSERT INTO target VALUES (1, 'by hand', 'kept', '{name}', 0, NULL)",
-        "INSERT INTO target VALUES (2, 'by hand', 'kept', NULL, 0, 999)",
-        f"INSERT INTO target VALUES (3, 'by hand', 'kept', '{name}', NULL, 999)",
+        f"INSERT INTO target VALUES (1, 'by hand', 'kept', '{name}', 0, NULL, NULL)",
+        "INSERT INTO target VALUES (2, 'by hand', 'kept', NULL, 0, 999, NULL)",
+        f"INSERT INTO target VALUES (3, 'by hand', 'kept', '{name}', NULL, 999, NULL)",
     )
     produce(kafka, name, names(0, 4))
 

@@ -139,8 +139,8 @@ def test_a_table_that_cannot_tell_the_newest_is_refused_with_the_statements(
 
     with pytest.raises(
         TargetError,
-        match=r"no column '_kafka_partition', '_kafka_offset': .*ADD COLUMN _kafka_partition INTEGER; .*_kafka_offset "
-        "BIGINT",
+        match=r"no column '_kafka_partition', '_kafka_offset', '_batch_id': .*ADD COLUMN _kafka_partition INTEGER; "
+        r".*_kafka_offset BIGINT; .*ADD COLUMN _batch_id BIGINT; or append, without upsert_key",
     ):
         inline_loader(name, **KEYED)
 
@@ -253,3 +253,13 @@ def test_a_user_who_may_not_update_is_told_what_to_grant(inline_loader: Loader, 
     do(inline_loader.engine, f"GRANT TEMPORARY ON DATABASE {database} TO {guest.url.username}")
 
     assert sink.connect(guest).prepare(None).required == ("id", "_kafka_topic", "_kafka_partition", "_kafka_offset")
+
+
+@POSTGRES
+def test_a_table_of_which_policies_hide_rows_is_refused(inline_loader: Loader, guest: Engine) -> None:
+    do(inline_loader.engine, f"GRANT SELECT, UPDATE ON target TO {guest.url.username}")
+    do(inline_loader.engine, "ALTER TABLE target ENABLE ROW LEVEL SECURITY")
+
+    for sink in (SqlTable("target"), SqlTable("target", upsert_key=("id",))):
+        with pytest.raises(TargetError, match=rf"policies for user '{guest.url.username}'.* ALTER ROLE .*BYPASSRLS"):
+            sink.connect(guest).prepare(None)

@@ -75,7 +75,7 @@ class TestText:
             conn.exec_driver_sql("CREATE TYPE mood AS ENUM ('sad', 'happy')")
             conn.exec_driver_sql(
                 f"CREATE TABLE target (id BIGINT PRIMARY KEY, {types},"
-                " _kafka_topic TEXT, _kafka_partition INT, _kafka_offset BIGINT)"
+                " _kafka_topic TEXT, _kafka_partition INT, _kafka_offset BIGINT, _batch_id BIGINT)"
             )
 
         postgres_writer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pymysql
 import pytest
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
+from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from tests.support.mariadb import at, columns, do, is_mysql, select, staged, write
 from tests.support.values import KEYS, VALUES, as_single, changed, refused, stored
@@ -138,7 +141,7 @@ def test_no_null_becomes_an_invented_value(mariadb_engine: Engine, key: tuple[st
     do(
         mariadb_engine,
         "CREATE TABLE target (id BIGINT AUTO_INCREMENT UNIQUE, k BIGINT PRIMARY KEY, at TIMESTAMP(6) NOT NULL DEFAULT "
-        "CURRENT_TIMESTAMP(6), _kafka_topic TEXT, _kafka_partition INT, _kafka_offset BIGINT)",
+        "CURRENT_TIMESTAMP(6), _kafka_topic TEXT, _kafka_partition INT, _kafka_offset BIGINT, _batch_id BIGINT)",
     )
     instant = pa.scalar(0, pa.timestamp("us", "UTC")).as_py().replace(year=2024)
     good = {"id": 5, "at": instant}
@@ -162,3 +165,30 @@ def test_decimals_become_the_nearest_double(mariadb_engine: Engine, tmp_path: Pa
     write(mariadb_engine, SqlTable("target"), rows)
 
     assert sorted(x for (x,) in select(mariadb_engine, "SELECT x FROM target")) == [float(x) for x in decimals]
+
+
+def test_fields_of_older_schemas_become_columns_that_the_server_takes(mariadb_engine: Engine) -> None:
+    odd = [
+        "tab\t",
+        " ",
+        "trail ",
+        "id ",
+        " id",
+        "a\N{NO-BREAK SPACE}",
+        "\N{GRINNING FACE}",
+        "\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}",
+        "b`b",
+        "x\x1b[31m\nFAKE",
+    ]
+    plain = ["größe", "naïve", "a b", "100%", 'say "hi"', "it's", "a.b", "a:b", "$ref", "名前", "i", "ß", "K"]
+    check, taken = SqlTable("target").connect(mariadb_engine).added_check(), list[pa.Field]()
+    for number, name in enumerate([*odd, *plain, *map("text {}".format, range(1_000))]):
+        column = pa.field(name, pa.string() if number % 2 else pa.binary())
+        with suppress(ConfigurationError, TargetError):
+            check(column)
+            taken.append(column)
+    assert [column.name for column in taken][: len(plain)] == plain
+
+    columns = pa.schema([*taken, *ORIGIN_COLUMNS])
+    found = SqlTable("target").connect(mariadb_engine).prepare(columns)
+    assert found.known == (*columns.names, "_batch_id")

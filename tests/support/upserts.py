@@ -18,7 +18,7 @@ from tests.support.loads import rows
 
 KEYED: dict[str, Any] = {"sink": SqlTable("target", upsert_key=("id",))}
 # What a table needs apart from the declared columns and its key.
-ORIGIN = "_kafka_topic TEXT, _kafka_partition INT, _kafka_offset BIGINT"
+ORIGIN = "_kafka_topic TEXT, _kafka_partition INT, _kafka_offset BIGINT, _batch_id BIGINT"
 SQLITE = pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
 POSTGRES = pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
 

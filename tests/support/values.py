@@ -115,7 +115,7 @@ def stored(
     sink = SqlTable("target", upsert_key=key)
     with engine.begin() as conn:
         if column is not None:
-            origin = "_kafka_topic VARCHAR(200), _kafka_partition INT, _kafka_offset BIGINT UNIQUE"
+            origin = "_kafka_topic VARCHAR(200), _kafka_partition INT, _kafka_offset BIGINT UNIQUE, _batch_id BIGINT"
             conn.exec_driver_sql(f"CREATE TABLE target (x {column}, {origin})")
         table = sink.connect(engine).reflect(conn)
     for ddl, some in VALUES.items():

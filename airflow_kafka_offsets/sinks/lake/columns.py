@@ -77,7 +77,7 @@ def required_columns(name: str, table: pa.Schema, required: Sequence[str], key: 
 
     :raises TargetError: the table lacks such a column, or values of the key cannot be compared exactly
     """
-    needed = [*key, *(RECORD if key else ())]
+    needed = [*key, *((*RECORD, BATCH_ID) if key else ())]
     if missing := [column for column in needed if column not in table.names]:
         raise TargetError(
             f"Table {name!r} has no column {first_few(missing)}, which upsert_key needs: add it (ALTER TABLE … ADD "

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, RECORD, TIMESTAMP, TOPIC
 from airflow_kafka_offsets.sinks.lake.snapshot import LakeFile, RowSource
+from airflow_kafka_offsets.sinks.target_rows import OtherLogs
 
 
 class KeyIndex:
@@ -95,7 +96,8 @@ _KEY, _LOG, _AT, _FILE, _ROW = "key", "log", "at", "file", "row"
 class NewestRows:
     """The newest row of each key in the files of a batch.
 
-    :param older_logs: see `Output`, whose connection it has
+    :param other_logs: see `Output`, whose connection it has
+    :param is_outdated: see `Output`
     :ivar index: the keys
     :ivar files: the files, in order
     """
@@ -105,10 +107,12 @@ class NewestRows:
         table: RowSource,
         files: Sequence[LakeFile],
         key: Sequence[str],
-        older_logs: Callable[[Collection[int]], Mapping[str, Collection[int]]],
+        other_logs: Callable[[Collection[int]], OtherLogs],
+        *,
+        is_outdated: bool = False,
     ) -> None:
-        self.files, self._older_logs = tuple(files), older_logs
-        self._looked_up, self._older = set[int](), defaultdict[str, set[int]](set)
+        self.files, self._other_logs, self._is_outdated = tuple(files), other_logs, is_outdated
+        self._looked_up, self._found = set[int](), OtherLogs(defaultdict(list), defaultdict(list))
         self._table, self._key = table, list(key)
         keys, topics = list[pa.Table](), set[str]()
         for _, rows in self._read([*self._key, TOPIC]):
@@ -170,25 +174,23 @@ class NewestRows:
         is_later = pc.greater(rows.column(OFFSET).cast(pa.int64()), self._rows.column(OFFSET).take(numbers))
         # The age of a row that does not say where it is from is not known.
         is_newer = pc.fill_null(pc.and_kleene(is_same_log, is_later), False).combine_chunks()
-        if BATCH_ID in rows.column_names and pc.any(is_newer).as_py():
-            is_newer = pc.and_(is_newer, pc.invert(self._are_of_older_logs(rows, is_newer)))
+        same = pc.fill_null(is_same_log, False).combine_chunks()
+        self._look_up(rows, same if self._is_outdated else is_newer)
+        is_newer = pc.and_(is_newer, pc.invert(_are_of(self._found.older, rows)))
+        is_newer = pc.or_(is_newer, pc.and_(same, _are_of(self._found.newer, rows)))
         return places.filter(pc.invert(is_newer)), pc.unique(numbers.filter(is_newer))
 
-    def _are_of_older_logs(self, rows: pa.Table, is_newer: pa.Array) -> pa.Array:
-        """Return whether rows are of an earlier topic of the same name.
+    def _look_up(self, rows: pa.Table, some: pa.Array) -> None:
+        """Find out which batches are of an earlier or a later topic of the same name.
 
-        :param is_newer: which rows may be
+        :param some: of which rows
         """
-        topics, batch_ids = (rows.column(name).combine_chunks() for name in (TOPIC, BATCH_ID))
-        found = pa.repeat(pa.scalar(False), rows.num_rows)
-        if unknown := {*pc.unique(batch_ids.filter(is_newer)).drop_null().to_pylist()} - self._looked_up:
+        batch_ids = rows.column(BATCH_ID).combine_chunks().filter(some)
+        if unknown := {*pc.unique(batch_ids).drop_null().to_pylist()} - self._looked_up:
             self._looked_up |= unknown
-            for topic, older in self._older_logs(unknown).items():
-                self._older[topic].update(older)
-        for topic, older in self._older.items():
-            is_older = pc.is_in(batch_ids, value_set=pa.array(older, batch_ids.type))
-            found = pc.or_(found, pc.and_(is_older, pc.fill_null(pc.equal(topics, topic), False)))
-        return found
+            for known, found in zip(self._found, self._other_logs(unknown), strict=True):
+                for topic, batches in found.items():
+                    known[topic] += batches
 
     def kept(self, number: int, outdated: pa.Array) -> pa.Array:
         """Return the positions of the rows of a file that stay.
@@ -200,6 +202,16 @@ class NewestRows:
         if len(outdated):
             rows = rows.filter(pc.invert(pc.is_in(rows.column(_KEY), value_set=outdated)))
         return rows.column(_ROW).combine_chunks()
+
+
+def _are_of(batches: Mapping[str, list[int]], rows: pa.Table) -> pa.Array:
+    """Return which rows are of some batches of their topics."""
+    topics, batch_ids = (rows.column(name).combine_chunks() for name in (TOPIC, BATCH_ID))
+    found = pa.repeat(pa.scalar(False), rows.num_rows)
+    for topic, some in batches.items():
+        is_one = pc.is_in(batch_ids, value_set=pa.array(some, batch_ids.type))
+        found = pc.or_(found, pc.and_(is_one, pc.fill_null(pc.equal(topics, topic), False)))
+    return found
 
 
 def positions(first: int, count: int) -> pa.Array:

@@ -146,8 +146,9 @@ class LakeTarget(Target):
         self._files, shape = rows.files, snapshot.shape(self._columns)
         added = [file for _, file in read_entries(self.name, rows.files, lambda file: snapshot.entry(file, shape))]
         if self._key:
-            older_logs = partial(self.output.older_logs, self._conn)
-            self._search = Search(self._search.rows, NewestRows(snapshot, added, self._key, older_logs))
+            logs, is_outdated = partial(self.output.other_logs, self._conn), self.output.is_outdated
+            newest = NewestRows(snapshot, added, self._key, logs, is_outdated=is_outdated)
+            self._search = Search(self._search.rows, newest)
         self._plan(snapshot)
         return self.result.rows
 

@@ -166,10 +166,20 @@ def match_added(table: sa.Table | None, column: pa.Field, dialect: Dialect) -> N
     :raises ConfigurationError: the database takes no such name
     """
     check_names(dialect, {"column": [column.name]})
+    if is_mysql(dialect) and not _is_plain(column.name):
+        raise ConfigurationError("MySQL and MariaDB take no such name, or do not keep it as it is")
     created_type(column)
     known = None if table is None else table.columns.get(column.name)
     if known is not None and (fault := _fault(known, column, dialect)) is not None:
         raise TargetError(fault)
+
+
+def _is_plain(name: str) -> bool:
+    """Return whether MySQL keeps a name: its names have 16-bit characters, do not end with white space, and are equal
+    to those that differ in case only, by one character for each. SQLAlchemy does not read all others as they are.
+    """
+    is_kept = name.isprintable() and name == name.strip() and "`" not in name
+    return is_kept and all(ord(each) < 1 << 16 and len(each.lower()) == 1 for each in name)
 
 
 def _fault(column: sa.Column[Any], field: pa.Field, dialect: Dialect) -> str | None:
@@ -290,7 +300,9 @@ def created_type(field: pa.Field) -> TypeEngine[Any]:
     for fits, created in types:
         if fits:
             return created()
-    advice = "SqlTable stores no nested columns. Take it apart in a transform, or declare only the fields that are needed"
+    advice = (
+        "SqlTable stores no nested columns. Take it apart in a transform, or declare only the fields that are needed"
+    )
     if not pa.types.is_nested(kind):
         advice = "SqlTable has no such type. Cast it in the transform"
     raise TargetError(f"Column {field.name!r} is {type_name(kind)}: {advice}.")

@@ -18,7 +18,13 @@ from sqlalchemy.engine.reflection import ObjectKind
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.database.errors import database_message, is_outage, lacks_rights
 from airflow_kafka_offsets.database.mysql import check_driver, check_transactional, is_mysql
-from airflow_kafka_offsets.database.tables import check_rights, forget_reflected, reflected, without_placeholders
+from airflow_kafka_offsets.database.tables import (
+    check_policies,
+    check_rights,
+    forget_reflected,
+    reflected,
+    without_placeholders,
+)
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.sql import insert, upsert
@@ -37,7 +43,7 @@ from airflow_kafka_offsets.sinks.sql.kept_values import value_checks
 from airflow_kafka_offsets.sinks.sql.rows import SqlRows
 from airflow_kafka_offsets.sinks.table import REWIND_AFTER, Dataset, LastBatch, Output, Table, Target
 from airflow_kafka_offsets.sinks.target_names import TargetNames
-from airflow_kafka_offsets.sinks.target_rows import OlderLogs, Removed, ReplacedOffsets, no_older_logs
+from airflow_kafka_offsets.sinks.target_rows import FindLogs, Removed, ReplacedOffsets, no_other_logs
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
 
 if TYPE_CHECKING:
@@ -51,7 +57,8 @@ log = logging.getLogger(__name__)
 _TRANSACTIONAL_DDL = ("postgresql", "sqlite")
 
 # Of a table that gets fields of older schemas; Postgres has 1,600 at most, SQLite 2,000: those of the newest have room.
-_MOST_COLUMNS = 1_000
+# InnoDB has 8,126 bytes for what each row keeps in its page, up to 41 of a text.
+_MOST_COLUMNS, _MOST_COLUMNS_OF_MYSQL = 1_000, 190
 
 _PORTS = {"postgres": 5432, "mysql": 3306}
 
@@ -103,11 +110,12 @@ class ConnectedSqlTable(Table):
         with self.engine.connect() as conn:
             table = self.reflect(conn)
         names = {column.name for column in table.columns} if table is not None else set()
+        most = _MOST_COLUMNS_OF_MYSQL if is_mysql(self.engine.dialect) else _MOST_COLUMNS
 
         def check(column: pa.Field) -> None:
             match_added(table, column, self.engine.dialect)
-            if column.name not in names and len(names) >= _MOST_COLUMNS:
-                raise TargetError(f"the table has no room for it: of its columns, only {_MOST_COLUMNS:,} may be such")
+            if column.name not in names and len(names) >= most:
+                raise TargetError(f"the table has no room for it: of its columns, only {most:,} may be such")
             names.add(column.name)
 
         return check
@@ -135,7 +143,7 @@ class ConnectedSqlTable(Table):
 
     def publish(self, conn: Connection, output: Output) -> AbstractContextManager[SqlTarget]:
         """Return the table as it is written to over the connection of a transaction."""
-        return nullcontext(SqlTarget(conn, self, output.older_logs))
+        return nullcontext(SqlTarget(conn, self, output.other_logs, output.is_outdated))
 
     def last_batch(self, conn: Connection, output: Output) -> LastBatch | None:
         """Return the highest batch id of the rows.
@@ -196,6 +204,7 @@ class ConnectedSqlTable(Table):
             )
         check_transactional(conn, schema, [name])
         check_rights(conn, table, ("INSERT",), "insert into table {table!r}")
+        check_policies(conn, table)
         if _leads_an_index(table, BATCH_ID):  # see last_batch
             check_rights(conn, table, ("SELECT",), "look for rows of unknown batches in table {table!r}")
         return table
@@ -258,12 +267,13 @@ def _locked(conn: Connection, table: sa.Table) -> Iterator[None]:
 class SqlTarget(Target):
     """A table, and the connection of a transaction; see `Target`.
 
-    :param older_logs: of the batch; see `Output`
+    :param other_logs: of the batch, like `is_outdated`; see `Output`
     """
 
     conn: Connection
     table: ConnectedSqlTable
-    older_logs: OlderLogs = no_older_logs
+    other_logs: FindLogs = no_other_logs
+    is_outdated: bool = False
 
     def add_columns(self, columns: pa.Schema) -> list[str]:
         """Add the columns that the table lacks; see `Target.add_columns`.
@@ -320,7 +330,8 @@ class SqlTarget(Target):
             return count
         upsert.check_key(conn.dialect, sink.upsert_key, schema)
         upsert.check_target(conn, table, sink.upsert_key)
-        return upsert.upsert_rows(conn, table, columns, rows, sink.upsert_key, append, self.older_logs)
+        of_sink = sink.upsert_key, append, self.other_logs
+        return upsert.upsert_rows(conn, table, columns, rows, *of_sink, is_outdated=self.is_outdated)
 
 
 def _writer(conn: Connection) -> Writer:

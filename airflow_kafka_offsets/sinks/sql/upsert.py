@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from secrets import token_hex
 from typing import Any
@@ -36,7 +36,7 @@ from airflow_kafka_offsets.sinks.sql.refused_rows import (
     savepoint,
     write_around,
 )
-from airflow_kafka_offsets.sinks.target_rows import OlderLogs
+from airflow_kafka_offsets.sinks.target_rows import FindLogs, OtherLogs
 from airflow_kafka_offsets.staging.rows import Record, RefusedRecords, StagedRows, null_key
 
 _TOPIC, _PARTITION, _OFFSET = RECORD
@@ -70,25 +70,29 @@ def upsert_rows(
     rows: StagedRows,
     key: Sequence[str],
     append: Callable[[Connection, sa.Table, pa.Schema, StagedRows], int],
-    older_logs: OlderLogs,
+    other_logs: FindLogs,
+    *,
+    is_outdated: bool = False,
 ) -> int:
     """Insert the newest row of each key, or replace the stored row, unless that is newer.
 
     :param append: the fastest way into a table; into the temporary one here
-    :param older_logs: see `Output`
+    :param other_logs: see `Output`, like `is_outdated`
     :return: how many rows were inserted or replaced
     :raises RecordError: a key is null, or the database refuses a row, which is not to be a dead letter; names the
         record
     :raises TargetError: the database refuses the statement
     """
     statements = MySqlUpsert if is_mysql(conn.dialect) else Upsert
-    upsert = statements(conn, table, tuple(columns.names), tuple(key), rows.refused, older_logs)
+    upsert = statements(conn, table, tuple(columns.names), tuple(key), rows.refused, other_logs)
     try:
         # The types of the target, without its constraints and defaults.
         staged = upsert.temporary(sa.select(*upsert.of(table)).where(sa.false()))
         sent = append(conn, staged, columns, rows)
         upsert.refuse_nulls(staged)
         upsert.delete(staged, rows.refused.reasons)
+        if is_outdated:
+            upsert = replace(upsert, newer=upsert.logs_of(staged, sa.true()).newer)
         while (count := upsert.try_to_merge(staged, sent)) is None:
             upsert.delete(staged, rows.refused.reasons)
         if conn.dialect.name != "postgresql":  # which drops it at the end of the transaction
@@ -104,7 +108,8 @@ class Upsert:
 
     :param names: the columns to write
     :param refused: takes the records of rows that the target refuses
-    :param older_logs: see `Output`
+    :param other_logs: see `Output`
+    :param newer: the batches of each topic whose rows stay, whatever their offsets are
     """
 
     conn: Connection
@@ -112,7 +117,8 @@ class Upsert:
     names: tuple[str, ...]
     key: tuple[str, ...]
     refused: RefusedRecords
-    older_logs: OlderLogs
+    other_logs: FindLogs
+    newer: Mapping[str, list[int]] = field(default_factory=dict)
 
     @property
     def written(self) -> Sequence[str]:
@@ -125,12 +131,18 @@ class Upsert:
         The later load wins over a row of another partition, and over one without an offset, which another program
         wrote.
         """
-        return sa.or_(
+        is_not_older = sa.or_(
             old[_TOPIC].is_distinct_from(new[_TOPIC]),
             old[_PARTITION].is_distinct_from(new[_PARTITION]),
             old[_OFFSET].is_(None),
             old[_OFFSET] <= new[_OFFSET],
         )
+        is_of_earlier = (
+            old[_TOPIC].is_distinct_from(topic) | old[BATCH_ID].is_(None) | old[BATCH_ID].not_in(some)
+            for topic, batch_ids in self.newer.items()
+            for some in portions(batch_ids, _BATCHES_AT_ONCE)
+        )
+        return sa.and_(is_not_older, *is_of_earlier)
 
     def of(self, table: sa.FromClause) -> list[sa.ColumnElement[Any]]:
         return [table.columns[name] for name in self.names]
@@ -199,19 +211,24 @@ class Upsert:
         ranked = sa.select(*self.of(rows), rank.label(_RANK)).subquery("ranked")
         return sa.select(*self.of(ranked)).where(ranked.c[_RANK] == sa.literal_column("1"))
 
-    def older(self, newest: sa.Select[Any]) -> Mapping[str, Collection[int]]:
+    def older(self, newest: sa.Select[Any]) -> Mapping[str, list[int]]:
         """Return for each topic the batches whose rows of the keys would stay, and are of an earlier topic of its name:
         whatever their offsets are, they are older.
         """
-        if BATCH_ID not in self.table.columns:
-            return {}
-        stored, rows = self.table.columns, newest.subquery("newest").columns
-        same = sa.and_(*(stored[name] == rows[name] for name in self.key))
-        stay = sa.select(stored[BATCH_ID]).where(same, ~self.is_not_older(stored, rows), stored[BATCH_ID].is_not(None))
-        batch_ids = self.conn.scalars(stay.distinct()).all()
-        return self.older_logs(self.conn, batch_ids) if batch_ids else {}
+        rows = newest.subquery("newest")
+        return self.logs_of(rows, ~self.is_not_older(self.table.columns, rows.columns)).older
 
-    def merge_over(self, newest: sa.Select[Any], older: Mapping[str, Collection[int]]) -> int:
+    def logs_of(self, rows: sa.FromClause, condition: sa.ColumnElement[bool]) -> OtherLogs:
+        """Return the batches of other topics among those of rows that have the keys of other rows.
+
+        :param condition: for the rows
+        """
+        stored = self.table.columns
+        same = sa.and_(*(stored[name] == rows.c[name] for name in self.key))
+        batch_ids = sa.select(stored[BATCH_ID]).where(same, condition, stored[BATCH_ID].is_not(None)).distinct()
+        return self.other_logs(self.conn, self.conn.scalars(batch_ids).all())
+
+    def merge_over(self, newest: sa.Select[Any], older: Mapping[str, list[int]]) -> int:
         """Replace the rows of keys that are of some batches, whatever their offsets are; return how many.
 
         :param older: what `older` returned
@@ -219,7 +236,7 @@ class Upsert:
         count, rows, stored = 0, newest.subquery("newest"), self.table.alias()
         same = sa.and_(*(stored.c[name] == rows.c[name] for name in self.key))
         for topic, batch_ids in older.items():
-            for some in portions(list(batch_ids), _BATCHES_AT_ONCE):
+            for some in portions(batch_ids, _BATCHES_AT_ONCE):
                 is_older, of_key = (
                     (table[_TOPIC] == topic) & table[BATCH_ID].in_(some) for table in (self.table.c, stored.c)
                 )
@@ -318,13 +335,13 @@ class Upsert:
     def _refuse_offset(self, topic: str, partition: int, offset: int, refused: RowRefusedError) -> None:
         record = Record(topic, partition, offset)
         if not refused.has_bad_value:
-            raise RecordError(str(refused), *record) from None
+            raise RecordError(str(refused), *record, may_be_kept=False) from None
         self.refused.add(record, str(refused))
 
     def _merge_offsets(
         self,
         rows: sa.Select[Any],
-        older: Mapping[str, Collection[int]],
+        older: Mapping[str, list[int]],
         offset: sa.ColumnElement[int],
         first: int,
         end: int,
@@ -454,11 +471,12 @@ def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
         may not; names the statement that helps
     """
     check_key_columns(table, key)
-    if lacking := [name for name in RECORD if name not in table.columns]:
+    needed = [*(ORIGIN_COLUMNS.field(name) for name in RECORD), pa.field(BATCH_ID, pa.int64())]
+    if lacking := [field for field in needed if field.name not in table.columns]:
+        names = quoted_names([field.name for field in lacking])
         raise TargetError(
-            f"Table {table.fullname!r} has no column {quoted_names(lacking)}: without it, the newest row of a key is "
-            f"unknown. {'; '.join(add_column(table, ORIGIN_COLUMNS.field(name), conn.dialect) for name in lacking)}; "
-            "or append, without upsert_key"
+            f"Table {table.fullname!r} has no column {names}: without it, the newest row of a key is unknown. "
+            f"{'; '.join(add_column(table, field, conn.dialect) for field in lacking)}; or append, without upsert_key"
         )
     if not _is_unique(conn, table, key):
         index = sa.Index(f"{table.name}_key", *(table.columns[name] for name in key), unique=True)

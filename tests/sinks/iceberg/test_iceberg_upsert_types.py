@@ -15,11 +15,13 @@ import pyarrow.compute as pc
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.sinks.lake.newest import NewestRows
 from airflow_kafka_offsets.sinks.lake.snapshot import LakeFile
 from airflow_kafka_offsets.sinks.table import Output
+from airflow_kafka_offsets.sinks.target_rows import OtherLogs
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
 from airflow_kafka_offsets.staging.rows import StagedRows
@@ -65,7 +67,7 @@ def publish(
 class Rows:
     """A file of two rows; see `RowSource`."""
 
-    columns = pa.schema([("key", pa.string()), *ORIGIN_COLUMNS])
+    columns = pa.schema([("key", pa.string()), *ORIGIN_COLUMNS, (BATCH_ID, pa.int64())])
 
     def read(self, _: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         origin = {"_kafka_topic": "orders", "_kafka_partition": 0}
@@ -76,7 +78,7 @@ class Rows:
 
 def test_long_keys_are_kept_as_their_digests() -> None:
     source: Any = Rows()
-    newest = NewestRows(source, [LakeFile("a", None, None)], ["key"], lambda batch_ids: {})
+    newest = NewestRows(source, [LakeFile("a", None, None)], ["key"], lambda batch_ids: OtherLogs({}, {}))
     assert len(newest) == 3
     assert pc.max(pc.binary_length(newest.index.values[0])).as_py() == 65
     assert newest.index.bounds() == {}
