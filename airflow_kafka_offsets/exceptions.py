@@ -207,12 +207,16 @@ class RecordError(KafkaOffsetsError):
         self.offset = offset
 
     def _message(self) -> str:
-        keep = "set on_bad_record=DeadLetters() to keep such records apart and load the others"
-        advice = f"declared columns or the target, or {keep}" if self.may_be_kept else "target, or the record"
+        where = f"Record at topic {self.topic!r} partition {self.partition} offset {self.offset}"
+        if not self.may_be_kept:
+            return (
+                f"{where} cannot be loaded: {self.reason}. Nothing of this batch was written and no position moved; "
+                "correct the target, or the record; then run the task again."
+            )
         return (
-            f"Record at topic {self.topic!r} partition {self.partition} offset {self.offset} cannot be loaded: "
-            f"{self.reason}. Nothing of this batch was written and no position moved; correct the {advice}; then run "
-            "the task again."
+            f"{where} cannot be loaded: {self.reason}. Nothing of this batch was written and no position moved; "
+            "correct the declared columns or the target, or set on_bad_record=DeadLetters() to keep such records apart "
+            "and load the others; then run the task again."
         )
 
 

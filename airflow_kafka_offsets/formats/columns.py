@@ -10,6 +10,8 @@ Dates and timestamps lie in the years 1 to 9999, in UTC. ISO 8601 reaches furthe
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -67,6 +69,9 @@ _FOREIGN = {
     "FIXED": "DECIMAL(p,s)",
     "VARCHAR2": "STRING",
 }
+
+# Arrow's C interface ends names at NUL, and plans of queries have lines.
+_UNPRINTED = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 KNOWN_TYPES = (
     "BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), STRING, DATE, TIMESTAMP, "
@@ -273,9 +278,24 @@ def check_new_column(column: pa.Field, *, is_taken: bool) -> None:
     :raises ConfigurationError: they cannot
     """
     _refuse_reserved(column.name)
+    paths = list(paths_of(column))
+    if odd := [path for path in paths if _UNPRINTED.search(path)]:
+        raise ConfigurationError(f"the name {odd[0]!r} has control characters, which not every engine keeps")
+    if len(set(paths)) < len(paths):
+        raise ConfigurationError("it has fields that points in their names make equal")
     parse_ddl(spark_ddl(pa.schema([column])), binary=True)
     if is_taken:
         raise ConfigurationError("another column has this name, or one that differs in case only")
+
+
+def paths_of(field: pa.Field, prefix: str = "") -> Iterator[str]:
+    """Yield the paths of a field and of those within, as Iceberg and Spark name them."""
+    path = prefix + field.name
+    yield path
+    if pa.types.is_list(field.type):
+        yield from paths_of(field.type.value_field.with_name("element"), f"{path}.")
+    for part in field.type if pa.types.is_struct(field.type) else ():
+        yield from paths_of(part, f"{path}.")
 
 
 def format_columns(columns: pa.Schema) -> pa.Schema:

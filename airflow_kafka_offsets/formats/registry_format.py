@@ -344,7 +344,7 @@ class RegistryFormat(Templated, ABC):
         """
         import pyarrow as pa
 
-        from airflow_kafka_offsets.formats.columns import count_types, spark_ddl
+        from airflow_kafka_offsets.formats.columns import count_types, paths_of, spark_ddl
 
         types = self.field_types()
         newest = with_values(self, schemas={number: self.schemas[number] for number in self._newest}).field_types()
@@ -361,10 +361,12 @@ class RegistryFormat(Templated, ABC):
         # A list that Arrow makes anew each time it is asked for.
         own = set(given.names)
         taken = {name.lower() for name in (*own, *others)}
-        older_check = cache(lambda: _check_of_older_fields(taken, target_columns, added_check))
+        paths = set[str]()
+        older_check = cache(lambda: _check_of_older_fields(taken, paths, target_columns, added_check))
         for name in names:
             if name in own:
                 columns.append(given.field(name))
+                paths.update(paths_of(columns[-1]))
                 continue
             try:
                 column = pa.field(name, types[name](work[name in newest]))
@@ -381,6 +383,7 @@ class RegistryFormat(Templated, ABC):
             else:
                 columns.append(column)
                 taken.add(name.lower())
+                paths.update(paths_of(column))
         if left_out:
             log.warning(
                 "Fields of older schemas cannot become columns: %s. Records with these schemas are bad",
@@ -425,14 +428,16 @@ class RegistryFormat(Templated, ABC):
 
 def _check_of_older_fields(
     taken: Collection[str],
+    paths: Collection[str],
     target_columns: Callable[[], Sequence[str] | None],
     added_check: Callable[[], Callable[[pa.Field], None]] | None,
 ) -> Callable[[pa.Field], None]:
     """Return what raises for a field of an older schema that cannot be a column; see `RegistryFormat.with_fields`.
 
     :param taken: the names of other columns, in lower case
+    :param paths: of their fields
     """
-    from airflow_kafka_offsets.formats.columns import check_new_column
+    from airflow_kafka_offsets.formats.columns import check_new_column, paths_of
 
     spellings: dict[str, set[str]] = {}
     for name in (target_columns() or ()) if added_check is not None else ():
@@ -443,6 +448,8 @@ def _check_of_older_fields(
         lower = column.name.lower()
         others = spellings.get(lower, set()) - {column.name}
         check_new_column(column, is_taken=lower in taken or bool(others))
+        if known := [path for path in paths_of(column) if path in paths]:
+            raise ConfigurationError(f"another field has the path {known[0]!r}")
         if check_added is not None:
             check_added(column)
 

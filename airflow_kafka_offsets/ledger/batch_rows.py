@@ -247,7 +247,7 @@ def possible_rows(table: sa.Table, batch_id: int) -> Iterator[None]:
     """Raise a LedgerError where the rows of a batch cannot be understood, because another program wrote them."""
     try:
         yield
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise LedgerError(
             f"Table {table.fullname!r} has a row of batch {batch_id} that no load can have written: {error}. Find out "
             "which program changed it, and correct the row, or restore state tables and target from a backup"

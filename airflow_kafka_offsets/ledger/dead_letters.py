@@ -17,6 +17,7 @@ from airflow_kafka_offsets.core.instants import format_instant
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.transactions import database_now, stream, transact
+from airflow_kafka_offsets.exceptions import LedgerError
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
@@ -39,6 +40,9 @@ EMPTY = {"key": None, "value": None, "headers": None, "error_class": DROPPED}
 """The columns of such a dead letter, beside its error, which is the decision."""
 
 _EXPIRED_AT_ONCE = 1_000
+
+# Of one: more than `Reading.max_record_bytes` is set to, and an executor can decode.
+_MOST_BYTES = 512 << 20
 
 # The rest of the statement that inserts a dead letter.
 _OF_STATEMENT = 200_000
@@ -173,6 +177,7 @@ def with_contents(
 
     :param columns: of a row
     :param limit: the most of them
+    :raises LedgerError: one is larger than a load writes
     """
     dead_letters = tables.dead_letters.c
     place = tuple(tables.dead_letters.primary_key)
@@ -180,6 +185,12 @@ def with_contents(
     size = sum((sa.func.coalesce(sa.func.length(column), 0) for column in contents), start=sa.literal(0))
     places = sa.select(*place, size).where(condition).order_by(*place).limit(limit)
     for some in chunks(stream(conn, places), lambda row: int(row[-1])):
+        if some[-1][-1] > _MOST_BYTES:
+            raise LedgerError(
+                f"Dead letter at topic {some[-1].topic!r} partition {some[-1].partition} offset "
+                f"{some[-1].offset_value} of batch {some[-1].batch_id} has {some[-1][-1]:,} bytes, which no load has "
+                "written: drop it"
+            )
         are_these = sa.tuple_(*place).in_([tuple(row[:-1]) for row in some])
         yield from conn.execute(sa.select(*columns).where(condition, are_these).order_by(*place))
 

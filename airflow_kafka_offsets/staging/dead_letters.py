@@ -183,6 +183,10 @@ def _has_large_names(headers: Sequence[Mapping[str, Any]] | None) -> bool:
     return sum(len(header["key"].encode()) for header in headers or ()) > _MOST_NAME_BYTES
 
 
+# A record has at most 100,000 headers, which are pairs.
+_MOST_MARKS = 1_000_000
+
+
 def header_text(headers: Sequence[Mapping[str, Any]] | None) -> str | None:
     """Return headers as JSON; see `SCHEMA`."""
     if not headers:
@@ -198,6 +202,9 @@ def headers_of(text: str | None, topic: str, partition: int, offset: int) -> lis
     :raises LedgerError: another program wrote the text
     """
     try:
+        # Each becomes an object of Python's. Names may have some, too.
+        if text is not None and max(map(text.count, "[,{")) > _MOST_MARKS:
+            raise ValueError
         pairs = [(key, None if value is None else base64.b64decode(value)) for key, value in json.loads(text or "[]")]
         for key, _ in pairs:
             key.encode()

@@ -7,7 +7,6 @@ count NaN: that is measured in Arrow.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from functools import reduce
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -118,7 +117,10 @@ class Measurement:
 
 def values_at(rows: pa.RecordBatch | pa.Table, path: Sequence[str]) -> pa.Array | pa.ChunkedArray:
     """Return the values of a column, or of a field of a struct; a field of a struct that is null is null."""
-    values = reduce(pc.struct_field, path[1:], rows.column(path[0]))
+    values = rows.column(path[0])
+    for name in path[1:]:
+        # By its place: Arrow takes a name that begins with a point for a path.
+        values = pc.struct_field(values, [values.type.get_field_index(name)])
     return values.storage if isinstance(values, pa.ExtensionArray) else values
 
 

@@ -96,7 +96,8 @@ def _lacks_field(values: pa.Array, kind: pa.DataType) -> bool:
     """Return whether a nested field that may not be null is null within a value that is there."""
     present = values.take(pc.indices_nonzero(values.is_valid()))
     if pa.types.is_struct(kind):
-        found = [(field, pc.struct_field(present, field.name)) for field in kind]
+        # By their places; see `statistics.values_at`.
+        found = [(field, pc.struct_field(present, [place])) for place, field in enumerate(kind)]
     elif pa.types.is_map(kind):
         found = [(kind.key_field, present.keys), (kind.item_field, present.items)]
     else:

@@ -15,8 +15,10 @@ from airflow_kafka_offsets.core import chunks
 from airflow_kafka_offsets.dead_letters import replay as replay_module
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
+from airflow_kafka_offsets.exceptions import LedgerError
 from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.kafka import producer
+from airflow_kafka_offsets.ledger import dead_letters as ledger_dead_letters
 from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed
 from airflow_kafka_offsets.staging.arrow_files import write_records
 from tests.support.clients import Kafka, produce
@@ -69,4 +71,22 @@ def test_few_are_held_at_once(inline_loader: Loader, topic: TopicFactory, monkey
 
     assert done == [Replayed(1, 7, 7, 0, 2)]
     assert sent == staged == [3, 3, 1]
-    assert fetched == [3, 3, 1, 3, 3, 1]
+    # With the one that the load names in its log.
+    assert fetched == [3, 3, 1, 1, 3, 3, 1]
+
+
+def test_one_that_is_larger_than_a_load_writes_is_named_and_not_read(
+    inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader, name = inline_loader, topic()
+    produce(loader.kafka, name, [LARGE] * 2)
+    loader(name, value_format=Json("id BIGINT"), on_bad_record=DeadLetters())
+    monkeypatch.setattr(ledger_dead_letters, "_MOST_BYTES", 5_000)
+    with loader.engine.begin() as conn:
+        conn.exec_driver_sql("UPDATE dead_letters SET value = zeroblob(6000) WHERE offset_value = 1")
+        conn.exec_driver_sql("DROP TABLE target")
+
+    with pytest.raises(
+        LedgerError, match=f"Dead letter at topic '{name}' partition 0 offset 1 of batch 1 has 6,0.. bytes"
+    ):
+        replay_dead_letters(DeadLetterFilter("loader"), loader.pipeline([name]), engine=loader.engine)

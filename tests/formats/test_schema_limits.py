@@ -982,6 +982,22 @@ class Counted:
         return self._schema.field(name)
 
 
+@pytest.mark.parametrize("odd", ["a.b", "l.element", "s", "deep", "id\0", "x\nFAKE"])
+def test_a_field_of_an_older_schema_that_another_would_hide_is_no_column(odd: str) -> None:
+    def schema(**properties: Any) -> dict[str, Any]:
+        return {"text": json.dumps({"type": "object", "properties": properties}), "references": []}
+
+    text: dict[str, Any] = {"type": "string"}
+    parts = {"x.y": text, "x": {"type": "object", "properties": {"y": text}}}
+    nested: dict[str, Any] = {"type": "object", "properties": parts}
+    of_odd = {"s": nested, "deep": {"type": "array", "items": nested}}.get(odd, text)
+    newest = {"id": text, "a": {"type": "object", "properties": {"b": text}}, "l": {"type": "array", "items": text}}
+    schemas = {"1": schema(**{odd: of_odd, "note": text}), "2": schema(**newest)}
+    found = with_values(JsonSchema(registry_conn_id="r"), schemas=schemas, latest="2")
+
+    assert found.with_fields("add", "orders", lambda: None).columns().names == ["id", "a", "l", "note"]
+
+
 def test_the_names_of_columns_are_not_listed_for_each_field(monkeypatch: pytest.MonkeyPatch) -> None:
     older, newest = (
         {

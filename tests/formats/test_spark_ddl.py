@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats.columns import parse_ddl, spark_ddl
+from airflow_kafka_offsets.formats.columns import check_new_column, parse_ddl, spark_ddl
 from tests.support.examples import examples
 
 UTC_MICROSECONDS = pa.timestamp("us", "UTC")
@@ -284,3 +284,12 @@ def test_any_text_is_columns_or_a_configuration_error(ddl: str) -> None:
         return
     assert len(schema) >= 1
     assert all(schema.names)
+
+
+@pytest.mark.parametrize("name", ["id\0", "nul\0x", "x\nFAKE", "\x1b[31m", "a\u2028b", "a\x85b"])
+def test_a_field_whose_name_has_control_characters_is_not_added(name: str) -> None:
+    nested = pa.list_(pa.struct([(name, pa.string())]))
+    for column in (pa.field(name, pa.string()), pa.field("s", nested)):
+        with pytest.raises(ConfigurationError, match="has control characters"):
+            check_new_column(column, is_taken=False)
+    check_new_column(pa.field("größe 1..%", pa.string()), is_taken=False)

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.exceptions import StagingError
+from airflow_kafka_offsets.exceptions import LedgerError, StagingError
 from airflow_kafka_offsets.formats.record_format import BadRecord
-from airflow_kafka_offsets.staging.dead_letters import SCHEMA, DeadLetterFile, dead_letters
+from airflow_kafka_offsets.staging.dead_letters import SCHEMA, DeadLetterFile, dead_letters, header_text, headers_of
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead
 
@@ -213,3 +213,13 @@ def test_records_whose_headers_have_names_of_many_megabytes_are_kept_without_con
     )
     assert (usual["key"], usual["value"], usual["error_class"], usual["error"]) == (b"l", b"{", "value", "no JSON")
     assert len(usual["headers"]) > 6_000_000
+
+
+@pytest.mark.parametrize("item", ['["",null]', "[]", "1", "{}"])
+def test_a_text_with_more_headers_than_a_record_has_is_not_parsed(item: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    most = [{"key": f'["{number}', "value": b"x"} for number in range(100_000)]
+    assert len(headers_of(header_text(most), "orders", 0, 1)) == 100_000
+
+    monkeypatch.setattr(json, "loads", None)
+    with pytest.raises(LedgerError, match="its headers in the table dead_letters are not as a load writes them"):
+        headers_of(f"[{','.join([item] * 1_000_002)}]", "orders", 0, 1)

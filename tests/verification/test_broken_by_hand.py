@@ -106,9 +106,12 @@ def test_changes_by_hand_are_violations_with_their_place(inline_loader: Loader, 
     assert verified(inline_loader).rows == 19
 
 
+DEEP = "[" * 100_000
+
 IMPOSSIBLE = {
     "UPDATE offset_batches SET outputs = 'x' WHERE batch_id = 2": "'offset_batches' has a row of batch 2",
     "UPDATE offset_batches SET outputs = '[1]' WHERE batch_id = 2": "'offset_batches' has a row of batch 2",
+    f"UPDATE offset_batches SET outputs = '{DEEP}' WHERE batch_id = 2": "'offset_batches' has a row of batch 2",
     "UPDATE offset_ranges SET replaced_start_offset = 1 WHERE batch_id = 2": "'offset_ranges' has a row of batch 2",
 }
 

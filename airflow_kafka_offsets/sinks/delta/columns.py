@@ -47,11 +47,23 @@ def arrow_columns(schema: deltalake.Schema) -> pa.Schema:
     return file_columns(pa.schema(schema.to_arrow()))
 
 
+# Of the schema in the log, as JSON: delta-rs reads 128 levels. That of the table itself has three.
+_MOST_LEVELS = 120
+
+
+def _levels(kind: pa.DataType) -> int:
+    """Return how many levels of JSON a type has in Delta's log."""
+    own = 3 if pa.types.is_struct(kind) else 1
+    return own + max((_levels(kind.field(index).type) for index in range(kind.num_fields)), default=0)
+
+
 def delta_schema(columns: pa.Schema) -> deltalake.Schema:
     """Return columns with Delta's types.
 
-    :raises ConfigurationError: Delta has no such type
+    :raises ConfigurationError: Delta has no such type, or delta-rs could not open a table that has it
     """
+    if deep := [field.name for field in columns if _levels(field.type) > _MOST_LEVELS]:
+        raise ConfigurationError(f"A Delta table cannot have column {deep[0]!r}, which is nested too deeply")
     try:
         return deltalake.Schema.from_arrow(file_columns(columns))
     except Exception as error:  # the library has no separate class for it

@@ -102,7 +102,7 @@ def publications(log: Log) -> Iterator[Published]:
             plain = json.loads(entry[_METADATA])[_KEY]
             result = PublicationResult(plain["rows"], tuple(map(tuple, plain["removed"])), tuple(plain["columns"]))
             names = plain["series"], plain["batch"], plain["group"]
-        except (KeyError, TypeError, ValueError):  # a text of another program's
+        except (KeyError, RecursionError, TypeError, ValueError):  # a text of another program's
             continue
         yield Published(*names, result, entry["version"], entry["timestamp"])
 
@@ -170,5 +170,5 @@ def _parameter(value: Any) -> Any:
     """Return a parameter of an operation, which some writers write as JSON in a text."""
     try:
         return json.loads(value) if isinstance(value, str) else value
-    except ValueError:
+    except (RecursionError, ValueError):
         return value

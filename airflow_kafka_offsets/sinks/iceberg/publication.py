@@ -79,7 +79,7 @@ def _read(table: Table, name: str, text: str, *, with_removed: bool = False) -> 
         removed = _unpacked(plain["removed"]) if with_removed else []
         result = PublicationResult(plain["rows"], tuple(map(tuple, removed)), tuple(plain["added"]))
         return Publication(plain["group"], plain["batch"], result, plain["snapshot"], plain["sequence"])
-    except (ValueError, KeyError, TypeError, zlib.error) as error:
+    except (KeyError, RecursionError, TypeError, ValueError, zlib.error) as error:
         raise TargetError(
             f"Property {name!r} of Iceberg table {'.'.join(table.name())!r} cannot be read: {type(error).__name__}. "
             "It names the last loaded batch, and must not be changed"

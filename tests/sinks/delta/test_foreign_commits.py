@@ -17,9 +17,11 @@ import pytest
 from airflow_kafka_offsets import Limits, Staging
 from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseBusyError, StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.delta.format import DeltaSnapshot
+from airflow_kafka_offsets.sinks.delta.history import Log, publications
 from airflow_kafka_offsets.sinks.lake import target as lake_target
 from airflow_kafka_offsets.sinks.lake.snapshot import UnknownOutcomeError
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
+from airflow_kafka_offsets.writers.object_files import ObjectFiles
 from tests.support.clients import produce
 from tests.support.lake import NEXT, LakeGroup, dying
 from tests.support.loads import names, rows
@@ -270,3 +272,14 @@ def test_files_outside_of_the_location_are_named_and_hinder_no_load(group: LakeG
 
     produce(group.loader.kafka, group.topic, names(6, 1))
     assert group.load(NEXT, staging=Staging(retention=timedelta(microseconds=1))).rows == 1
+
+
+def test_texts_of_other_programs_are_no_publications(tmp_path: Path) -> None:
+    log = Log(1, ObjectFiles(f"{tmp_path}", {}))
+    (tmp_path / "_delta_log").mkdir()
+    for version, text in enumerate(["[" * 100_000, "{}"]):
+        commit = json.dumps({"commitInfo": {"userMetadata": text, "timestamp": 1}})
+        (tmp_path / "_delta_log" / f"{version:020}.json").write_text(commit)
+
+    assert len(list(log.commits())) == 2
+    assert list(publications(log)) == []

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets import DeltaTable, ParquetFiles
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
+from airflow_kafka_offsets.sinks.delta.columns import delta_schema
 from airflow_kafka_offsets.sinks.lake.columns import match
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.writers.table_rows import keeps, with_columns
@@ -139,6 +142,24 @@ def test_a_field_of_an_older_schema_is_compared_with_the_column_of_its_name(tmp_
         check(pa.field("id", pa.string()))
     with pytest.raises(TargetError, match="'id' and 'ID', whose names differ in case only"):
         check(pa.field("ID", pa.int64()))
+
+
+@pytest.mark.parametrize("make", [lambda kind: pa.struct([("a", kind)]), pa.list_], ids=["objects", "arrays"])
+def test_no_table_is_made_that_delta_rs_cannot_open(tmp_path: Path, make: Callable[[pa.DataType], pa.DataType]) -> None:
+    table, kind, engine = DeltaTable(f"{tmp_path}/lake"), pa.int64(), sa.create_engine("sqlite://")
+    table.connect(engine).prepare(pa.schema([("id", pa.int64())]))
+    check, deepest = table.connect(engine).added_check(), 0
+    for depth in range(1, 130):
+        kind = make(kind)
+        with suppress(ConfigurationError):
+            check(pa.field("a", kind))
+            deepest, found = depth, kind
+
+    assert 38 < deepest < 129
+    with pytest.raises(ConfigurationError, match="cannot have column 'a', which is nested too deeply"):
+        check(pa.field("a", kind))
+    deltalake.DeltaTable(table.uri).alter.add_columns(list(delta_schema(pa.schema([("a", found)])).fields))
+    assert deltalake.DeltaTable(table.uri).version() == 1
 
 
 def test_a_type_that_delta_lacks_is_refused_in_one_line(tmp_path: Path) -> None:

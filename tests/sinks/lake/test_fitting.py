@@ -14,6 +14,7 @@ from airflow_kafka_offsets.exceptions import RecordError, TargetError
 from airflow_kafka_offsets.staging.arrow_files import record_batches
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.writers import table_rows as fitting
+from airflow_kafka_offsets.writers.statistics import values_at
 from airflow_kafka_offsets.writers.table_rows import RefusedRows, fit
 
 INT, LONG, FLOAT, DOUBLE = pa.int32(), pa.int64(), pa.float32(), pa.float64()
@@ -168,6 +169,19 @@ def test_exact_values_fit(staging: StagingDirectory, values: pa.Array, kind: pa.
 
     assert [str(value) for value in found] == [str(value) for value in values.to_pylist()]
     assert taken == []
+
+
+def test_a_nested_field_may_have_the_name_of_a_path(staging: StagingDirectory) -> None:
+    found = pa.struct([("..", pa.string()), ("[0]", pa.string())])
+    needed = pa.struct([pa.field("..", pa.string(), nullable=False), pa.field("[0]", pa.string())])
+    rows = batch(pa.array([{"..": "a", "[0]": "b"}, {"..": None, "[0]": "b"}], found))
+
+    with RefusedRows(staging, are_kept=True) as refused:
+        _, (values,) = fit("t", rows, [pa.field("x", needed)], refused)
+
+    assert values.to_pylist() == [{"..": "a", "[0]": "b"}]
+    structs = pa.RecordBatch.from_pylist([{"x": {"a": 1, ".a": 2, "[0]": 3}}])
+    assert [values_at(structs, ("x", name)).to_pylist() for name in ("a", ".a", "[0]")] == [[1], [2], [3]]
 
 
 def test_a_few_among_many_are_found_by_halves(staging: StagingDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
