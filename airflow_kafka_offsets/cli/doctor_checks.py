@@ -21,6 +21,7 @@ from airflow_kafka_offsets.cli.doctor_database import (
     existing_version,
     look_at_target,
     missing_rights,
+    schemas_of_everybody,
     try_to_create,
 )
 from airflow_kafka_offsets.cli.load_target import named_table
@@ -109,6 +110,11 @@ class CheckContext:
     @_check("database security", _FIX_SECURITY, _DATABASE)
     def database_security(self) -> str:
         with database(self._args) as ledger, ledger.connect() as conn:
+            if schemas := schemas_of_everybody(conn):
+                raise CheckWarning(
+                    f"everybody may create functions and operators in schema {first_few(map(repr, schemas))}, which "
+                    "this user's statements call: REVOKE CREATE ON SCHEMA … FROM PUBLIC"
+                )
             if conn.dialect.driver != "psycopg":
                 raise CheckSkipped(f"the driver {conn.dialect.driver} does not tell")
             if problem := database_weakness(conn.connection.dbapi_connection):

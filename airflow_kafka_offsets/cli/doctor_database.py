@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.database.errors import STATE_RIGHTS, database_message, is_outage, sqlstate
@@ -100,6 +100,14 @@ def try_to_create(engine: Engine, metadata: sa.MetaData, schema_option: str) -> 
         quoted = engine.dialect.identifier_preparer.quote(schema) if schema else ""
         create = f"CREATE SCHEMA {quoted}" if schema else f"name a schema with {schema_option}"
         raise CheckFailedError(database_message(error), f"{create}, and grant USAGE and CREATE on it") from error
+
+
+def schemas_of_everybody(conn: Connection) -> Sequence[str]:
+    """Return the schemas of the user's search path in which everybody may create (CVE-2018-1058)."""
+    if conn.dialect.name != "postgresql":
+        return ()
+    schemas = sa.func.unnest(sa.func.current_schemas(sa.false())).column_valued("name")
+    return conn.scalars(sa.select(schemas).where(sa.func.has_schema_privilege("public", schemas, "CREATE"))).all()
 
 
 def look_at_target(ledger: Ledger, target: DatabaseTable, *, knows_batches: bool) -> str:

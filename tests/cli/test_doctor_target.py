@@ -55,6 +55,19 @@ def test_a_table_that_does_not_exist_can_be_created_and_is_not(look: Look, engin
     assert sa.inspect(engine).get_table_names() == []
 
 
+@pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
+def test_a_schema_in_which_everybody_may_create_is_a_warning(cli: CommandLine, engine: Engine) -> None:
+    with engine.begin() as conn:
+        conn.exec_driver_sql("CREATE SCHEMA closed; GRANT CREATE ON SCHEMA public TO PUBLIC")
+
+    row = findings(cli("doctor", *DB, "--output", "json"))["database security"]
+
+    assert row["result"] == "warning"
+    assert (
+        "create functions and operators in schema 'public', which this user's statements call: REVOKE" in row["found"]
+    )
+
+
 def test_a_view_is_no_target(look: Look, engine: Engine) -> None:
     with engine.begin() as conn:
         conn.exec_driver_sql("CREATE VIEW shown AS SELECT 1 AS id")
