@@ -384,13 +384,26 @@ class RegistryFormat(Templated, ABC):
                 columns.append(column)
                 taken.add(name.lower())
                 paths.update(paths_of(column))
-        if left_out:
-            log.warning(
-                "Fields of older schemas cannot become columns: %s. Records with these schemas are bad",
-                first_few((f"{name!r} ({reason})" for name, reason in left_out.items()), most=3),
-            )
         changes = {"ddl": spark_ddl(pa.schema(columns)), "columns_from": "schema", "on_new_field": on_new_field}
-        return with_values(self, left_out=left_out, **changes)
+        return with_values(self, **changes).without(left_out)
+
+    def without(self, left_out: Mapping[str, str]) -> Self:
+        """Return the format without fields of older schemas: records with these are bad.
+
+        :param left_out: the fields, with reasons
+        """
+        import pyarrow as pa
+
+        from airflow_kafka_offsets.formats.columns import spark_ddl
+
+        if not left_out:
+            return self
+        log.warning(
+            "Fields of older schemas cannot become columns: %s. Records with these schemas are bad",
+            first_few((f"{name!r} ({reason})" for name, reason in left_out.items()), most=3),
+        )
+        kept = pa.schema([column for column in self.columns() if column.name not in left_out])
+        return with_values(self, ddl=spark_ddl(kept), left_out={**self.left_out, **left_out})
 
     @property
     def _newest(self) -> set[str]:

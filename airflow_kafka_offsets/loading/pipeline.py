@@ -27,8 +27,8 @@ from airflow_kafka_offsets.core.options import (
 )
 from airflow_kafka_offsets.core.text import can_be_stored
 from airflow_kafka_offsets.core.warn import warn_once
-from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats.columns import row_columns, spark_ddl
+from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
+from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, row_columns, spark_ddl
 from airflow_kafka_offsets.formats.extra_columns import ExtraColumns, whole_record
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema, with_stored
 from airflow_kafka_offsets.formats.record_format import Connections, RecordFormat
@@ -135,7 +135,34 @@ class Pipeline:
         pipeline = replace(fetched, value_format=value, extra_columns=replace(self.extra_columns, key_format=key))
         if self._transform is None:
             return pipeline
-        return replace(pipeline, transform=self._transform.prepared(row_columns(pipeline.record_format)))
+        made = replace(pipeline, transform=self._transform.prepared(row_columns(pipeline.record_format)))
+        if not self.adds_columns or not (left_out := made._passed_on(fetched, connections, engine)):
+            return made
+        fewer = pipeline._with_formats(
+            lambda _, given: given.without(left_out) if isinstance(given, RegistryFormat) else given
+        )
+        return replace(fewer, transform=self._transform.prepared(row_columns(fewer.record_format)))
+
+    def _passed_on(self, fetched: Pipeline, connections: Connections, engine: Engine) -> dict[str, str]:
+        """Return the fields of older schemas that the transform passes on and the target cannot have, with reasons.
+
+        :param fetched: the pipeline whose formats have no such fields
+        """
+        columns, own = row_columns(self.record_format), set[str]()
+        for given in fetched._formats:
+            if not isinstance(given, RegistryFormat) or given.columns_from == "schema":
+                own.update(given.columns().names)
+        older = set(columns.names).difference(own, ORIGIN_COLUMNS.names, self.extra_columns.metadata or ())
+        found = [column for column in self.result_columns(columns) or () if column.name in older]
+        if not found:
+            return {}
+        check, left_out = self.sink.connect(engine, connections).added_check(), dict[str, str]()
+        for column in found:
+            try:
+                check(column)
+            except (ConfigurationError, TargetError) as error:
+                left_out[column.name] = str(error).rstrip(".")
+        return left_out
 
     @property
     def adds_columns(self) -> bool:

@@ -32,6 +32,7 @@ from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.replaying.replay import replay
 from airflow_kafka_offsets.sinks.sql import connected_table
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.transforms.sql import Sql
 from tests.support.avro import encode, wire
 from tests.support.clients import Kafka, producer
 from tests.support.database_faults import Meddled
@@ -439,3 +440,31 @@ def test_a_database_that_is_away_when_the_target_decides_the_columns_is_an_outag
             launcher=loader.launcher,
             connections=loader.connections,
         )
+
+
+@pytest.mark.parametrize("query", ["SELECT * FROM records", "SELECT id, note FROM records"], ids=["passed", "dropped"])
+def test_a_field_of_an_older_schema_that_a_transform_passes_on_is_a_column_of_the_target_or_none(
+    loader: Loader, orders: Orders, query: str
+) -> None:
+    long, tags = "x" * 64, {"type": "array", "items": "string"}
+    older = {"other": "int", "tags": tags} | ({long: "int"} if loader.engine.dialect.name != "sqlite" else {})
+    numbers = [orders.register(_schema({"name": name, "type": kind})) for name, kind in older.items()]
+    orders.put(orders.register(V2), V2, id=2, note="n")
+    for number, (name, kind) in zip(numbers, older.items(), strict=True):
+        orders.put(number, _schema({"name": name, "type": kind}), id=3, **{name: [] if name == "tags" else 5})
+
+    result = loader(
+        orders.topic,
+        value_format=AVRO,
+        transform=Sql(query),
+        extra_columns=ExtraColumns(on_new_field="add"),
+        on_bad_record=DeadLetters(),
+    )
+
+    is_passed = query == "SELECT * FROM records"
+    bad = [name for name in older if name != "other"] if is_passed else []
+    assert (result.rows, result.dead_letters) == (1 + len(older) - len(bad), len(bad))
+    assert columns(loader.engine) == ["id", "note", *(["other"] if is_passed else [])]
+    reasons = [reason for (reason,) in rows(loader.engine, "SELECT error FROM dead_letters ORDER BY offset_value")]
+    for reason, name in zip(reasons, bad, strict=True):
+        assert f"its field {name!r} cannot become a column: " in reason
