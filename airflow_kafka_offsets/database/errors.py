@@ -162,11 +162,11 @@ def _state_of(driver: BaseException | None) -> str | None:
 
 
 def rolled_back_by(error: DBAPIError) -> DBAPIError | None:
-    """Return the deadlock or serialization failure that caused an error; None where something else did."""
+    """Return the conflict with another writer, such as a deadlock, that caused an error; None where none did."""
     cause: BaseException | None = None if error.connection_invalidated else error
     while cause is not None:
         if isinstance(cause, DBAPIError) and (
-            sqlstate(cause) in _ROLLED_BACK_STATES or mysql.error_number(cause.orig) == mysql.DEADLOCK
+            sqlstate(cause) in _ROLLED_BACK_STATES or mysql.error_number(cause.orig) in mysql.CONFLICTS
         ):
             return cause
         # MySQL drops savepoints with the transaction: the failed ROLLBACK TO SAVEPOINT then hides the deadlock.

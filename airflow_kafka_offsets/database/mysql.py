@@ -38,7 +38,10 @@ _SETTINGS = "time_zone = '+00:00', sql_notes = 1, max_error_count = 64, sql_safe
 # Shutdown, a statement that was interrupted, a session that was killed: if it was COMMIT, its outcome is not known.
 _INTERRUPTED = (1053, 1317, 1927)
 
-DEADLOCK = 1213
+CONFLICTS = (1213, 1020, 1412, 1684)
+"""A deadlock, a row or a table that another session has changed, a table that it is changing: the transaction can be
+repeated.
+"""
 
 # MariaDB has the number of a lock time-out for NOWAIT, too.
 _LOCK_TIMEOUT, _NOWAIT = 1205, 3572
@@ -52,7 +55,7 @@ _CLIENT_ERRORS = range(2000, 3000)
 
 # No lock, no connection, no memory, no room, not ready (Galera), read-only, shutdown, time limits.
 _OUTAGES = frozenset((
-    *_INTERRUPTED, DEADLOCK, _LOCK_TIMEOUT, _NOWAIT, 1206, 1040, 1203, 1226, 1129, 1152, 1154, 1155, 1156, 1157, 1158,
+    *_INTERRUPTED, *CONFLICTS, _LOCK_TIMEOUT, _NOWAIT, 1206, 1040, 1203, 1226, 1129, 1152, 1154, 1155, 1156, 1157, 1158,
     1159, 1160, 1161, 1184, 1037, 1038, 1041, 1135, 1021, 1026, 1030, 1114, 1180, 1047, 1290, 1792, 1836, 1077, 1078,
     1079, 1080, 1969, 3024, 4031,
 ))  # fmt: skip

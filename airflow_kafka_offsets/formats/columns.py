@@ -11,7 +11,7 @@ Dates and timestamps lie in the years 1 to 9999, in UTC. ISO 8601 reaches furthe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -271,10 +271,11 @@ def _refuse_reserved(name: str) -> None:
         )
 
 
-def check_new_column(column: pa.Field, *, is_taken: bool) -> None:
+def check_new_column(column: pa.Field, *, is_taken: bool = False, others: Collection[str] = ()) -> None:
     """Check that rows can have a column beside others.
 
     :param is_taken: whether another one has its name, but perhaps for the case
+    :param others: the paths of the others and of the fields within
     :raises ConfigurationError: they cannot
     """
     _refuse_reserved(column.name)
@@ -283,6 +284,8 @@ def check_new_column(column: pa.Field, *, is_taken: bool) -> None:
         raise ConfigurationError(f"the name {odd[0]!r} has control characters, which not every engine keeps")
     if len(set(paths)) < len(paths):
         raise ConfigurationError("it has fields that points in their names make equal")
+    if known := [path for path in paths if path in others]:
+        raise ConfigurationError(f"another field has the path {known[0]!r}")
     parse_ddl(spark_ddl(pa.schema([column])), binary=True)
     if is_taken:
         raise ConfigurationError("another column has this name, or one that differs in case only")

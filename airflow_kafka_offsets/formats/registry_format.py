@@ -344,7 +344,7 @@ class RegistryFormat(Templated, ABC):
         """
         import pyarrow as pa
 
-        from airflow_kafka_offsets.formats.columns import count_types, paths_of, spark_ddl
+        from airflow_kafka_offsets.formats.columns import count_types, paths_of
 
         types = self.field_types()
         newest = with_values(self, schemas={number: self.schemas[number] for number in self._newest}).field_types()
@@ -384,8 +384,8 @@ class RegistryFormat(Templated, ABC):
                 columns.append(column)
                 taken.add(name.lower())
                 paths.update(paths_of(column))
-        changes = {"ddl": spark_ddl(pa.schema(columns)), "columns_from": "schema", "on_new_field": on_new_field}
-        return with_values(self, **changes).without(left_out)
+        changes = {"columns_from": "schema", "on_new_field": on_new_field}
+        return with_values(self, **changes)._with_columns(pa.schema(columns), left_out)
 
     def without(self, left_out: Mapping[str, str]) -> Self:
         """Return the format without fields of older schemas: records with these are bad.
@@ -394,16 +394,19 @@ class RegistryFormat(Templated, ABC):
         """
         import pyarrow as pa
 
-        from airflow_kafka_offsets.formats.columns import spark_ddl
-
         if not left_out:
             return self
-        log.warning(
-            "Fields of older schemas cannot become columns: %s. Records with these schemas are bad",
-            first_few((f"{name!r} ({reason})" for name, reason in left_out.items()), most=3),
-        )
-        kept = pa.schema([column for column in self.columns() if column.name not in left_out])
-        return with_values(self, ddl=spark_ddl(kept), left_out={**self.left_out, **left_out})
+        return self._with_columns(pa.schema([each for each in self.columns() if each.name not in left_out]), left_out)
+
+    def _with_columns(self, columns: pa.Schema, left_out: Mapping[str, str]) -> Self:
+        from airflow_kafka_offsets.formats.columns import spark_ddl
+
+        if left_out:
+            log.warning(
+                "Fields of older schemas cannot become columns: %s. Records with these schemas are bad",
+                first_few((f"{name!r} ({reason})" for name, reason in left_out.items()), most=3),
+            )
+        return with_values(self, ddl=spark_ddl(columns), left_out={**self.left_out, **left_out})
 
     @property
     def _newest(self) -> set[str]:
@@ -450,7 +453,7 @@ def _check_of_older_fields(
     :param taken: the names of other columns, in lower case
     :param paths: of their fields
     """
-    from airflow_kafka_offsets.formats.columns import check_new_column, paths_of
+    from airflow_kafka_offsets.formats.columns import check_new_column
 
     spellings: dict[str, set[str]] = {}
     for name in (target_columns() or ()) if added_check is not None else ():
@@ -459,10 +462,8 @@ def _check_of_older_fields(
 
     def check(column: pa.Field) -> None:
         lower = column.name.lower()
-        others = spellings.get(lower, set()) - {column.name}
-        check_new_column(column, is_taken=lower in taken or bool(others))
-        if known := [path for path in paths_of(column) if path in paths]:
-            raise ConfigurationError(f"another field has the path {known[0]!r}")
+        is_taken = lower in taken or bool(spellings.get(lower, set()) - {column.name})
+        check_new_column(column, is_taken=is_taken, others=paths)
         if check_added is not None:
             check_added(column)
 

@@ -47,7 +47,7 @@ from airflow_kafka_offsets.ledger.replaced_output import recorded_offsets, refus
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.table import Output, Table, Target
 from airflow_kafka_offsets.sinks.target_names import TargetNames
-from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
+from airflow_kafka_offsets.sinks.target_rows import LogOrder, Removed, ReplacedOffsets
 
 log = logging.getLogger(__name__)
 
@@ -94,9 +94,8 @@ class Publication:
             if kind != "load":
                 series = f"{series}.{batch.batch_id}"
         attempt = attempt or attempt_name(installation, batch.batch_id)
-        logs, is_outdated = partial(of_other_logs, ledger.tables, batch, kind), kind == DEAD_LETTERS
-        of_batch = batch.batch_id, batch.group_id, batch.ranges
-        return cls(ledger, table, Output(*of_batch, series, attempt, logs, is_outdated))
+        log_order = LogOrder(partial(of_other_logs, ledger.tables, batch, kind), kind == DEAD_LETTERS)
+        return cls(ledger, table, Output(batch.batch_id, batch.group_id, batch.ranges, series, attempt, log_order))
 
     def begin(self, claim: Claim, batch: Batch, reads: Reads, *, replace: bool = False) -> None:
         """Store that the target may have the rows of a batch from now on, and the reads of its ranges.

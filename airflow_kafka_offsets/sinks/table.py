@@ -22,12 +22,12 @@ from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.exceptions import OlderLedgerError
 from airflow_kafka_offsets.sinks.target_names import TargetNames
 from airflow_kafka_offsets.sinks.target_rows import (
+    BY_OFFSETS,
     BranchOutput,
-    FindLogs,
+    LogOrder,
     Removed,
     ReplacedOffsets,
     TargetRows,
-    no_other_logs,
 )
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ class Output(NamedTuple):
     :param series: the unique name of the series of publications that this one belongs to. All loads of a group are one
         series, any other batch is a series of its own
     :param attempt: the unique name of the attempt that staged it, for the names of files
-    :param other_logs: finds batches whose rows have offsets that do not tell which row of a key is newer
-    :param is_outdated: whether its records may be of an earlier topic than rows of the target
+    :param log_order: says which row of a key is newer where offsets do not
     """
 
     batch_id: int
@@ -58,8 +57,7 @@ class Output(NamedTuple):
     ranges: tuple[OffsetRange, ...]
     series: str
     attempt: str = ""
-    other_logs: FindLogs = no_other_logs
-    is_outdated: bool = False
+    log_order: LogOrder = BY_OFFSETS
 
 
 class LastBatch(NamedTuple):

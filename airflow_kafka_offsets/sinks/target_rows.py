@@ -24,13 +24,23 @@ class OtherLogs(NamedTuple):
     newer: Mapping[str, list[int]]
 
 
-FindLogs = Callable[["Connection", Collection[int]], OtherLogs]
-"""Finds batches of other topics among some, over a connection to the state tables."""
-
-
-def no_other_logs(conn: Connection, batch_ids: Collection[int]) -> OtherLogs:
-    """Return that no batch is of another topic."""
+def _no_other_logs(conn: Connection, batch_ids: Collection[int]) -> OtherLogs:
     return OtherLogs({}, {})
+
+
+class LogOrder(NamedTuple):
+    """What says which row of a key is newer where offsets do not.
+
+    :param others: finds batches of other topics among some, over a connection to the state tables
+    :param is_outdated: whether the records of the batch may be of an earlier topic than rows of the target
+    """
+
+    others: Callable[[Connection, Collection[int]], OtherLogs] = _no_other_logs
+    is_outdated: bool = False
+
+
+BY_OFFSETS = LogOrder()
+"""They always do."""
 
 
 class TargetRows(Protocol):

@@ -29,8 +29,9 @@ class TestRepeating:
             failure(DriverError("40P01")),
             failure(PgCodeError("deadlock detected")),
             failure(Exception(1213, "Deadlock found when trying to get lock")),
+            failure(Exception(1684, "Table 'a'.'b' was skipped since its definition is being modified by another")),
         ],
-        ids=["serialization", "deadlock", "psycopg2", "mysql"],
+        ids=["serialization", "deadlock", "psycopg2", "mysql", "mysql-ddl"],
     )
     def test_the_whole_transaction_is_repeated_in_a_new_one(self, output: Output, lost: DBAPIError) -> None:
         assert transact(output.engine, output.writing(lost, lost)) == "attempt 3"

@@ -18,7 +18,7 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.exceptions import RecordError, TargetError
 from airflow_kafka_offsets.sinks.sql.connected_table import SqlTarget
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from airflow_kafka_offsets.sinks.target_rows import OtherLogs
+from airflow_kafka_offsets.sinks.target_rows import LogOrder, OtherLogs
 from devstack.mariadb import MariaDbServer
 from devstack.process import wait_until
 from tests.support.mariadb import at, columns, do, needs_checks, pads, select, staged, write
@@ -192,7 +192,7 @@ def test_rows_of_an_earlier_topic_are_replaced_whatever_their_offsets_are(
 
     new = staged(tmp_path, COLUMNS, [at(number, id=key, name="new") for number, key in enumerate("abcd")])
     with mariadb_engine.begin() as conn:
-        assert SqlTarget(conn, KEYED.connect(conn.engine), other_logs).write(new) == 3
+        assert SqlTarget(conn, KEYED.connect(conn.engine), LogOrder(other_logs)).write(new) == 3
 
     assert asked == [[70, 71, 72]]
     assert select(mariadb_engine, HELD) == [("a", "new", 0), ("b", "new", 1), ("c", "old", 7), ("d", "new", 3)]
@@ -209,7 +209,7 @@ def test_a_refused_row_that_would_replace_one_of_an_earlier_topic_is_a_dead_lett
     rows = staged(tmp_path, COLUMNS, new, dead_letters=True)
 
     with mariadb_engine.begin() as conn:
-        sink = SqlTarget(conn, KEYED.connect(conn.engine), lambda *_: OtherLogs({"orders": [70]}, {}))
+        sink = SqlTarget(conn, KEYED.connect(conn.engine), LogOrder(lambda *_: OtherLogs({"orders": [70]}, {})))
         assert sink.write(rows) == 2
 
     assert [record.offset for record in rows.refused.reasons] == [1]

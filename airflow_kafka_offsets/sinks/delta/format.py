@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -304,14 +304,8 @@ class ConnectedDeltaTable(LakeTable):
     def check_parameters(self) -> pa.Schema | None:
         return check_parameters(self.sink)
 
-    def added_check(self) -> Callable[[pa.Field], None]:
-        check_fit = super().added_check()
-
-        def check(column: pa.Field) -> None:
-            check_fit(column)
-            delta_schema(pa.schema([column]))
-
-        return check
+    def check_types(self, columns: pa.Schema) -> None:
+        delta_schema(columns)
 
     def snapshot(self, conn: Connection | None = None, *, lock: bool = False) -> DeltaSnapshot | None:
         storage = self.sink.storage

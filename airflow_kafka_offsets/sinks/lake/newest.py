@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, RECORD, TIMESTAMP, TOPIC
 from airflow_kafka_offsets.sinks.lake.snapshot import LakeFile, RowSource
-from airflow_kafka_offsets.sinks.target_rows import OtherLogs
+from airflow_kafka_offsets.sinks.target_rows import LogOrder, OtherLogs
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
 
 
 class KeyIndex:
@@ -96,8 +99,7 @@ _KEY, _LOG, _AT, _FILE, _ROW = "key", "log", "at", "file", "row"
 class NewestRows:
     """The newest row of each key in the files of a batch.
 
-    :param other_logs: see `Output`, whose connection it has
-    :param is_outdated: see `Output`
+    :param conn: for the order of logs; see `Output`
     :ivar index: the keys
     :ivar files: the files, in order
     """
@@ -107,11 +109,10 @@ class NewestRows:
         table: RowSource,
         files: Sequence[LakeFile],
         key: Sequence[str],
-        other_logs: Callable[[Collection[int]], OtherLogs],
-        *,
-        is_outdated: bool = False,
+        log_order: LogOrder,
+        conn: Connection,
     ) -> None:
-        self.files, self._other_logs, self._is_outdated = tuple(files), other_logs, is_outdated
+        self.files, self._log_order, self._conn = tuple(files), log_order, conn
         self._looked_up, self._found = set[int](), OtherLogs(defaultdict(list), defaultdict(list))
         self._table, self._key = table, list(key)
         keys, topics = list[pa.Table](), set[str]()
@@ -175,7 +176,7 @@ class NewestRows:
         # The age of a row that does not say where it is from is not known.
         is_newer = pc.fill_null(pc.and_kleene(is_same_log, is_later), False).combine_chunks()
         same = pc.fill_null(is_same_log, False).combine_chunks()
-        self._look_up(rows, same if self._is_outdated else is_newer)
+        self._look_up(rows, same if self._log_order.is_outdated else is_newer)
         is_newer = pc.and_(is_newer, pc.invert(_are_of(self._found.older, rows)))
         is_newer = pc.or_(is_newer, pc.and_(same, _are_of(self._found.newer, rows)))
         return places.filter(pc.invert(is_newer)), pc.unique(numbers.filter(is_newer))
@@ -188,7 +189,7 @@ class NewestRows:
         batch_ids = rows.column(BATCH_ID).combine_chunks().filter(some)
         if unknown := {*pc.unique(batch_ids).drop_null().to_pylist()} - self._looked_up:
             self._looked_up |= unknown
-            for known, found in zip(self._found, self._other_logs(unknown), strict=True):
+            for known, found in zip(self._found, self._log_order.others(self._conn, unknown), strict=True):
                 for topic, batches in found.items():
                     known[topic] += batches
 

@@ -93,13 +93,25 @@ class LakeTable(Table):
         required = required_columns(self.sink.name, snapshot.columns, snapshot.required, self.sink.upsert_key)
         if columns is not None:
             match(self.sink.name, snapshot.columns, required, columns, may_grow=may_grow)
+            self.check_types(pa.schema([column for column in columns if column.name not in names]))
         # The tasks write final files: columns that are not known before they run cannot be added.
         return TargetColumns(self.sink.name, tuple(names), required, may_grow and columns is not None)
 
     def added_check(self) -> Callable[[pa.Field], None]:
         snapshot = self.snapshot()
         columns = pa.schema([]) if snapshot is None else snapshot.columns
-        return lambda column: match(self.sink.name, columns, (), pa.schema([column]), may_grow=True)
+
+        def check(column: pa.Field) -> None:
+            match(self.sink.name, columns, (), pa.schema([column]), may_grow=True)
+            self.check_types(pa.schema([column]))
+
+        return check
+
+    def check_types(self, columns: pa.Schema) -> None:
+        """Check that the format can have columns of some types.
+
+        :raises ConfigurationError: it cannot
+        """
 
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, output: Output) -> None:
         """Raise if the state tables lack the last publication of the group, or the table was rolled back to before it,

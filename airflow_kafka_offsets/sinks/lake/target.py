@@ -11,7 +11,6 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -146,8 +145,7 @@ class LakeTarget(Target):
         self._files, shape = rows.files, snapshot.shape(self._columns)
         added = [file for _, file in read_entries(self.name, rows.files, lambda file: snapshot.entry(file, shape))]
         if self._key:
-            logs, is_outdated = partial(self.output.other_logs, self._conn), self.output.is_outdated
-            newest = NewestRows(snapshot, added, self._key, logs, is_outdated=is_outdated)
+            newest = NewestRows(snapshot, added, self._key, self.output.log_order, self._conn)
             self._search = Search(self._search.rows, newest)
         self._plan(snapshot)
         return self.result.rows

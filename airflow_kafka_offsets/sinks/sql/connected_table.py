@@ -43,7 +43,7 @@ from airflow_kafka_offsets.sinks.sql.kept_values import value_checks
 from airflow_kafka_offsets.sinks.sql.rows import SqlRows
 from airflow_kafka_offsets.sinks.table import REWIND_AFTER, Dataset, LastBatch, Output, Table, Target
 from airflow_kafka_offsets.sinks.target_names import TargetNames
-from airflow_kafka_offsets.sinks.target_rows import FindLogs, Removed, ReplacedOffsets, no_other_logs
+from airflow_kafka_offsets.sinks.target_rows import BY_OFFSETS, LogOrder, Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class ConnectedSqlTable(Table):
 
     def publish(self, conn: Connection, output: Output) -> AbstractContextManager[SqlTarget]:
         """Return the table as it is written to over the connection of a transaction."""
-        return nullcontext(SqlTarget(conn, self, output.other_logs, output.is_outdated))
+        return nullcontext(SqlTarget(conn, self, output.log_order))
 
     def last_batch(self, conn: Connection, output: Output) -> LastBatch | None:
         """Return the highest batch id of the rows.
@@ -267,13 +267,12 @@ def _locked(conn: Connection, table: sa.Table) -> Iterator[None]:
 class SqlTarget(Target):
     """A table, and the connection of a transaction; see `Target`.
 
-    :param other_logs: of the batch, like `is_outdated`; see `Output`
+    :param log_order: of the batch; see `Output`
     """
 
     conn: Connection
     table: ConnectedSqlTable
-    other_logs: FindLogs = no_other_logs
-    is_outdated: bool = False
+    log_order: LogOrder = BY_OFFSETS
 
     def add_columns(self, columns: pa.Schema) -> list[str]:
         """Add the columns that the table lacks; see `Target.add_columns`.
@@ -330,8 +329,7 @@ class SqlTarget(Target):
             return count
         upsert.check_key(conn.dialect, sink.upsert_key, schema)
         upsert.check_target(conn, table, sink.upsert_key)
-        of_sink = sink.upsert_key, append, self.other_logs
-        return upsert.upsert_rows(conn, table, columns, rows, *of_sink, is_outdated=self.is_outdated)
+        return upsert.upsert_rows(conn, table, columns, rows, sink.upsert_key, append, self.log_order)
 
 
 def _writer(conn: Connection) -> Writer:

@@ -36,7 +36,7 @@ from airflow_kafka_offsets.sinks.sql.refused_rows import (
     savepoint,
     write_around,
 )
-from airflow_kafka_offsets.sinks.target_rows import FindLogs, OtherLogs
+from airflow_kafka_offsets.sinks.target_rows import LogOrder, OtherLogs
 from airflow_kafka_offsets.staging.rows import Record, RefusedRecords, StagedRows, null_key
 
 _TOPIC, _PARTITION, _OFFSET = RECORD
@@ -70,28 +70,26 @@ def upsert_rows(
     rows: StagedRows,
     key: Sequence[str],
     append: Callable[[Connection, sa.Table, pa.Schema, StagedRows], int],
-    other_logs: FindLogs,
-    *,
-    is_outdated: bool = False,
+    log_order: LogOrder,
 ) -> int:
     """Insert the newest row of each key, or replace the stored row, unless that is newer.
 
     :param append: the fastest way into a table; into the temporary one here
-    :param other_logs: see `Output`, like `is_outdated`
+    :param log_order: see `Output`
     :return: how many rows were inserted or replaced
     :raises RecordError: a key is null, or the database refuses a row, which is not to be a dead letter; names the
         record
     :raises TargetError: the database refuses the statement
     """
     statements = MySqlUpsert if is_mysql(conn.dialect) else Upsert
-    upsert = statements(conn, table, tuple(columns.names), tuple(key), rows.refused, other_logs)
+    upsert = statements(conn, table, tuple(columns.names), tuple(key), rows.refused, log_order)
     try:
         # The types of the target, without its constraints and defaults.
         staged = upsert.temporary(sa.select(*upsert.of(table)).where(sa.false()))
         sent = append(conn, staged, columns, rows)
         upsert.refuse_nulls(staged)
         upsert.delete(staged, rows.refused.reasons)
-        if is_outdated:
+        if log_order.is_outdated:
             upsert = replace(upsert, newer=upsert.logs_of(staged, sa.true()).newer)
         while (count := upsert.try_to_merge(staged, sent)) is None:
             upsert.delete(staged, rows.refused.reasons)
@@ -108,7 +106,7 @@ class Upsert:
 
     :param names: the columns to write
     :param refused: takes the records of rows that the target refuses
-    :param other_logs: see `Output`
+    :param log_order: see `Output`
     :param newer: the batches of each topic whose rows stay, whatever their offsets are
     """
 
@@ -117,7 +115,7 @@ class Upsert:
     names: tuple[str, ...]
     key: tuple[str, ...]
     refused: RefusedRecords
-    other_logs: FindLogs
+    log_order: LogOrder
     newer: Mapping[str, list[int]] = field(default_factory=dict)
 
     @property
@@ -226,7 +224,7 @@ class Upsert:
         stored = self.table.columns
         same = sa.and_(*(stored[name] == rows.c[name] for name in self.key))
         batch_ids = sa.select(stored[BATCH_ID]).where(same, condition, stored[BATCH_ID].is_not(None)).distinct()
-        return self.other_logs(self.conn, self.conn.scalars(batch_ids).all())
+        return self.log_order.others(self.conn, self.conn.scalars(batch_ids).all())
 
     def merge_over(self, newest: sa.Select[Any], older: Mapping[str, list[int]]) -> int:
         """Replace the rows of keys that are of some batches, whatever their offsets are; return how many.

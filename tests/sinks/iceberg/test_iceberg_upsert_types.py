@@ -21,7 +21,7 @@ from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.sinks.lake.newest import NewestRows
 from airflow_kafka_offsets.sinks.lake.snapshot import LakeFile
 from airflow_kafka_offsets.sinks.table import Output
-from airflow_kafka_offsets.sinks.target_rows import OtherLogs
+from airflow_kafka_offsets.sinks.target_rows import LogOrder
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
 from airflow_kafka_offsets.staging.rows import StagedRows
@@ -78,12 +78,14 @@ class Rows:
 
 def test_long_keys_are_kept_as_their_digests() -> None:
     source: Any = Rows()
-    newest = NewestRows(source, [LakeFile("a", None, None)], ["key"], lambda batch_ids: OtherLogs({}, {}))
+    rows = pa.Table.from_batches([*source.read(None, Rows.columns.names)])
+    with sa.create_engine("sqlite://").connect() as conn:
+        newest = NewestRows(source, [LakeFile("a", None, None)], ["key"], LogOrder(), conn)
+        replaced = newest.replaced(rows, pa.array(range(4)))[0]
     assert len(newest) == 3
     assert pc.max(pc.binary_length(newest.index.values[0])).as_py() == 65
     assert newest.index.bounds() == {}
-    rows = pa.Table.from_batches([*source.read(None, Rows.columns.names)])
-    assert newest.replaced(rows, pa.array(range(4)))[0].to_pylist() == [0, 1, 2, 3]
+    assert replaced.to_pylist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("kind", VALUES)

@@ -158,6 +158,8 @@ def test_no_table_is_made_that_delta_rs_cannot_open(tmp_path: Path, make: Callab
     assert 38 < deepest < 129
     with pytest.raises(ConfigurationError, match="cannot have column 'a', which is nested too deeply"):
         check(pa.field("a", kind))
+    with pytest.raises(ConfigurationError, match="cannot have column 'a', which is nested too deeply"):
+        table.connect(engine).prepare(pa.schema([("id", pa.int64()), ("a", kind)]), may_grow=True)
     deltalake.DeltaTable(table.uri).alter.add_columns(list(delta_schema(pa.schema([("a", found)])).fields))
     assert deltalake.DeltaTable(table.uri).version() == 1
 
