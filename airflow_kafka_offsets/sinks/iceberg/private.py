@@ -233,18 +233,25 @@ def commit_once(table: Table, transaction: Transaction, requirements: Sequence[T
     The public `Transaction.commit_transaction` takes no further requirements. It also retries a commit after a
     conflict, without the checks before it, so that a batch could be appended twice. Where a property of the table
     wants it, a commit deletes earlier metadata, which may be any files by the metadata: only those beside the present
-    metadata are left in it.
+    metadata are left in it, and none where a server says where that is, and deletes the earlier ones itself.
     """
-    place = table.metadata_location.rpartition("/")[0]
+    is_known = isinstance(table.catalog, MetastoreCatalog)
     earlier = [
         entry
         for entry in table.metadata.metadata_log
-        if entry.metadata_file.rpartition("/")[0] == place and ".metadata.json" in entry.metadata_file
+        if is_known and _is_earlier(entry.metadata_file, table.metadata_location)
     ]
     table.metadata = table.metadata.model_copy(update={"metadata_log": earlier})
     own = transaction._requirements
     others = [each for each in requirements if type(each) not in set(map(type, own))]
     table._do_commit(transaction._updates, (*own, *others))
+
+
+def _is_earlier(path: str, present: str) -> bool:
+    """Return whether a path is that of metadata beside the present one. pyiceberg ends paths at `?` and `#`."""
+    place, _, name = path.rpartition("/")
+    is_plain = {"?", "#"}.isdisjoint(path) and name.endswith((".metadata.json", ".metadata.json.gz"))
+    return is_plain and place == present.rpartition("/")[0]
 
 
 def find_by_predicate(update: _OverwriteFiles, predicate: BooleanExpression) -> None:

@@ -14,7 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
+from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table.snapshots import MetadataLogEntry
+from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
 from pyiceberg.typedef import Record
 from sqlalchemy.engine import Engine
 
@@ -23,6 +27,7 @@ from airflow_kafka_offsets.core.attempts import attempt_name
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.delta.format import DeltaSnapshot
 from airflow_kafka_offsets.sinks.iceberg.format import ConnectedIcebergTable
+from airflow_kafka_offsets.sinks.iceberg.private import commit_once
 from airflow_kafka_offsets.sinks.iceberg.snapshot import is_in_place
 from airflow_kafka_offsets.sinks.lake.table import LakeTable
 from tests.sinks.lake.test_zombies import ROWS, output, publish, staged
@@ -150,6 +155,7 @@ def test_a_commit_deletes_no_earlier_metadata_elsewhere(engine: Engine, tmp_path
 
     first, present = load(0), load(1)
     others = [tmp_path / "airflow.cfg", tmp_path / "00001-a.metadata.json", present.parent / "snap-1.avro"]
+    others += [present.parent / "a.metadata.json.py", present.parent / "dag.py"]
     for path in others:
         path.write_text("{}")
     metadata = json.loads(present.read_text())
@@ -158,12 +164,37 @@ def test_a_commit_deletes_no_earlier_metadata_elsewhere(engine: Engine, tmp_path
         "write.metadata.previous-versions-max": "1",
     }
     named = [*others, present.parent / "../../../../00001-a.metadata.json", first]
+    named += [Path(f"{others[-1]}{mark}.metadata.json") for mark in "#?"]
     metadata["metadata-log"] = [{"metadata-file": f"file://{path}", "timestamp-ms": 1} for path in named]
     present.write_text(json.dumps(metadata))
 
     load(2)
 
-    assert [path.exists() for path in (*others, present, first)] == [True, True, True, True, False]
+    assert [path.exists() for path in (*others, present, first)] == [True] * 6 + [False]
+
+
+class Server(NoopCatalog):
+    """A catalog of a server, which names metadata of others as that of a table."""
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        made = update_table_metadata(table.metadata, updates).model_copy(update={"metadata_log": []})
+        return CommitTableResponse.model_validate({"metadata-location": table.metadata_location, "metadata": made})
+
+
+def test_a_commit_to_a_server_deletes_no_metadata(engine: Engine, tmp_path: Path) -> None:
+    table = open_table(upserting(engine, tmp_path).sink, engine)
+    other = tmp_path / "00001-of-others.metadata.json"
+    other.write_text("{}")
+    entry = MetadataLogEntry.model_validate({"metadata-file": f"file://{other}", "timestamp-ms": 1})
+    table.metadata = table.metadata.model_copy(update={"metadata_log": [entry]})
+    table.metadata_location, table.catalog = f"file://{tmp_path}/00002.metadata.json", Server("server")
+    transaction = table.transaction().set_properties({"write.metadata.delete-after-commit.enabled": "true"})
+
+    commit_once(table, transaction, ())
+
+    assert other.exists()
 
 
 @pytest.mark.parametrize(
