@@ -477,7 +477,7 @@ def _names_of_target(
     if columns is None:
         raise ConfigurationError(
             f"columns_from='target' takes the columns of {target!r}, which does not exist: create it, or declare the "
-            "columns"
+            "columns. Plain files are no target with columns"
         )
     by_lower = {name.lower(): name for name in newest}
     for name in columns:

@@ -42,9 +42,11 @@ from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT, Properties
 from pyiceberg.types import ListType, MapType
 from pyiceberg.utils.config import Config
+from requests import Session
 
 from airflow_kafka_offsets.core.addresses import is_local
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
+from airflow_kafka_offsets.sinks.iceberg.answers import bind_requests
 from airflow_kafka_offsets.sinks.lake.newest import positions
 from airflow_kafka_offsets.sinks.lake.snapshot import refuse_julian, rows_at_once
 from airflow_kafka_offsets.sinks.lake.storage import is_part_of_host, warn_of_plain_http
@@ -144,8 +146,13 @@ def _refuse_unnamed_account(properties: Properties, location: str | None) -> Non
 
 class _RestCatalog(RestCatalog):
     """A REST catalog whose server says no more of its client than `_with_lent` takes, such as how and with which code
-    it logs in. The properties of a table say nothing.
+    it logs in, and takes no more of it than `bind_requests` allows. The properties of a table say nothing.
     """
+
+    def _config_headers(self, session: Session) -> None:
+        # The first step of a new session, which then asks for a token.
+        super()._config_headers(session)
+        bind_requests(session)
 
     def _fetch_config(self) -> None:
         given = self.properties

@@ -29,6 +29,7 @@ from tests.support.lake import publish_rows
 @pytest.mark.parametrize(
     ("function", "parameters"),
     [
+        (RestCatalog._config_headers, ["self", "session"]),
         (RestCatalog._fetch_config, ["self"]),
         (RestCatalog._response_to_table, ["self", "identifier_tuple", "table_response"]),
         (RestCatalog._response_to_staged_table, ["self", "identifier_tuple", "table_response"]),
