@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,10 +11,16 @@ from uuid import uuid4
 
 from airflow_kafka_offsets.core.addresses import is_this_machine
 from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.escaping import printable
 from airflow_kafka_offsets.hooks.service_run import ServiceLauncher, Submission
+
+log = logging.getLogger(__name__)
 
 # Lines that say why something ended, of Python and of Java.
 _RAISED = re.compile(r"[\w.]*(Error|Exception)\b")
+
+# Of Spark's log.
+_LINES = 1_000
 
 _ENDED = ("success", "error", "dead", "killed")
 
@@ -70,7 +77,7 @@ class Livy:
         response = self._hook.run_method("/batches", "POST", data=json.dumps(body), headers=headers)
         if not response.ok:
             raise RuntimeError(f"status {response.status_code}: {response.text}")
-        return str(response.json()["id"])
+        return str(int(response.json()["id"]))
 
     def state(self, run_id: str) -> str | None:
         # The hook's enumeration of states lacks one that Livy has.
@@ -79,7 +86,9 @@ class Livy:
             return None
         if batch["state"] == "success":
             return ""
-        self._hook.dump_batch_logs(run_id)
+        # From the end. The hook itself logs as many lines as the answers say that there are, and as they are.
+        for line in self._hook.get_batch_logs(run_id, -1, _LINES).get("log", ()):
+            log.info("%s", printable(line))
         # The last lines of spark-submit.
         lines = [line.strip() for line in batch.get("log", ())]
         raised = [line for line in lines if _RAISED.match(line)]

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
+from contextlib import ExitStack, suppress
+from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from airflow_kafka_offsets.core.text import first_few, shortened
+from airflow_kafka_offsets.core.threads import in_background
+from airflow_kafka_offsets.escaping import printable
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.hooks.job_channel import MailboxChannel, mailbox_beside
 from airflow_kafka_offsets.hooks.spark_application import ApplicationLauncher
@@ -30,8 +35,13 @@ from airflow_kafka_offsets.staging.directory import StagingDirectory
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 # Seconds between two questions for the state of a run.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 10.0
+
+# Seconds for an answer: the hook may have no limit, or one for each byte.
+_ANSWER_SECONDS = 120.0
 
 # Questions in a row that a service may leave unanswered.
 _MOST_FAILURES = 10
@@ -58,9 +68,8 @@ class Submission:
 
 
 class Service(Protocol):
-    """A service that runs Spark applications. Its methods raise what the hook of the provider raises.
-
-    Requests need a timeout: a run is not cancelled while one is waiting. Nothing closes a service.
+    """A service that runs Spark applications. Its methods raise what the hook of the provider raises, and have two
+    minutes each. Nothing closes a service.
     """
 
     def submit(self, submission: Submission) -> str:
@@ -86,46 +95,64 @@ class ServiceRun:
 
     def __init__(self, service: Service, submission: Submission, where: str) -> None:
         self._service, self._submission, self._where = service, submission, where
-        self._woken, self._killed = Event(), Event()
+        self._woken, self._killed = Event(), Future[None]()
 
     def run(self) -> None:
         """Submit the application, and ask for its state until it has ended.
 
         :raises StagingError: it was not taken, failed or was cancelled, or the service does not answer
         """
-        if self._killed.is_set():
+        if self._killed.done():
             raise StagingError(f"The application for {self._where} was cancelled before it was submitted")
         try:
-            run_id = self._service.submit(self._submission)
+            run_id = self._ask(partial(self._service.submit, self._submission))
         except Exception as error:
-            raise StagingError(f"{self._where} did not take the application: {shortened(str(error))}") from error
+            raise StagingError(f"{self._where} did not take the application: {_told(error)}") from error
         log.info("Submitted run %s to %s", run_id, self._where)
         pause, failures = _FIRST_PAUSE, 0
         while True:
             if self._woken.wait(pause):
                 self._woken.clear()
                 pause = _FIRST_PAUSE
-            if self._killed.is_set():
-                self._service.cancel(run_id)
+            if self._killed.done():
+                self._ask(partial(self._service.cancel, run_id))
                 raise StagingError(f"Run {run_id} of {self._where} was cancelled")
             pause = min(pause * 1.5, _LONGEST_PAUSE)
             try:
-                state = self._service.state(run_id)
+                state = self._ask(partial(self._service.state, run_id), self._killed)
                 failures = 0
             except Exception as error:
+                if self._killed.done():
+                    continue
                 failures += 1
                 if failures == _MOST_FAILURES:
-                    raise StagingError(f"The state of run {run_id} of {self._where} is not known: {error}") from error
-                log.warning("The state of run %s is asked for again: %s", run_id, shortened(str(error)))
+                    raise StagingError(
+                        f"The state of run {run_id} of {self._where} is not known: {_told(error)}"
+                    ) from error
+                log.warning("The state of run %s is asked for again: %s", run_id, _told(error))
                 continue
             if state == "":
                 return
             if state is not None:
-                raise StagingError(f"Run {run_id} of {self._where} failed: {state}")
+                raise StagingError(f"Run {run_id} of {self._where} failed: {printable(state)}")
+
+    def _ask(self, question: Callable[[], T], *ends: Future[None]) -> T:
+        """Return the answer of the service, unless something ends the wait for it.
+
+        :raises StagingError: it did not come
+        """
+        # What is logged there belongs to the same task.
+        answer = in_background(partial(copy_context().run, question))
+        pending: list[Future[Any]] = [answer, *ends]
+        wait(pending, _ANSWER_SECONDS, FIRST_COMPLETED)
+        if not answer.done():
+            raise StagingError(f"it has not answered for {_ANSWER_SECONDS:g} s")
+        return answer.result()
 
     def kill(self) -> None:
         """Have the thread that waits cancel the run."""
-        self._killed.set()
+        with suppress(InvalidStateError):
+            self._killed.set_result(None)
         self._woken.set()
 
     def hurry(self) -> None:
@@ -240,6 +267,10 @@ class ServiceLauncher(ApplicationLauncher):
         if self._run is not None:
             self._run.hurry()
         return super()._end()
+
+
+def _told(error: Exception) -> str:
+    return printable(shortened(str(error)))
 
 
 def _text(value: object) -> str:

@@ -7,12 +7,15 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import psutil
 import pytest
 
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.hooks import service_run
+from airflow_kafka_offsets.hooks.livy import Livy
 from airflow_kafka_offsets.hooks.service_run import Service, ServiceLauncher, ServiceRun, Submission
 from devstack.process import wait_until
 from tests.support.submitted import Submitted, no_process_left
@@ -147,6 +150,71 @@ def test_a_service_that_does_not_answer_is_asked_again() -> None:
     ServiceRun(Answers(None, *[lost] * 9, None, *[lost] * 9, ""), SUBMISSION, "Processes").run()
     with pytest.raises(StagingError, match="The state of run r1 of Processes is not known: reset by peer"):
         ServiceRun(Answers(*[lost] * 10), SUBMISSION, "Processes").run()
+
+
+class Silent(Answers):
+    """A service that does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.end = Event(), Event()
+
+    def state(self, run_id: str) -> str | None:
+        self.asked.set()
+        self.end.wait()
+        return ""
+
+
+@pytest.fixture
+def silent() -> Iterator[Silent]:
+    service = Silent()
+    yield service
+    service.end.set()
+
+
+def test_a_service_that_is_silent_is_left_after_some_time(monkeypatch: pytest.MonkeyPatch, silent: Silent) -> None:
+    monkeypatch.setattr(service_run, "_ANSWER_SECONDS", 0.01)
+    with pytest.raises(
+        StagingError, match=r"state of run r1 of Processes is not known: it has not answered for 0\.01 s"
+    ):
+        ServiceRun(silent, SUBMISSION, "Processes").run()
+
+
+def test_a_run_of_a_silent_service_is_cancelled_at_once(monkeypatch: pytest.MonkeyPatch, silent: Silent) -> None:
+    monkeypatch.setattr(service_run, "_ANSWER_SECONDS", 600)
+    run = ServiceRun(silent, SUBMISSION, "Processes")
+    with ThreadPoolExecutor(1) as threads:
+        done = threads.submit(run.run)
+        assert silent.asked.wait(30)
+        run.kill()
+        run.kill()
+        with pytest.raises(StagingError, match="Run r1 of Processes was cancelled"):
+            done.result(30)
+    assert silent.cancelled == ["r1"]
+
+
+def test_what_a_service_says_is_escaped(caplog: pytest.LogCaptureFixture) -> None:
+    odd = "a \x1b[31mred\nFAKE"
+    with pytest.raises(StagingError) as failed:
+        ServiceRun(Answers(ConnectionError(odd), f"dead: {odd}"), SUBMISSION, "Processes").run()
+    assert "\x1b" not in f"{failed.value}{caplog.text}"
+    assert str(failed.value).endswith(r"dead: a \x1b[31mred\nFAKE")
+
+
+class LivyHook:
+    """Livy's, for a batch that failed."""
+
+    def get_batch(self, run_id: str) -> dict[str, Any]:
+        return {"state": "dead", "log": ["\nstderr: ", "KeyError: 'a'", "\nYARN: "]}
+
+    def get_batch_logs(self, run_id: str, start: int, size: int) -> dict[str, Any]:
+        return {"total": 10**15, "log": ["\x1b[31mred\u202e", "KeyError: 'a'"]}
+
+
+def test_the_log_of_a_livy_batch_is_escaped_and_asked_for_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert Livy(LivyHook(), {}).state("7") == "dead: KeyError: 'a'"
+    assert caplog.messages == [r"\x1b[31mred\u202e", "KeyError: 'a'"]
 
 
 def test_a_submission_that_is_refused_names_the_service() -> None:

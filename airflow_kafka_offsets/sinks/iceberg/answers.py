@@ -27,7 +27,7 @@ def bind_requests(session: Session) -> None:
     request = session.request
 
     def bound(*arguments: Any, **options: Any) -> Response:
-        asked = in_background(partial(request, *arguments, timeout=SECONDS, **options))
+        asked = in_background(partial(request, *arguments, **{**options, "timeout": SECONDS}))
         try:
             return asked.result(SECONDS)
         except TimeoutError:
