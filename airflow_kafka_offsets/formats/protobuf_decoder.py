@@ -8,7 +8,7 @@ not known to the readers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property, reduce
 from typing import Any
@@ -201,17 +201,19 @@ def _add_message(file: Any, children: Iterable[Child]) -> str:
     message = file.message_type.add(name=f"M{len(file.message_type)}")
     nodes = {node.field.number: node for node in written(children)}
     fields = {number: node.field for number, node in nodes.items()}
-    oneofs = _oneofs(nodes.values())
-    for oneof in oneofs.values():
-        message.oneof_decl.add(name=f"o{len(message.oneof_decl)}")
-        # Of members that are no columns it matters whether they are set: the one that is set last unsets the others.
-        fields |= {member.number: member for member in oneof.fields}
+    oneof_of_field: dict[int, int] = {}
+    for place, members in enumerate(_oneofs(nodes.values())):
+        message.oneof_decl.add(name=f"o{place}")
+        for member in members:
+            # Of members that are no columns it matters whether they are set: the last one that is unsets the others.
+            fields.setdefault(member.number, member)
+            oneof_of_field[member.number] = place
     for number, source in fields.items():
         node = nodes.get(number)
         field = message.field.add(name=f"f{number}", number=number, type=_TYPE_AS_READ.get(source.type, source.type))
         field.label = 3 if node is not None and node.is_list else 1
-        if (oneof := oneof_of(source)) is not None:
-            field.oneof_index = list(oneofs).index(oneof.full_name)
+        if number in oneof_of_field:
+            field.oneof_index = oneof_of_field[number]
         if source.type == GROUP or (node is not None and not node.is_encoded and is_message(source)):
             field.type = source.type
             field.type_name = f".{_add_message(file, () if node is None else node.children)}"
@@ -256,10 +258,17 @@ _EXTREMES = {1: -(2**31), 2: -(2**63), 3: 2**32 - 1, 4: 2**64 - 1, 5: -0.1, 6: 1
 _TYPE_AS_READ = {ENUM: INT32, MESSAGE: BYTES}
 
 
-def _oneofs(nodes: Iterable[Node]) -> dict[str, Any]:
-    """Return the oneofs of which a member is read, by name."""
-    found = (oneof_of(node.field) for node in nodes)
-    return {oneof.full_name: oneof for oneof in found if oneof is not None}
+def _oneofs(nodes: Collection[Node]) -> list[list[Any]]:
+    """Return the members of each oneof of which one is read. A field that is read in another schema than the oneof's is
+    none.
+    """
+    read = {node.field.number: node.field for node in nodes}
+    found: list[Any] = []
+    for field in read.values():
+        oneof = oneof_of(field)
+        if oneof is not None and oneof not in found:
+            found.append(oneof)
+    return [[each for each in oneof.fields if read.get(each.number, each) == each] for oneof in found]
 
 
 def _check_oneofs(columns: Mapping[str, pa.Array], children: Iterable[Child]) -> None:
@@ -268,8 +277,8 @@ def _check_oneofs(columns: Mapping[str, pa.Array], children: Iterable[Child]) ->
     :param columns: the fields of a message, by the names of nodes
     """
     nodes = list(written(children))
-    for oneof in _oneofs(nodes).values():
-        are_set = [columns[f"f{member.number}"].is_valid().cast(pa.int8()) for member in oneof.fields]
+    for members in _oneofs(nodes):
+        are_set = [columns[f"f{member.number}"].is_valid().cast(pa.int8()) for member in members]
         if (pc.max(reduce(pc.add, are_set)).as_py() or 0) > 1:
             raise UnreadableError("it sets two members of a oneof")
     for node in nodes:

@@ -5,6 +5,7 @@ merged parts.
 from __future__ import annotations
 
 import base64
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
+from hypothesis import example
 from hypothesis import given as given_values
 from hypothesis import strategies as st
 
@@ -20,6 +22,7 @@ from airflow_kafka_offsets.formats import protobuf_decoder
 from airflow_kafka_offsets.formats.protobuf_decoder import ProtobufDecoder
 from airflow_kafka_offsets.formats.protobuf_fields import columns_of
 from airflow_kafka_offsets.formats.protobuf_schema import Schema
+from airflow_kafka_offsets.formats.wire_format import UnreadableError
 from tests.support.examples import examples
 from tests.support.protobuf import as_row, decoded, given, known, message_class, ordered, own_columns, wire
 
@@ -280,6 +283,81 @@ def test_both_readers_read_what_google_writes(
     for columns in (each, decoder.read(pa.array(data, pa.binary()))[0]):
         found = pa.RecordBatch.from_arrays(columns, names=names).to_pylist()
         assert [ordered(row) for row in found] == expected
+
+
+_HEAD = (
+    'syntax = "proto3"; import "google/protobuf/struct.proto"; message P { int32 x = 1; } message M { int32 id = 9; '
+)
+
+_LABELS = ["oneof", "%s a{0} = {0};", "optional %s a{0} = {0};", "repeated %s a{0} = {0};", "other oneof", ""]
+
+
+@st.composite
+def versions(draw: st.DrawFn) -> tuple[str, str]:
+    """Two schemas of a message, which have fields of the same types with other labels, in other oneofs, or not."""
+    kinds = [draw(st.sampled_from(["google.protobuf.Value", "int32", "P"])) for _ in range(3)]
+    texts = []
+    for _ in range(2):
+        oneofs: dict[str, list[str]] = {"oneof": [], "other oneof": []}
+        parts = []
+        for number, kind in enumerate(kinds, start=1):
+            label = draw(st.sampled_from(_LABELS))
+            if label in oneofs:
+                oneofs[label].append(f"{kind} a{number} = {number};")
+            elif label:
+                parts.append(label.format(number) % kind)
+        parts += [f"oneof o{place} {{ {' '.join(of)} }}" for place, of in enumerate(oneofs.values()) if of]
+        texts.append(f"{_HEAD} {' '.join(parts)} }}")
+    return texts[0], texts[1]
+
+
+@examples(150)
+@example(
+    (
+        f"{_HEAD} oneof o {{ google.protobuf.Value a1 = 1; int32 a2 = 2; }} }}",
+        f"{_HEAD} google.protobuf.Value a1 = 1; }}",
+    ),
+    [{1}, {2}, set()],
+)
+@given_values(versions(), st.lists(st.sets(st.integers(1, 3)), min_size=1, max_size=4))
+def test_a_message_is_read_as_the_readers_schema_has_it(texts: tuple[str, str], chosen: list[set[int]]) -> None:
+    written, reader = (message_class(text, "M") for text in texts)
+    of_reader = columns_of(reader.DESCRIPTOR)
+    added = [column for column in columns_of(written.DESCRIPTOR) if column.name not in of_reader.names]
+    names = [*of_reader.names, *(column.name for column in added)]
+    data = []
+    for places in chosen:
+        message = written(id=3)
+        for field in message.DESCRIPTOR.fields:
+            if field.number in places:
+                fill(message, field)
+        data.append(message.SerializeToString())
+    decoder = ProtobufDecoder(written.DESCRIPTOR, pa.schema([*of_reader, *added]), reader.DESCRIPTOR)
+
+    expected = [{**as_row(written.FromString(datum)), **as_row(reader.FromString(datum))} for datum in data]
+    read, wrong = decoder._reader.read_each(pa.array(data, pa.binary()))
+    assert not wrong
+    both = [decoder.rows(read, len(data))[0]]
+    with suppress(UnreadableError):  # it leaves what sets two members of the reader's oneof to the other
+        both.append(decoder.read(pa.array(data, pa.binary()))[0])
+    for columns in both:
+        found = pa.RecordBatch.from_arrays(columns, names=names).to_pylist()
+        assert [ordered(row) for row in found] == [ordered({name: row[name] for name in names}) for row in expected]
+
+
+def fill(message: Any, field: Any) -> None:
+    """Set a field."""
+    value: Any = -1
+    if field.message_type is not None:
+        value = GetMessageClass(field.message_type)(
+            **({"x": 5} if field.message_type.name == "P" else {"number_value": 1.5})
+        )
+    if field.is_repeated:
+        getattr(message, field.name).append(value)
+    elif field.message_type is None:
+        setattr(message, field.name, value)
+    else:
+        getattr(message, field.name).CopyFrom(value)
 
 
 @pytest.mark.parametrize(
