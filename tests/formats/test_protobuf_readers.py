@@ -383,6 +383,26 @@ def test_a_field_is_read_with_the_label_and_the_presence_of_the_readers_schema(
     assert own_columns(rows)[0]["a"] == expected
 
 
+@pytest.mark.parametrize(
+    ("written", "read", "datum", "expected"),
+    [
+        ("oneof o { int32 a = 3; string c = 4; }", "oneof o { sint32 a = 3; string c = 4; }", "1805", 5),
+        ("int32 a = 3;", "oneof o { sint32 a = 3; string c = 4; }", "1805", 5),
+        ("oneof o { float a = 3; string c = 4; }", "oneof o { double a = 3; string c = 4; }", "1d0000803e", 0.25),
+        ("float a = 3;", "oneof o { double a = 3; string c = 4; }", "1d0000803e", 0.25),
+        ("optional float a = 3;", "oneof o { double a = 3; string c = 4; }", "1d00000000", 0.0),
+        ("optional float a = 3;", "oneof o { double a = 3; string c = 4; }", "", None),
+    ],
+)
+def test_a_field_of_another_type_than_in_the_readers_oneof_is_read_as_it_was_written(
+    written: str, read: str, datum: str, expected: Any
+) -> None:
+    texts = {number: f'syntax = "proto3"; message M {{ {fields} }}' for number, fields in ((1, written), (2, read))}
+    rows, bad = decoded(known(texts), [wire(1, bytes.fromhex(datum), 0)])
+    assert not bad
+    assert own_columns(rows) == [{"a": expected, "c": None}]
+
+
 def test_the_names_of_enums_are_those_of_the_readers_schema() -> None:
     head = 'syntax = "proto3"; message M { E a = 1; repeated E b = 2; } enum E { ZERO = 0; %s }'
     texts = {1: head % "ONE = 1;", 2: head % "UNO = 1; TWO = 2;"}
