@@ -44,11 +44,11 @@ from airflow_kafka_offsets.exceptions import (
     TargetError,
 )
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, parse_ddl
+from airflow_kafka_offsets.sinks.iceberg.places import names_code
 from airflow_kafka_offsets.sinks.iceberg.private import (
     STORAGE,
     keep_to_given,
     load_known_catalog,
-    names_code,
     with_account,
 )
 from airflow_kafka_offsets.sinks.iceberg.shapes import create_table, parsed_term

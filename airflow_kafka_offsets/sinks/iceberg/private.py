@@ -13,6 +13,8 @@ from urllib.parse import urlparse
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyiceberg.avro.file
+from pyiceberg.avro.codecs import KNOWN_CODECS
 from pyiceberg.catalog import (
     WAREHOUSE_LOCATION,
     Catalog,
@@ -29,14 +31,13 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.io.pyarrow import (
     ArrowAccessor,
     ArrowProjectionVisitor,
-    PyArrowFileIO,
     _get_column_projection_values,
     _read_all_delete_files,
     pyarrow_to_schema,
 )
 from pyiceberg.manifest import FileFormat
 from pyiceberg.schema import Schema, prune_columns, visit_with_partner
-from pyiceberg.table import FileScanTask, StagedTable, Table, TableProperties, Transaction
+from pyiceberg.table import FileScanTask, StagedTable, Table, Transaction
 from pyiceberg.table.update import TableRequirement
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT, Properties
@@ -45,44 +46,24 @@ from pyiceberg.utils.config import Config
 from requests import Session
 
 from airflow_kafka_offsets.core.addresses import is_local
-from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
+from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.iceberg.answers import bind_requests
+from airflow_kafka_offsets.sinks.iceberg.checked_avro import (
+    CheckedBzip2,
+    CheckedDecoder,
+    CheckedDeflate,
+    CheckedZstandard,
+)
+from airflow_kafka_offsets.sinks.iceberg.places import check_places
 from airflow_kafka_offsets.sinks.lake.newest import positions
 from airflow_kafka_offsets.sinks.lake.snapshot import refuse_julian, rows_at_once
 from airflow_kafka_offsets.sinks.lake.storage import is_part_of_host, warn_of_plain_http
 
-_PLACES = (TableProperties.WRITE_DATA_PATH, TableProperties.WRITE_METADATA_PATH)
-
-_KNOWN_CODE = ("pyiceberg.io.pyarrow.PyArrowFileIO", "pyiceberg.io.fsspec.FsspecFileIO")
+pyiceberg.avro.file.new_decoder = CheckedDecoder  # type: ignore[assignment,attr-defined]
+KNOWN_CODECS |= {"deflate": CheckedDeflate, "bzip2": CheckedBzip2, "zstandard": CheckedZstandard}
 
 STORAGE = ("s3.", "gcs.", "adls.", "hdfs.", "hf.", "client.", "py-io-impl")
 """What the names of a catalog's properties begin with that concern files."""
-
-
-def names_code(name: str, value: object) -> bool:
-    """Return whether pyiceberg would import and call what a property names."""
-    return name.lower().endswith("impl") and value not in _KNOWN_CODE
-
-
-def check_places(name: str, table: Table, *, may_be_local: bool) -> None:
-    """Check by what a table chooses the names of files.
-
-    :param may_be_local: whether its files may be those of this machine
-    :raises TargetError: a property names code, which pyiceberg would import, or a place on this machine
-    """
-    properties = table.properties
-    if named := [each for each, value in properties.items() if names_code(each, value) and "write." in each]:
-        raise TargetError(
-            f"{name} has the property {named[0]!r}, which names code that this package does not run: remove it from "
-            "the table"
-        )
-    places = [table.location(), *(properties[each] for each in _PLACES if each in properties)]
-    local = [place for place in places if PyArrowFileIO.parse_location(place)[0] == "file"]
-    if local and not may_be_local:
-        raise TargetError(
-            f"{name} has the place {local[0]!r}, which is on this machine, while its warehouse is not: correct its "
-            "location and the properties write.data.path and write.metadata.path. Nothing was written"
-        )
 
 
 # What the server of a REST catalog may say of itself, and of a table: credentials that it lends, and where to use them.

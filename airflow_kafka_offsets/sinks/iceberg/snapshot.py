@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, cast
 
 import pyarrow as pa
@@ -20,7 +20,6 @@ from pyiceberg.expressions import (
     LessThanOrEqual,
     Or,
 )
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -32,7 +31,8 @@ from pyiceberg.types import NestedField
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.iceberg.left_files import remove_leftovers
-from airflow_kafka_offsets.sinks.iceberg.private import check_places, commit_once, find_by_predicate, read_file
+from airflow_kafka_offsets.sinks.iceberg.places import check_manifests, check_places, is_in_place
+from airflow_kafka_offsets.sinks.iceberg.private import commit_once, find_by_predicate, read_file
 from airflow_kafka_offsets.sinks.iceberg.publication import (
     PREFIX,
     Publication,
@@ -61,15 +61,16 @@ from airflow_kafka_offsets.sinks.lake.snapshot import (
     Snapshot,
     UnknownOutcomeError,
 )
-from airflow_kafka_offsets.sinks.target_names import STORE_SCHEMES
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.writers.iceberg_files import IcebergStorage, TableShape, partition_of, table_of
 from airflow_kafka_offsets.writers.lake_writer import FileFormat
-from airflow_kafka_offsets.writers.object_files import is_below
 from airflow_kafka_offsets.writers.table_rows import optional_columns
 
 # pyiceberg writes manifests of these versions of the format.
 _WRITABLE_VERSIONS = (1, 2)
+
+# What pyiceberg raises where metadata is not as its format wants it.
+_UNREADABLE = (ValueError, TypeError, NotImplementedError, LookupError, AttributeError, EOFError, RecursionError)
 
 
 class KeyPruning:
@@ -163,6 +164,7 @@ class IcebergSnapshot(Snapshot):
                 f"{self.name} has version {version} of Iceberg's format, which pyiceberg cannot write: load into a "
                 "table of version 2"
             )
+        check_manifests(self.name, self.table, may_be_local=self._may_be_local)
         metadata = self.table.metadata
         if names := of_dropped_columns(metadata.spec(), metadata.schema()):
             raise TargetError(
@@ -225,7 +227,7 @@ class IcebergSnapshot(Snapshot):
                         "those are read"
                     )
             return list(map(self._lake_file, tasks))
-        except ValueError as error:
+        except _UNREADABLE as error:
             raise TargetError(
                 f"{self.name} cannot be read: {error}. Have the engine that writes it compact it"
             ) from error
@@ -287,6 +289,7 @@ class IcebergSnapshot(Snapshot):
         return len(found) if found.exists() else None
 
     def commit(self, change: Change) -> bool:
+        check_manifests(self.name, self.table, may_be_local=self._may_be_local)
         transaction = self.table.transaction()
         metadata = self.table.metadata
         # A change of columns or partitions makes no snapshot: the files would not fit any more.
@@ -297,7 +300,7 @@ class IcebergSnapshot(Snapshot):
         )
         try:
             self._stage(transaction, change)
-        except (ValueError, TypeError, NotImplementedError) as error:
+        except _UNREADABLE as error:
             raise TargetError(f"{self.name} cannot be written to: {error}. Nothing was written") from error
         try:
             commit_once(self.table, transaction, requirements)
@@ -337,31 +340,25 @@ class IcebergSnapshot(Snapshot):
         return remove_leftovers(self.table, batch_id, before, installation)
 
 
-def is_in_place(path: str, place: str, *, may_be_local: bool) -> bool:
-    """Return whether a file is below a directory of the same storage.
-
-    :param path: its address
-    :param place: that of the directory
-    :param may_be_local: whether the storage may be that of this machine
+def _is_end(value: object) -> bool:
+    """Return whether a value is an end of Python's calendar, which pyiceberg would leave to find partitions of years
+    and months.
     """
-    (scheme, host, root), (of_file, host_of_file, name) = map(PyArrowFileIO.parse_location, (place, path))
-    if STORE_SCHEMES.get(scheme, scheme) != STORE_SCHEMES.get(of_file, of_file) or host != host_of_file:
-        return False
-    if scheme == "file":
-        return may_be_local and is_below(root, name)
-    return name.startswith(f"{root.rstrip('/')}/") and ".." not in name.split("/")
+    plain = value.replace(tzinfo=None) if isinstance(value, datetime) else value
+    return plain in (date.min, date.max, datetime.min, datetime.max)
 
 
 def condition(any_of: Sequence[Bounds]) -> BooleanExpression:
-    """Return the condition that a row is within one of some bounds."""
+    """Return the condition that a row is within one of some bounds, as far as there is one."""
     found: BooleanExpression = AlwaysFalse()
     for bounds in any_of:
         within: BooleanExpression = AlwaysTrue()
         for name, (least, greatest) in bounds.items():
             # pyiceberg's annotations have the arguments of pydantic's constructor, which is another one.
-            at_least = GreaterThanOrEqual(name, least)  # type: ignore[call-arg,arg-type]
-            at_most = LessThanOrEqual(name, greatest)  # type: ignore[call-arg,arg-type]
-            within = And(within, at_least, at_most)
+            if not _is_end(least):
+                within = And(within, GreaterThanOrEqual(name, least))  # type: ignore[call-arg,arg-type]
+            if not _is_end(greatest):
+                within = And(within, LessThanOrEqual(name, greatest))  # type: ignore[call-arg,arg-type]
         found = Or(found, within)
     return found
 

@@ -40,6 +40,8 @@ VALUES: dict[str, tuple[pa.DataType, Sequence[Any], tuple[str, ...]]] = {
     "boolean": (pa.bool_(), (False, True), ()),
     "decimal": (pa.decimal128(9, 2), (Decimal("-1.10"), Decimal("2.00"), Decimal("300.01")), ("bucket(3, key)",)),
     "date": (pa.date32(), (date(1969, 7, 20), date(2026, 1, 1), date(2026, 1, 2)), ("month(key)",)),
+    "years": (pa.date32(), (date.min, date.max, date(2026, 1, 2)), ("year(key)",)),
+    "months": (pa.timestamp("us"), (datetime.min, datetime.max, datetime(2026, 1, 2)), ("month(key)",)),
     "time": (pa.time64("us"), (time(0), time(23, 59, 59, 999999)), ()),
     "timestamp": (pa.timestamp("us"), (datetime(1969, 1, 1), datetime(2026, 1, 1, 1, 2, 3, 4)), ("day(key)",)),
     "instant": (

@@ -27,8 +27,8 @@ from airflow_kafka_offsets.core.attempts import attempt_name
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.delta.format import DeltaSnapshot
 from airflow_kafka_offsets.sinks.iceberg.format import ConnectedIcebergTable
+from airflow_kafka_offsets.sinks.iceberg.places import is_in_place
 from airflow_kafka_offsets.sinks.iceberg.private import commit_once
-from airflow_kafka_offsets.sinks.iceberg.snapshot import is_in_place
 from airflow_kafka_offsets.sinks.lake.table import LakeTable
 from tests.sinks.lake.test_zombies import ROWS, output, publish, staged
 from tests.support.iceberg import iceberg_sink, open_table
@@ -105,9 +105,10 @@ def test_iceberg_copies_no_rows_from_elsewhere(
         address = f"{root}/data/payroll.parquet"
         Path(address.removeprefix("file://")).symlink_to(secret)
     name_file(table, engine, address, **({"write.data.path": f"{root}/data"} if way == "location" else {}))
+    problem = f"cannot be read: file {address} is not below file://.*, where the table"
     if way == "location":
         move(table, engine, f"file://{secret.parent}")
-    problem = f"cannot be read: file {address} is not below file://.*, where the table"
+        problem = "has the manifest list file://.*, which is not below file://.*/elsewhere"
     if way == "remote":
         monkeypatch.setitem(table.properties, "warehouse", "s3://bucket/warehouse")
         problem = "has the place 'file://.*', which is on this machine, while its warehouse is not"
@@ -126,6 +127,22 @@ def test_iceberg_appends_to_a_table_with_files_from_elsewhere(engine: Engine, tm
     assert snapshot is not None
     with pytest.raises(TargetError, match="is not below"):
         list(snapshot.scan(["id"]))
+
+
+def test_what_a_manifest_list_elsewhere_says_is_not_copied(engine: Engine, tmp_path: Path) -> None:
+    table = upserting(engine, tmp_path)
+    rows = staged(table, output(1, "a"), tmp_path)
+    path = Path(open_table(table.sink, engine).metadata_location.removeprefix("file://"))
+    metadata = json.loads(path.read_text())
+    other = Path(metadata["snapshots"][-1]["manifest-list"].removeprefix("file://")).rename(tmp_path / "snap-1.avro")
+    metadata["snapshots"][-1]["manifest-list"] = f"file://{other}"
+    path.write_text(json.dumps(metadata))
+
+    for use in (lambda: table.prepare(None), lambda: publish(table, output(1, "a"), rows)):
+        with pytest.raises(
+            TargetError, match=f"has the manifest list file://{other}, which is not below file://.*/orders"
+        ):
+            use()
 
 
 def test_a_moved_iceberg_table_removes_no_files_of_the_other_place(
