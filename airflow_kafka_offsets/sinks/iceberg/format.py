@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-import pydantic
 import sqlalchemy as sa
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog, SqlCatalogBaseTable
@@ -44,6 +43,7 @@ from airflow_kafka_offsets.exceptions import (
     TargetError,
 )
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, parse_ddl
+from airflow_kafka_offsets.sinks.iceberg.checked_metadata import UnfitMetadataError
 from airflow_kafka_offsets.sinks.iceberg.places import names_code
 from airflow_kafka_offsets.sinks.iceberg.private import (
     STORAGE,
@@ -190,8 +190,8 @@ def find_table(catalog: Catalog, identifier: str) -> Table | None:
         return catalog.load_table(identifier)
     except NoSuchTableError:
         return None
-    except (ValidationError, pydantic.ValidationError) as error:
-        reason = type(error).__name__
+    except (ValidationError, ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, UnfitMetadataError) else type(error).__name__
     # Outside of the handler: the error quotes a file, which may be any that the worker can read, as catalogs name it.
     raise TargetError(
         f"The metadata of table {identifier!r} is not Iceberg's ({reason}): correct the file that its catalog names. "

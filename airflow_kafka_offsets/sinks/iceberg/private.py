@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyiceberg.avro.file
+import pyiceberg.serializers
 from pyiceberg.avro.codecs import KNOWN_CODECS
 from pyiceberg.catalog import (
     WAREHOUSE_LOCATION,
@@ -48,10 +49,11 @@ from requests import Session
 from airflow_kafka_offsets.core.addresses import is_local
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.iceberg.answers import bind_requests
-from airflow_kafka_offsets.sinks.iceberg.checked_avro import (
+from airflow_kafka_offsets.sinks.iceberg.checked_metadata import (
     CheckedBzip2,
     CheckedDecoder,
     CheckedDeflate,
+    CheckedGzip,
     CheckedZstandard,
 )
 from airflow_kafka_offsets.sinks.iceberg.places import check_places
@@ -59,6 +61,8 @@ from airflow_kafka_offsets.sinks.lake.newest import positions
 from airflow_kafka_offsets.sinks.lake.snapshot import refuse_julian, rows_at_once
 from airflow_kafka_offsets.sinks.lake.storage import is_part_of_host, warn_of_plain_http
 
+# They are used by these names alone.
+pyiceberg.serializers.GzipCompressor = CheckedGzip  # type: ignore[misc]
 pyiceberg.avro.file.new_decoder = CheckedDecoder  # type: ignore[assignment,attr-defined]
 KNOWN_CODECS |= {"deflate": CheckedDeflate, "bzip2": CheckedBzip2, "zstandard": CheckedZstandard}
 

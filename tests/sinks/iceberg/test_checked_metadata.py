@@ -1,8 +1,9 @@
-"""The Avro files of an Iceberg table say what is not so."""
+"""The metadata files of an Iceberg table say what is not so."""
 
 from __future__ import annotations
 
 import bz2
+import gzip
 import io
 import zlib
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from pyiceberg.avro.encoder import BinaryEncoder
 
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.sinks.iceberg.checked_avro import (
+from airflow_kafka_offsets.sinks.iceberg.checked_metadata import (
     CheckedBzip2,
     CheckedDecoder,
     CheckedDeflate,
@@ -104,3 +105,24 @@ def test_a_manifest_list_that_is_none_ends_the_commit(tmp_path: Path, content: b
 
     with pytest.raises(TargetError, match=r"cannot be written to: .*Nothing was written"):
         publish_rows(table, ROWS, tmp_path, batch_id=2)
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_compressed_metadata_has_a_bound(tmp_path: Path, is_large: bool) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/positions.db")
+    table = iceberg_sink("positions", tmp_path).connect(engine)
+    table.prepare(ROWS.schema)
+    with engine.begin() as conn:
+        present = Path(
+            conn.scalars(sa.text("SELECT metadata_location FROM iceberg_tables")).one().removeprefix("file://")
+        )
+        metadata = present.read_bytes() + b" " * (is_large << 28)
+        compressed = present.with_name("00001.gz.metadata.json")
+        compressed.write_bytes(gzip.compress(metadata))
+        conn.execute(sa.text("UPDATE iceberg_tables SET metadata_location = :place"), {"place": f"file://{compressed}"})
+
+    if is_large:
+        with pytest.raises(TargetError, match="decompresses to more than 200 times its bytes"):
+            table.prepare(ROWS.schema)
+    else:
+        assert table.prepare(ROWS.schema).known == ("id", "_batch_id")

@@ -1,15 +1,20 @@
-"""The Avro of Iceberg's manifests, whose lengths are a stranger's claims."""
+"""Readers of the metadata files of Iceberg: their lengths are a stranger's claims."""
 
 from __future__ import annotations
 
 import bz2
+import gzip
 import zlib
 from collections.abc import Callable
+from io import BytesIO
+from typing import Any
 
 from pyiceberg.avro.codecs.bzip2 import BZip2Codec
 from pyiceberg.avro.codecs.deflate import DeflateCodec
 from pyiceberg.avro.codecs.zstandard_codec import ZStandardCodec
 from pyiceberg.avro.decoder import BinaryDecoder
+from pyiceberg.io import InputStream
+from pyiceberg.serializers import GzipCompressor
 
 # A number has seven bits in a byte.
 _LAST_SHIFT = 63
@@ -60,23 +65,27 @@ class CheckedDecoder(BinaryDecoder):
         return (number >> 1) ^ -(number & 1)
 
 
-# Manifests of tens of thousands of files compress to a thirtieth.
+# Metadata with tens of thousands of files or snapshots compresses to a thirtieth.
 _MOST_TIMES, _MOST_MORE = 200, 4096
 
 
+class UnfitMetadataError(ValueError):
+    """Metadata is damaged, or larger than it says. The message quotes nothing of it."""
+
+
 def _bounded(data: bytes, read: Callable[[int], bytes]) -> bytes:
-    """Return what a block decompresses to.
+    """Return what a block, or a file, decompresses to.
 
     :param read: decompresses a number of bytes
-    :raises ValueError: it is far more than the block has, or the block is damaged
+    :raises UnfitMetadataError: it is far more, or the block is damaged
     """
     most = _MOST_TIMES * len(data) + _MOST_MORE
     try:
         found = read(most + 1)
     except Exception as error:  # each library has its own class
-        raise ValueError(f"a block of an Avro file is damaged: {error}") from None
+        raise UnfitMetadataError(f"a compressed part of its metadata is damaged: {type(error).__name__}") from None
     if len(found) > most:
-        raise ValueError(f"a block of an Avro file decompresses to more than {_MOST_TIMES} times its bytes")
+        raise UnfitMetadataError(f"a part of its metadata decompresses to more than {_MOST_TIMES} times its bytes")
     return found
 
 
@@ -86,6 +95,14 @@ class CheckedDeflate(DeflateCodec):
     @staticmethod
     def decompress(data: bytes) -> bytes:
         return _bounded(data, lambda most: zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, most))
+
+
+class CheckedGzip(GzipCompressor):
+    """gzip with a bound, for metadata in JSON."""
+
+    def stream_decompressor(self, inp: InputStream) -> Any:
+        data = inp.read()
+        return BytesIO(_bounded(data, gzip.open(BytesIO(data)).read))
 
 
 class CheckedBzip2(BZip2Codec):
