@@ -10,7 +10,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.conversions import from_bytes
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ResolveError, ValidationError
 from pyiceberg.expressions import (
     AlwaysFalse,
     AlwaysTrue,
@@ -70,7 +70,10 @@ from airflow_kafka_offsets.writers.table_rows import optional_columns
 _WRITABLE_VERSIONS = (1, 2)
 
 # What pyiceberg raises where metadata is not as its format wants it.
-_UNREADABLE = (ValueError, TypeError, NotImplementedError, LookupError, AttributeError, EOFError, RecursionError)
+_UNREADABLE = (
+    *(ValueError, TypeError, NotImplementedError, LookupError, AttributeError, EOFError, RecursionError),
+    *(ResolveError, ValidationError),
+)
 
 
 class KeyPruning:
