@@ -6,7 +6,7 @@ Columns are taken from types and formats. What restricts values (minimum, patter
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -27,6 +27,10 @@ _LISTED_AS_ONE = 100
 
 # Of these a value has to fulfil several or any; which columns come of it is for a person to say.
 _COMBINED = ("allOf", "if", "not", "patternProperties", "dependentSchemas", "prefixItems")
+
+# Those that may add properties to the ones of the records; the others only restrict them.
+_ADDING = ("allOf", "anyOf", "oneOf", "then", "else", "dependentSchemas", "patternProperties")
+_RESTRICTING = {"required", "properties", "minProperties", "maxProperties", "not", "type", "title", "description"}
 
 
 class _Place(NamedTuple):
@@ -88,7 +92,24 @@ def _object(registered: RegisteredSchema) -> tuple[_Place, Mapping[str, Any]]:
     place = _resolved(_Place(document, document, "", Budget()), documents)
     if not isinstance(place.schema, dict) or not isinstance(place.schema.get("properties"), dict):
         raise SchemaError("it is not an object with properties")
+    for word in _ADDING:
+        parts = place.schema.get(word, ())
+        found = parts.values() if word == "dependentSchemas" and isinstance(parts, dict) else parts
+        if word in place.schema and not all(_restricts(part, place) for part in _listed(found)):
+            raise _undecided(place, f"has {word!r} beside 'properties'")
     return place, documents
+
+
+def _listed(parts: Any) -> Iterable[Any]:
+    return [parts] if isinstance(parts, dict) or not isinstance(parts, Iterable) else parts
+
+
+def _restricts(part: Any, place: _Place) -> bool:
+    """Return whether a part of a schema adds no property to those that it has."""
+    if not isinstance(part, dict) or not _RESTRICTING.issuperset(part):
+        return False
+    named = part.get("properties", {})
+    return isinstance(named, dict) and named.keys() <= place.schema["properties"].keys()
 
 
 def _parsed(text: str) -> Any:
@@ -160,6 +181,8 @@ def _only(place: _Place, schemas: Any, word: str) -> Any:
 def _resolved(place: _Place, documents: Mapping[str, Any]) -> _Place:
     """Return what a schema refers to."""
     while isinstance(place.schema, dict) and "$ref" in place.schema:
+        if "properties" in place.schema:
+            raise _undecided(place, "has '$ref' beside 'properties'")
         reference = check_text(str(place.schema["$ref"]))
         name, _, fragment = reference.partition("#")
         # Two documents may use the same reference for things of their own.
@@ -179,6 +202,8 @@ def _document(name: str, documents: Mapping[str, Any], place: _Place) -> Any:
 
 def _at(document: Any, fragment: str, place: _Place) -> Any:
     """Return what a JSON pointer leads to."""
+    if fragment and not fragment.startswith("/"):
+        raise _undecided(place, f"refers to the anchor '#{fragment}', and only '#/…' is followed")
     found = document
     for part in unquote(fragment).split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")

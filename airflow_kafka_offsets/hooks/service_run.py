@@ -134,7 +134,7 @@ class ServiceRun:
             if state == "":
                 return
             if state is not None:
-                raise StagingError(f"Run {run_id} of {self._where} failed: {printable(state)}")
+                raise StagingError(f"Run {run_id} of {self._where} failed: {printable(shortened(state))}")
 
     def _ask(self, question: Callable[[], T], *ends: Future[None]) -> T:
         """Return the answer of the service, unless something ends the wait for it.

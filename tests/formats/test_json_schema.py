@@ -118,6 +118,8 @@ def test_the_column_of_a_property(schema: Any, ddl_type: str) -> None:
         ({"$ref": "#/properties/a"}, "property 'a' is recursive"),
         (order(b={"$ref": "#"}), "property 'a.b.a' is recursive|property 'a.b.a.b' is recursive"),
         ({"enum": [1, "a"]}, "property 'a' has no type"),
+        ({"$ref": "#anchor"}, "property 'a' refers to the anchor '#anchor', and only '#/…' is followed"),
+        ({"$ref": "#/$defs/x", **order(b={"type": "integer"})}, r"property 'a' has '\$ref' beside 'properties'"),
     ],
 )  # fmt: skip
 def test_a_property_without_a_column_is_named(schema: Any, reason: str) -> None:
@@ -129,6 +131,34 @@ def test_a_property_without_a_column_is_named(schema: Any, reason: str) -> None:
 def test_schema_without_an_object_is_refused(text: str) -> None:
     with pytest.raises(SchemaError, match=r"it is not JSON|it is not an object with properties"):
         columns_of(RegisteredSchema("JSON", text))
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"allOf": [{"$ref": "#/$defs/T"}]},
+        {"anyOf": [{"required": ["id"]}, order(b={"type": "integer"})]},
+        {"oneOf": [{"properties": [{}]}]},
+        {"then": {"allOf": []}},
+        {"else": True},
+        {"dependentSchemas": {"id": order(b={"type": "integer"})}},
+        {"patternProperties": {"^x": {"type": "string"}}},
+        {"allOf": 5},
+    ],
+)
+def test_what_may_add_properties_to_a_record_is_named(beside: dict[str, Any]) -> None:
+    (word,) = beside
+    text = json.dumps({**order(id={"type": "integer"}), **beside, "$defs": {"T": order(a={"type": "integer"})}})
+    with pytest.raises(SchemaError, match=f"^the schema has '{word}' beside 'properties'; declare the columns"):
+        columns_of(RegisteredSchema("JSON", text))
+
+
+def test_what_only_restricts_the_properties_of_a_record_adds_none() -> None:
+    schema = order(id={"type": "integer"}, name={"type": "string"})
+    schema["anyOf"] = [{"required": ["id"]}, {"required": ["name"]}]
+    schema |= {"if": order(a={}), "then": {"required": ["name"]}, "not": order(b={}), "patternProperties": {}}
+    schema["allOf"] = [{"type": "object", "properties": {"id": {"minimum": 0}}}]
+    assert columns_of(RegisteredSchema("JSON", json.dumps(schema))).names == ["id", "name"]
 
 
 def test_references_to_other_schemas_are_followed_from_where_they_are() -> None:

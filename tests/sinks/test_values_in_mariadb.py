@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pymysql
 import pytest
+from sqlalchemy import inspect
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
@@ -192,3 +193,9 @@ def test_fields_of_older_schemas_become_columns_that_the_server_takes(mariadb_en
     columns = pa.schema([*taken, *ORIGIN_COLUMNS])
     found = SqlTable("target").connect(mariadb_engine).prepare(columns)
     assert found.known == (*columns.names, "_batch_id")
+
+
+def test_a_column_that_cannot_be_read_again_is_not_made(mariadb_engine: Engine) -> None:
+    with pytest.raises(ConfigurationError, match="does not read column 's`t' of MySQL as it is"):
+        SqlTable("target").connect(mariadb_engine).prepare(pa.schema([("id", pa.int64()), ("s`t", pa.int64())]))
+    assert not inspect(mariadb_engine).has_table("target")

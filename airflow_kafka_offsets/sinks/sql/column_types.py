@@ -117,6 +117,11 @@ def check_names(dialect: Dialect, names: Mapping[str, Sequence[str]]) -> None:
             f"Postgres has a column {', '.join(map(repr, own))} of its own in each table. Choose another name; a "
             "transform can rename columns"
         )
+    if is_mysql(dialect) and (quoted := [name for name in names.get("column", ()) if "`" in name]):
+        raise ConfigurationError(
+            f"SQLAlchemy does not read column {quoted[0]!r} of MySQL as it is. Choose a name without a backtick; a "
+            "transform can rename columns"
+        )
     long = [f"{kind} {name!r}" for kind, all_names in names.items() for name in all_names if is_too_long(name, dialect)]
     if long:
         unit = "bytes" if dialect.name == "postgresql" else "characters"

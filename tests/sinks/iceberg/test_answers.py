@@ -86,4 +86,25 @@ def test_a_compressed_answer_takes_bounded_memory(encoding: str) -> None:
         error = refused_by(uri)
 
     assert isinstance(error, ConfigurationError)
-    assert ("answers with more than" if encoding == "gzip" else f"the encoding {encoding!r}") in str(error)
+    assert ("answers with too many bytes" if encoding == "gzip" else f"the encoding {encoding!r}") in str(error)
+
+
+def moved(handler: BaseHTTPRequestHandler, to: str) -> None:
+    handler.send_response(307)
+    handler.send_header("Location", to)
+    handler.send_header("Content-Length", "0")
+    handler.end_headers()
+
+
+def test_no_answer_leads_to_another_host() -> None:
+    asked: list[str] = []
+
+    def inside(handler: BaseHTTPRequestHandler) -> None:
+        asked.append(handler.path)
+        moved(handler, "/")
+
+    with serving(inside) as other, serving(partial(moved, to=other.replace("127.0.0.1", "localhost"))) as uri:
+        error = refused_by(uri)
+
+    assert "leads to another host" in str(error)
+    assert asked == []
