@@ -28,7 +28,7 @@ from pyiceberg.table import Table
 from requests.exceptions import SSLError
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_kafka_offsets.core.addresses import is_local, is_relative
+from airflow_kafka_offsets.core.addresses import is_relative
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.database.errors import database_message, is_outage
 from airflow_kafka_offsets.database.libpq import check_libpq
@@ -44,7 +44,7 @@ from airflow_kafka_offsets.exceptions import (
 )
 from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, parse_ddl
 from airflow_kafka_offsets.sinks.iceberg.checked_metadata import UnfitMetadataError
-from airflow_kafka_offsets.sinks.iceberg.places import names_code
+from airflow_kafka_offsets.sinks.iceberg.places import may_be_local, names_code
 from airflow_kafka_offsets.sinks.iceberg.private import (
     STORAGE,
     keep_to_given,
@@ -322,8 +322,8 @@ class ConnectedIcebergTable(LakeTable):
         table, sink = load(), self.sink
         if table is None:
             return None
-        may_be_local = is_local(str(self.properties.get("warehouse", "")))
-        return IcebergSnapshot(sink.name, table, load, is_external=sink.commits_externally, may_be_local=may_be_local)
+        is_local = may_be_local(self.properties)
+        return IcebergSnapshot(sink.name, table, load, is_external=sink.commits_externally, may_be_local=is_local)
 
     def _load_over(self, conn: Connection, *, lock: bool) -> Table | None:
         if not all(sa.inspect(conn).has_table(name) for name in SqlCatalogBaseTable.metadata.tables):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from pyiceberg.catalog import WAREHOUSE_LOCATION
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table, TableProperties
 
+from airflow_kafka_offsets.core.addresses import is_local, is_relative
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.target_names import STORE_SCHEMES
 from airflow_kafka_offsets.writers.object_files import is_below
@@ -17,6 +22,14 @@ _KNOWN_CODE = ("pyiceberg.io.pyarrow.PyArrowFileIO", "pyiceberg.io.fsspec.Fsspec
 def names_code(name: str, value: object) -> bool:
     """Return whether pyiceberg would import and call what a property names."""
     return name.lower().endswith("impl") and value not in _KNOWN_CODE
+
+
+def may_be_local(properties: Mapping[str, Any]) -> bool:
+    """Return whether the files of a catalog's tables may be on this machine: no warehouse is set, or it is a path. A
+    server may know it by a name.
+    """
+    warehouse = str(properties.get(WAREHOUSE_LOCATION, ""))
+    return not warehouse or (is_local(warehouse) and not is_relative(warehouse))
 
 
 def check_places(name: str, table: Table, *, may_be_local: bool) -> None:

@@ -17,7 +17,6 @@ import pyiceberg.avro.file
 import pyiceberg.serializers
 from pyiceberg.avro.codecs import KNOWN_CODECS
 from pyiceberg.catalog import (
-    WAREHOUSE_LOCATION,
     Catalog,
     CatalogType,
     MetastoreCatalog,
@@ -46,7 +45,6 @@ from pyiceberg.types import ListType, MapType
 from pyiceberg.utils.config import Config
 from requests import Session
 
-from airflow_kafka_offsets.core.addresses import is_local
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.iceberg.answers import bind_requests
 from airflow_kafka_offsets.sinks.iceberg.checked_metadata import (
@@ -56,7 +54,7 @@ from airflow_kafka_offsets.sinks.iceberg.checked_metadata import (
     CheckedGzip,
     CheckedZstandard,
 )
-from airflow_kafka_offsets.sinks.iceberg.places import check_places
+from airflow_kafka_offsets.sinks.iceberg.places import check_places, may_be_local
 from airflow_kafka_offsets.sinks.lake.newest import positions
 from airflow_kafka_offsets.sinks.lake.snapshot import refuse_julian, rows_at_once
 from airflow_kafka_offsets.sinks.lake.storage import is_part_of_host, warn_of_plain_http
@@ -203,8 +201,8 @@ def keep_to_given(catalog: Catalog) -> None:
         def stage_known(table: Table | None, *arguments: Any) -> StagedTable:
             # The catalog has loaded the table again: another writer may have changed its properties meanwhile.
             if table is not None:
-                may_be_local = is_local(catalog.properties.get(WAREHOUSE_LOCATION, ""))
-                check_places(f"Iceberg table {'.'.join(table.name())!r}", table, may_be_local=may_be_local)
+                is_local = may_be_local(catalog.properties)
+                check_places(f"Iceberg table {'.'.join(table.name())!r}", table, may_be_local=is_local)
             return stage(table, *arguments)
 
         catalog._update_and_stage_table = stage_known  # type: ignore[assignment,method-assign]

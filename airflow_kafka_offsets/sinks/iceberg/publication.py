@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pyiceberg.table import Table
@@ -25,6 +26,10 @@ _MOST_REMOVED = 32 << 20
 
 # A summary is in the metadata of the table as long as its snapshot is.
 _RANGES = 50
+
+
+Snapshots = Mapping[int, Snapshot]
+"""Those of a table, by id."""
 
 
 class Publication(NamedTuple):
@@ -113,10 +118,11 @@ def refuse_rollback(table: Table, group_id: str, known: KnownRollbacks) -> None:
     :raises TargetError: the last snapshot of the group is not in the history of the current one
     """
     found, current = last_published(table, group_id), table.current_snapshot()
-    if found is None or _is_in_history(table, found[1], current):
+    snapshots = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}
+    if found is None or _is_in_history(snapshots, found[1], current):
         return
     last = found[1]
-    if known.has(_rolled_back_ms(table, last), _last_in_history(table, group_id)):
+    if known.has(_rolled_back_ms(snapshots, table, last), _last_in_history(snapshots, current, group_id)):
         return
     raise TargetError(
         f"Iceberg table {'.'.join(table.name())!r} was rolled back, or replaced: snapshot {last.snapshot}, by which "
@@ -128,43 +134,49 @@ def refuse_rollback(table: Table, group_id: str, known: KnownRollbacks) -> None:
     )
 
 
-def _rolled_back_ms(table: Table, last: Publication) -> int:
+def _rolled_back_ms(snapshots: Snapshots, table: Table, last: Publication) -> int:
     """Return when the table got a current snapshot that does not descend from a publication's."""
     rolled_back = 0
     for entry in reversed(table.history()):
-        if _is_in_history(table, last, table.snapshot_by_id(entry.snapshot_id)):
+        if _is_in_history(snapshots, last, snapshots.get(entry.snapshot_id)):
             break
         rolled_back = entry.timestamp_ms
     return rolled_back
 
 
-def _last_in_history(table: Table, group_id: str) -> int:
+def _last_in_history(snapshots: Snapshots, current: Snapshot | None, group_id: str) -> int:
     """Return the number of the last publication of a group in the history of the current snapshot; -1 where there is
     none.
     """
-    snapshot = table.current_snapshot()
-    while snapshot is not None:
+    for snapshot in _history(snapshots, current):
         properties = {} if snapshot.summary is None else snapshot.summary.additional_properties
         number = properties.get(f"{PREFIX}batch", "")
         if properties.get(f"{PREFIX}group") == group_id and number.isdecimal():
             return int(number)
-        parent = snapshot.parent_snapshot_id
-        snapshot = None if parent is None else table.snapshot_by_id(parent)
     return -1
 
 
-def _is_in_history(table: Table, last: Publication, snapshot: Snapshot | None) -> bool:
+def _history(snapshots: Snapshots, snapshot: Snapshot | None) -> Iterator[Snapshot]:
+    """Yield a snapshot and those before it, each once: metadata may say that two are each other's parent."""
+    seen = set[int]()
+    while snapshot is not None and snapshot.snapshot_id not in seen:
+        seen.add(snapshot.snapshot_id)
+        yield snapshot
+        snapshot = snapshots.get(snapshot.parent_snapshot_id or 0)
+
+
+def _is_in_history(snapshots: Snapshots, last: Publication, snapshot: Snapshot | None) -> bool:
     """Return whether a snapshot is that of a publication, or a later one of the same history."""
-    while snapshot is not None:
-        if snapshot.snapshot_id == last.snapshot:
+    parent = None
+    for each in _history(snapshots, snapshot):
+        if each.snapshot_id == last.snapshot:
             return True
-        if 0 < (snapshot.sequence_number or 0) <= last.sequence:
+        if 0 < (each.sequence_number or 0) <= last.sequence:
             return False
-        if snapshot.parent_snapshot_id is None:
-            # A new history; or the parents are expired, and pyiceberg forgets which they were.
-            return table.snapshot_by_id(last.snapshot or 0) is None
-        parent = table.snapshot_by_id(snapshot.parent_snapshot_id)
-        if parent is None:
-            return True  # expired, and with it what would tell
-        snapshot = parent
-    return False
+        parent = each.parent_snapshot_id
+    if snapshot is None:
+        return False
+    if parent is None:
+        # A new history; or the parents are expired, and pyiceberg forgets which they were.
+        return last.snapshot not in snapshots
+    return parent not in snapshots  # expired, and with it what would tell

@@ -25,13 +25,15 @@ from airflow_kafka_offsets.core.attempts import attempt_name
 from airflow_kafka_offsets.core.warn import warn_once
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.iceberg.format import ConnectedIcebergTable, PositionsCatalog
+from airflow_kafka_offsets.sinks.iceberg.places import may_be_local
 from airflow_kafka_offsets.sinks.iceberg.private import commit_once
 from airflow_kafka_offsets.sinks.iceberg.publication import PREFIX, Publication, last_published, published
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
-from airflow_kafka_offsets.sinks.lake.snapshot import Change, PublicationResult
+from airflow_kafka_offsets.sinks.lake.snapshot import Change, KnownRollbacks, PublicationResult
 from airflow_kafka_offsets.sinks.table import Output
 from tests.support import fixtures
 from tests.support.iceberg import iceberg_sink, open_table
+from tests.support.lake import publish_rows
 
 COLUMNS = pa.schema([("id", pa.int64())])
 
@@ -411,3 +413,33 @@ def test_no_property_is_written_that_could_not_be_read() -> None:
     removed = ((1, "t" * 249, 0, 1),) * 150_000
     with pytest.raises(TargetError, match="replay fewer offsets at once"):
         Publication("g", 1, PublicationResult(1, removed)).to_json()
+
+
+def test_a_history_that_goes_round_in_a_circle_has_an_end(tmp_path: Path, engine: Engine) -> None:
+    table = iceberg_sink("sql", tmp_path).connect(engine)
+    publish_rows(table, pa.record_batch({"id": pa.array([1])}), tmp_path)
+    found = table.snapshot()
+    assert isinstance(found, IcebergSnapshot)
+    metadata = json.loads(Path(found.version.removeprefix("file://")).read_text())
+    last = metadata["snapshots"][-1]
+    own = {**last, "summary": {"operation": "append"}}
+    after = [
+        {**own, "snapshot-id": each, "parent-snapshot-id": parent, "sequence-number": each}
+        for each, parent in ((101, 102), (102, 101))
+    ]
+    refs = {"main": {"snapshot-id": 102, "type": "branch"}}
+    changed = {"snapshots": [last, *after], "current-snapshot-id": 102, "last-sequence-number": 102, "refs": refs}
+    change_metadata(found, **changed)
+
+    circle = table.snapshot()
+    assert circle is not None
+    with pytest.raises(TargetError, match="was rolled back, or replaced"):
+        circle.check_history("g", KnownRollbacks(None))
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "expected"),
+    [(None, True), ("/lake", True), ("file:///lake", True), ("s3://lake", False), ("prod", False)],
+)
+def test_a_name_of_a_warehouse_is_no_place_on_this_machine(warehouse: str | None, expected: bool) -> None:
+    assert may_be_local({} if warehouse is None else {"warehouse": warehouse}) is expected
