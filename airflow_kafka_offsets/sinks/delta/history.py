@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.sinks.lake.snapshot import Change, KnownRollbacks, PublicationResult
+from airflow_kafka_offsets.sinks.lake.snapshot import Change, KnownRollbacks, PublicationResult, check_said
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 
 # What DESCRIBE HISTORY shows.
@@ -100,8 +100,9 @@ def publications(log: Log) -> Iterator[Published]:
     for entry in log.commits():
         try:
             plain = json.loads(entry[_METADATA])[_KEY]
-            result = PublicationResult(plain["rows"], tuple(map(tuple, plain["removed"])), tuple(plain["columns"]))
+            result = PublicationResult.parsed(plain["rows"], plain["removed"], plain["columns"])
             names = plain["series"], plain["batch"], plain["group"]
+            check_said((plain["batch"],), (plain["series"], plain["group"]))
         except (KeyError, RecursionError, TypeError, ValueError):  # a text of another program's
             continue
         yield Published(*names, result, entry["version"], entry["timestamp"])
@@ -160,7 +161,7 @@ def _restored_version(restore: dict[str, Any], published: Published) -> int:
     if isinstance(instant, str):
         try:
             instant = datetime.fromisoformat(instant).astimezone().timestamp() * 1000
-        except ValueError:
+        except (ValueError, OverflowError):
             return -1
     is_after = isinstance(instant, (int, float)) and instant >= published.timestamp_ms
     return published.version if is_after else -1

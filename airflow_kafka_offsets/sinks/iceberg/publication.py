@@ -16,7 +16,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.sinks.lake.snapshot import KnownRollbacks, PublicationResult
+from airflow_kafka_offsets.sinks.lake.snapshot import KnownRollbacks, PublicationResult, check_said
 from airflow_kafka_offsets.sinks.table import Output
 
 PREFIX = "kafka-offsets."
@@ -82,7 +82,8 @@ def _read(table: Table, name: str, text: str, *, with_removed: bool = False) -> 
     try:
         plain = json.loads(text)
         removed = _unpacked(plain["removed"]) if with_removed else []
-        result = PublicationResult(plain["rows"], tuple(map(tuple, removed)), tuple(plain["added"]))
+        result = PublicationResult.parsed(plain["rows"], removed, plain["added"])
+        check_said((plain["batch"], plain["sequence"], abs(plain["snapshot"] or 0)), (plain["group"],))
         return Publication(plain["group"], plain["batch"], result, plain["snapshot"], plain["sequence"])
     except (KeyError, RecursionError, TypeError, ValueError, zlib.error) as error:
         raise TargetError(

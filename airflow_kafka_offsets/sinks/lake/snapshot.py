@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, TOPIC
-from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.core.text import is_unsigned, shortened
 from airflow_kafka_offsets.exceptions import DatabaseUnavailableError, KafkaOffsetsError, TargetError
 from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.manifest import StagedFile
@@ -59,6 +59,27 @@ class PublicationResult(NamedTuple):
     rows: int = 0
     removed: tuple[tuple[int, str, int, int], ...] = ()
     columns: tuple[str, ...] = ()
+
+    @classmethod
+    def parsed(cls, rows: Any, removed: Any, columns: Any) -> Self:
+        """Return what a table says.
+
+        :raises ValueError: it is not what a publication writes; so does a TypeError
+        """
+        found = cls(rows, tuple((batch, topic, part, gone) for batch, topic, part, gone in removed), tuple(columns))
+        numbers = (number for batch, _, part, gone in found.removed for number in (batch, part, gone))
+        names = (topic for _, topic, _, _ in found.removed)
+        check_said((rows, *numbers), (*columns, *names))
+        return found
+
+
+def check_said(numbers: Iterable[object], texts: Iterable[object]) -> None:
+    """Check the types of what a table says.
+
+    :raises ValueError: one is no number that a database can hold, or no text
+    """
+    if not (all(map(is_unsigned, numbers)) and all(isinstance(text, str) for text in texts)):
+        raise ValueError("not what a publication writes")
 
 
 class LastPublication(NamedTuple):

@@ -17,9 +17,9 @@ import pytest
 from airflow_kafka_offsets import Limits, Staging
 from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseBusyError, StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.delta.format import DeltaSnapshot
-from airflow_kafka_offsets.sinks.delta.history import Log, publications
+from airflow_kafka_offsets.sinks.delta.history import Log, publications, refuse_restored
 from airflow_kafka_offsets.sinks.lake import target as lake_target
-from airflow_kafka_offsets.sinks.lake.snapshot import UnknownOutcomeError
+from airflow_kafka_offsets.sinks.lake.snapshot import KnownRollbacks, UnknownOutcomeError
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 from tests.support.clients import produce
@@ -275,11 +275,37 @@ def test_files_outside_of_the_location_are_named_and_hinder_no_load(group: LakeG
 
 
 def test_texts_of_other_programs_are_no_publications(tmp_path: Path) -> None:
-    log = Log(1, ObjectFiles(f"{tmp_path}", {}))
     (tmp_path / "_delta_log").mkdir()
-    for version, text in enumerate(["[" * 100_000, "{}"]):
+    good = {"series": "i.g", "batch": 1, "group": "g", "rows": 1, "removed": [[1, "t", 0, 1]], "columns": []}
+    odd: list[dict[str, object]] = [
+        {"batch": [1]},
+        {"series": 5},
+        {"series": None},
+        {"rows": -1},
+        {"removed": [[1]]},
+        {"columns": [1]},
+        {},
+    ]
+    texts = ["[" * 100_000, "{}", *(json.dumps({"kafka_offsets": {**good, **changes}}) for changes in odd)]
+    for version, text in enumerate(texts):
         commit = json.dumps({"commitInfo": {"userMetadata": text, "timestamp": 1}})
         (tmp_path / "_delta_log" / f"{version:020}.json").write_text(commit)
 
-    assert len(list(log.commits())) == 2
-    assert list(publications(log)) == []
+    log = Log(len(texts) - 1, ObjectFiles(f"{tmp_path}", {}))
+    assert len(list(log.commits())) == len(texts)
+    assert [each.version for each in publications(log)] == [len(texts) - 1]
+
+
+@pytest.mark.parametrize("instant", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "no time"])
+def test_a_restore_to_no_instant_is_one_to_before_everything(tmp_path: Path, instant: str) -> None:
+    (tmp_path / "_delta_log").mkdir()
+    text = {"series": "i.g", "batch": 1, "group": "g", "rows": 1, "removed": [], "columns": []}
+    commits = [
+        {"userMetadata": json.dumps({"kafka_offsets": text}), "timestamp": 1},
+        {"operation": "RESTORE", "operationParameters": {"timestamp": instant}, "timestamp": 2},
+    ]
+    for version, commit in enumerate(commits):
+        (tmp_path / "_delta_log" / f"{version:020}.json").write_text(json.dumps({"commitInfo": commit}))
+
+    with pytest.raises(TargetError, match="was restored to a version before"):
+        refuse_restored("orders", Log(1, ObjectFiles(f"{tmp_path}", {})), "g", KnownRollbacks(None))

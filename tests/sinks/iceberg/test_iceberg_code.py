@@ -409,6 +409,16 @@ def test_a_property_of_the_last_publication_takes_bounded_memory_and_another_gro
     assert whole.result == PublicationResult(3, ((1, "t", 0, 1), (2, "t", 0, 2)))
 
 
+@pytest.mark.parametrize(
+    "changes", [{"batch": "1"}, {"batch": None}, {"batch": True}, {"batch": 10**30}, {"group": 1}, {"snapshot": "x"}]
+)
+def test_a_property_of_the_last_publication_has_the_types_of_one(changes: dict[str, Any]) -> None:
+    text = json.dumps(json.loads(Publication("g", 1).to_json()) | changes)
+    table: Any = SimpleNamespace(properties={f"{PREFIX}s": text}, name=lambda: ("shop", "orders"))
+    with pytest.raises(TargetError, match=r"Property 'kafka-offsets.s' .* cannot be read"):
+        published(table, "s")
+
+
 def test_no_property_is_written_that_could_not_be_read() -> None:
     removed = ((1, "t" * 249, 0, 1),) * 150_000
     with pytest.raises(TargetError, match="replay fewer offsets at once"):
