@@ -65,7 +65,8 @@ def check_manifests(name: str, table: Table, *, may_be_local: bool) -> None:
     if snapshot is not None and not is_in_place(snapshot.manifest_list, place, may_be_local=may_be_local):
         raise TargetError(
             f"{name} has the manifest list {snapshot.manifest_list}, which is not below {place}, where the table has "
-            "its metadata: correct its location or its property write.metadata.path. Nothing was written"
+            "its metadata: correct its location or its property write.metadata.path, or, if it was moved, have an "
+            "engine commit to it. Nothing was written"
         )
 
 
