@@ -221,7 +221,7 @@ def spark_type(kind: pa.DataType) -> str:
     """Return the name of a type in Spark's DDL."""
     if pa.types.is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
-    if pa.types.is_list(kind):
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return f"ARRAY<{spark_type(kind.value_type)}>"
     if pa.types.is_struct(kind):
         fields = (
