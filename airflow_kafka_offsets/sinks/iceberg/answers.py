@@ -54,7 +54,7 @@ def _read(response: Response, **_: Any) -> None:
     if response.is_redirect and urlsplit(to).hostname != urlsplit(response.url).hostname:
         response.close()
         raise ValueError(f"{response.url} leads to another host")
-    encoding = response.headers.get("Content-Encoding", "gzip")
+    encoding = response.headers.get("Content-Encoding", "gzip").lower()
     if encoding not in ("gzip", "identity"):
         response.close()
         raise ValueError(f"{response.url} answers with the encoding {encoding[:40]!r}, which it was not asked for")
