@@ -70,6 +70,11 @@ def check_manifests(name: str, table: Table, *, may_be_local: bool) -> None:
         )
 
 
+def is_whole(path: str) -> bool:
+    """Return whether pyiceberg takes a path as it is: it ends paths at `?` and `#`."""
+    return {"?", "#"}.isdisjoint(path)
+
+
 def is_in_place(path: str, place: str, *, may_be_local: bool) -> bool:
     """Return whether a file is below a directory of the same storage.
 

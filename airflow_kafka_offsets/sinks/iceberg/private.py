@@ -54,7 +54,7 @@ from airflow_kafka_offsets.sinks.iceberg.checked_metadata import (
     CheckedGzip,
     CheckedZstandard,
 )
-from airflow_kafka_offsets.sinks.iceberg.places import check_places, may_be_local
+from airflow_kafka_offsets.sinks.iceberg.places import check_places, is_whole, may_be_local
 from airflow_kafka_offsets.sinks.lake.newest import positions
 from airflow_kafka_offsets.sinks.lake.snapshot import refuse_julian, rows_at_once
 from airflow_kafka_offsets.sinks.lake.storage import is_part_of_host, warn_of_plain_http
@@ -238,9 +238,9 @@ def commit_once(table: Table, transaction: Transaction, requirements: Sequence[T
 
 
 def _is_earlier(path: str, present: str) -> bool:
-    """Return whether a path is that of metadata beside the present one. pyiceberg ends paths at `?` and `#`."""
+    """Return whether a path is that of metadata beside the present one."""
     place, _, name = path.rpartition("/")
-    is_plain = {"?", "#"}.isdisjoint(path) and name.endswith((".metadata.json", ".metadata.json.gz"))
+    is_plain = is_whole(path) and name.endswith((".metadata.json", ".metadata.json.gz"))
     return is_plain and place == present.rpartition("/")[0]
 
 

@@ -31,7 +31,7 @@ from pyiceberg.types import NestedField
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.iceberg.left_files import remove_leftovers
-from airflow_kafka_offsets.sinks.iceberg.places import check_manifests, check_places, is_in_place
+from airflow_kafka_offsets.sinks.iceberg.places import check_manifests, check_places, is_in_place, is_whole
 from airflow_kafka_offsets.sinks.iceberg.private import commit_once, find_by_predicate, read_file
 from airflow_kafka_offsets.sinks.iceberg.publication import (
     PREFIX,
@@ -285,7 +285,8 @@ class IcebergSnapshot(Snapshot):
 
     def is_own(self, path: str, attempt: str) -> bool:
         root = self.table.properties.get("write.data.path", f"{self.table.location().rstrip('/')}/data").rstrip("/")
-        return has_plain_path(path, root) and attempt in path.removeprefix(f"{root}/").split("/")
+        within = path.removeprefix(f"{root}/")
+        return has_plain_path(path, root) and is_whole(within) and attempt in within.split("/")
 
     def size(self, path: str) -> int | None:
         found = self.table.io.new_input(path)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,15 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import DeltaTable, IcebergTable, ParquetFiles
 from airflow_kafka_offsets.core.attempts import attempt_name
-from airflow_kafka_offsets.exceptions import TargetError
+from airflow_kafka_offsets.exceptions import StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.delta.format import DeltaSnapshot
 from airflow_kafka_offsets.sinks.iceberg.format import ConnectedIcebergTable
 from airflow_kafka_offsets.sinks.iceberg.places import is_in_place
 from airflow_kafka_offsets.sinks.iceberg.private import commit_once
 from airflow_kafka_offsets.sinks.lake.table import LakeTable
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import Manifest
+from airflow_kafka_offsets.staging.rows import StagedRows
 from tests.sinks.lake.test_zombies import ROWS, output, publish, staged
 from tests.support.iceberg import iceberg_sink, open_table
 
@@ -143,6 +147,18 @@ def test_what_a_manifest_list_elsewhere_says_is_not_copied(engine: Engine, tmp_p
             TargetError, match=f"has the manifest list file://{other}, which is not below file://.*/orders"
         ):
             use()
+
+
+@pytest.mark.parametrize("mark", ["#1", "?1"])
+def test_a_staged_file_has_one_name(engine: Engine, tmp_path: Path, mark: str) -> None:
+    table = upserting(engine, tmp_path)
+    rows = staged(table, output(1, "a"), tmp_path)
+    (file,) = rows.files
+    other = replace(file, name=f"{file.name}{mark}", data=file.data.replace(".parquet", f".parquet{mark}"))
+    twice = StagedRows(StagingDirectory(str(tmp_path)), Manifest(1, "", (file, other), (), (), None))
+
+    with pytest.raises(StagedFileError, match=r"names files of table .* that are not its own"):
+        publish(table, output(1, "a"), twice)
 
 
 def test_a_moved_iceberg_table_removes_no_files_of_the_other_place(
