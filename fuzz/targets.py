@@ -394,6 +394,46 @@ def _damaged_entries(rng: random.Random, corpus: Sequence[bytes]) -> bytes:
         return damaged(rng, corpus)
 
 
+def _iceberg_metadata() -> tuple[Reader, Sequence[bytes]]:
+    """What the next load reads of a table: its metadata, the list of its manifests, and one of these."""
+    import sqlalchemy as sa
+
+    from airflow_kafka_offsets.sinks.lake.snapshot import KnownRollbacks
+    from tests.sinks.lake.test_zombies import output, staged
+    from tests.support.iceberg import iceberg_sink, open_table
+
+    directory, engine = Path(tempfile.mkdtemp(prefix="fuzz-")), sa.create_engine("sqlite://")
+    properties = {"write.avro.compression-codec": "null"}
+    sink = iceberg_sink("sql", directory, properties=properties, partition_by=("truncate(10, id)",), upsert_key=("id",))
+    table: Any = sink.connect(engine)
+    for number in (1, 2):
+        rows = staged(table, output(number, "a"), directory)
+        with table.publish(None, output(number, "a")) as target:
+            target.write(rows)
+    native = open_table(sink, engine)
+    snapshot: Any = native.current_snapshot()
+    names = [native.metadata_location, snapshot.manifest_list, snapshot.manifests(native.io)[0].manifest_path]
+    files = [Path(name.removeprefix("file://")) for name in names]
+    whole = [file.read_bytes() for file in files]
+
+    def reader(number: int) -> Reader:
+        def read(data: bytes) -> str:
+            files[number].write_bytes(data)
+            try:
+                found = table.snapshot()
+                found.check()
+                found.check_history("loader", KnownRollbacks(None))
+                return str(len(found.files([{"id": (3, 90)}])))
+            except KafkaOffsetsError as error:
+                return str(error)
+            finally:
+                files[number].write_bytes(whole[number])
+
+        return read
+
+    return _several([reader(number) for number in range(3)]), [bytes([n]) + data for n, data in enumerate(whole)]
+
+
 def _headers() -> tuple[Reader, Sequence[bytes]]:
     from airflow_kafka_offsets.dead_letters.selection import Excerpt
     from airflow_kafka_offsets.plugin.rendering import _ENVIRONMENT
@@ -615,6 +655,7 @@ TARGETS: dict[str, Target] = {
     "registry": Target(_registry_answers, _damaged_answers),
     "manifests": Target(_manifests, damaged_json),
     "lake-entries": Target(_lake_entries, _damaged_entries),
+    "iceberg": Target(_iceberg_metadata),
     "headers": Target(_headers),
     "previews": Target(_previews, damaged_json),
     "forms": Target(_forms),
