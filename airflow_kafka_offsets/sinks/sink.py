@@ -40,8 +40,8 @@ class DatabaseTable(NamedTuple):
 
 TO_FIT = (
     "Correct the declared columns, cast them in a transform, or alter the table. With columns of a schema registry, "
-    'ExtraColumns(on_new_field="add") adds those that the table lacks (not fields within a column), and '
-    'columns_from="target" leaves them out'
+    'ExtraColumns(on_new_field="add") adds those that the table lacks (not fields within a column, and not on MySQL), '
+    'and columns_from="target" leaves them out'
 )
 """What to do where rows do not fit a table."""
 

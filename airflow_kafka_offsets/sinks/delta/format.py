@@ -32,8 +32,10 @@ from deltalake.transaction import AddAction, RemoveAction
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.addresses import is_local, local_path
+from airflow_kafka_offsets.core.bisection import is_panic
 from airflow_kafka_offsets.core.origin import BATCH_ID
-from airflow_kafka_offsets.exceptions import StagedFileError, TargetError
+from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.exceptions import DatabaseUnavailableError, StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.delta.columns import (
     arrow_columns,
     delta_schema,
@@ -313,7 +315,14 @@ class ConnectedDeltaTable(LakeTable):
             table = deltalake.DeltaTable(self._location, storage_options=dict(storage) or None)
         except TableNotFoundError:
             return None
-        return DeltaSnapshot(self.sink, table, ObjectFiles(self.sink.uri, storage))
+        except BaseException as error:
+            if not (isinstance(error, DeltaError) or is_panic(error)):
+                raise
+            reason = shortened(str(error).partition("\n")[0])  # without the stack of Rust
+        else:
+            return DeltaSnapshot(self.sink, table, ObjectFiles(self.sink.uri, storage))
+        # Another process may have cleaned the log up meanwhile.
+        raise DatabaseUnavailableError(f"Table {self.sink.name!r} cannot be opened: {reason}. Nothing was written")
 
     def create(self, columns: pa.Schema) -> DeltaSnapshot:
         sink, failure = self.sink, None

@@ -53,6 +53,11 @@ def check_places(name: str, table: Table, *, may_be_local: bool) -> None:
         )
 
 
+def metadata_place(table: Table) -> str:
+    """Return the directory below which the metadata of a table is."""
+    return table.properties.get(TableProperties.WRITE_METADATA_PATH, table.location())
+
+
 def check_manifests(name: str, table: Table, *, may_be_local: bool) -> None:
     """Check that the last snapshot names its files where the next one will: a commit copies what is there, perhaps from
     where those who write the metadata cannot read.
@@ -60,8 +65,7 @@ def check_manifests(name: str, table: Table, *, may_be_local: bool) -> None:
     :param may_be_local: whether they may be on this machine
     :raises TargetError: they are elsewhere
     """
-    snapshot = table.current_snapshot()
-    place = table.properties.get(TableProperties.WRITE_METADATA_PATH, table.location())
+    snapshot, place = table.current_snapshot(), metadata_place(table)
     if snapshot is not None and not is_in_place(snapshot.manifest_list, place, may_be_local=may_be_local):
         raise TargetError(
             f"{name} has the manifest list {snapshot.manifest_list}, which is not below {place}, where the table has "

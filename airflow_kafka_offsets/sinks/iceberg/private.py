@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlparse
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
 import pyiceberg.avro.file
+import pyiceberg.manifest
 import pyiceberg.serializers
 from pyiceberg.avro.codecs import KNOWN_CODECS
 from pyiceberg.catalog import (
@@ -35,7 +38,7 @@ from pyiceberg.io.pyarrow import (
     _read_all_delete_files,
     pyarrow_to_schema,
 )
-from pyiceberg.manifest import FileFormat
+from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema, prune_columns, visit_with_partner
 from pyiceberg.table import FileScanTask, StagedTable, Table, Transaction
 from pyiceberg.table.update import TableRequirement
@@ -45,7 +48,7 @@ from pyiceberg.types import ListType, MapType
 from pyiceberg.utils.config import Config
 from requests import Session
 
-from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.iceberg.answers import bind_requests
 from airflow_kafka_offsets.sinks.iceberg.checked_metadata import (
     CheckedBzip2,
@@ -62,6 +65,8 @@ from airflow_kafka_offsets.sinks.lake.storage import is_part_of_host, warn_of_pl
 # They are used by these names alone.
 pyiceberg.serializers.GzipCompressor = CheckedGzip  # type: ignore[misc]
 pyiceberg.avro.file.new_decoder = CheckedDecoder  # type: ignore[assignment,attr-defined]
+# What one table says of a manifest would be taken for what another says, in the same process.
+pyiceberg.manifest._manifest_cache._cache = None
 KNOWN_CODECS |= {"deflate": CheckedDeflate, "bzip2": CheckedBzip2, "zstandard": CheckedZstandard}
 
 STORAGE = ("s3.", "gcs.", "adls.", "hdfs.", "hf.", "client.", "py-io-impl")
@@ -254,6 +259,9 @@ def find_by_predicate(update: _OverwriteFiles, predicate: BooleanExpression) -> 
     update._build_delete_files_partition_predicate = lambda: None  # type: ignore[method-assign]
 
 
+# In a file; they take forty bytes each, and a few KB may have millions.
+_MOST_DELETED = 10_000_000
+
 # As in `lake.snapshot.open_parquet`.
 _PARQUET = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"), pre_buffer=True)
 
@@ -284,6 +292,7 @@ def read_file(table: Table, schema: Schema, file: FileScanTask) -> Iterator[pa.R
     The public `ArrowScan` reads lists and maps that are null as empty ones, and holds all rows of a file in memory.
     """
     data, seen = file.file, 0
+    _check_deletes(table.io, file.delete_files)
     deletes = _read_all_delete_files(table.io, [file]).get(data.file_path, [])
     deleted = pa.chunked_array([chunk for each in deletes for chunk in each.chunks], pa.int64())
     with table.io.new_input(data.file_path).open() as stream:
@@ -305,6 +314,22 @@ def read_file(table: Table, schema: Schema, file: FileScanTask) -> Iterator[pa.R
             if staying.num_rows:
                 accessor = ArrowAccessor(stored)
                 yield pa.RecordBatch.from_struct_array(visit_with_partner(schema, staying, projection, accessor))
+
+
+def _check_deletes(io: FileIO, files: Iterable[DataFile]) -> None:
+    """Check that files with deleted positions have no more of them than fit into memory.
+
+    :raises TargetError: they have
+    """
+    for file in files:
+        with io.new_input(file.file_path).open() as stream:
+            is_parquet = file.file_format == FileFormat.PARQUET
+            count = pq.read_metadata(stream).num_rows if is_parquet else orc.ORCFile(stream).nrows
+        if count > _MOST_DELETED:
+            raise TargetError(
+                f"File {file.file_path} has {count:,} deleted positions, and at most {_MOST_DELETED:,} are read: have "
+                "the engine that writes the table compact it"
+            )
 
 
 def _stored_rows(fragment: ds.FileFragment, names: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,8 @@ from pyiceberg.expressions import (
     LessThanOrEqual,
     Or,
 )
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestFile
+from pyiceberg.manifest import FileFormat as FileFormats
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table, Transaction
@@ -31,7 +32,13 @@ from pyiceberg.types import NestedField
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.iceberg.left_files import remove_leftovers
-from airflow_kafka_offsets.sinks.iceberg.places import check_manifests, check_places, is_in_place, is_whole
+from airflow_kafka_offsets.sinks.iceberg.places import (
+    check_manifests,
+    check_places,
+    is_in_place,
+    is_whole,
+    metadata_place,
+)
 from airflow_kafka_offsets.sinks.iceberg.private import commit_once, find_by_predicate, read_file
 from airflow_kafka_offsets.sinks.iceberg.publication import (
     PREFIX,
@@ -218,12 +225,17 @@ class IcebergSnapshot(Snapshot):
 
     def files(self, any_of: Sequence[Bounds] = ({},)) -> list[LakeFile]:
         try:
-            if _has_deletes_by_value(self.table):
+            snapshot = self.table.current_snapshot()
+            manifests = snapshot.manifests(self.table.io) if snapshot is not None else []
+            if _has_deletes_by_value(self.table, manifests):
                 raise ValueError("it has equality deletes, which pyiceberg does not support")
+            for manifest in manifests:
+                self._check_manifest(manifest.manifest_path)
             tasks = list(self.table.scan(condition(any_of)).plan_files())
             for file in (file for task in tasks for file in (task.file, *task.delete_files)):
-                if file.file_format == "AVRO":
-                    raise ValueError(f"file {file.file_path} is in Avro, and only Parquet and ORC are read")
+                if file.file_format not in (FileFormats.PARQUET, FileFormats.ORC):
+                    kind = FileFormats(file.file_format).value.capitalize()
+                    raise ValueError(f"file {file.file_path} is in {kind}, and only Parquet and ORC are read")
                 if not is_in_place(file.file_path, self._place, may_be_local=self._may_be_local):
                     raise ValueError(
                         f"file {file.file_path} is not below {self._place}, where the table has its files, and only "
@@ -234,6 +246,12 @@ class IcebergSnapshot(Snapshot):
             raise TargetError(
                 f"{self.name} cannot be read: {error}. Have the engine that writes it compact it"
             ) from error
+
+    def _check_manifest(self, path: str) -> None:
+        """Check that a manifest is where those of the table are; see `check_manifests`."""
+        place = metadata_place(self.table)
+        if not is_in_place(path, place, may_be_local=self._may_be_local):
+            raise ValueError(f"manifest {path} is not below {place}, where the table has its metadata")
 
     @property
     def _place(self) -> str:
@@ -367,14 +385,12 @@ def condition(any_of: Sequence[Bounds]) -> BooleanExpression:
     return found
 
 
-def _has_deletes_by_value(table: Table) -> bool:
+def _has_deletes_by_value(table: Table, manifests: Sequence[ManifestFile]) -> bool:
     """Return whether rows are deleted by value, which some engines write into files of their own.
 
     pyiceberg finds this out itself, except for deletes whose values do not match the condition of a scan. Their rows
     would come back in a file that is rewritten for other rows.
     """
-    snapshot = table.current_snapshot()
-    manifests = snapshot.manifests(table.io) if snapshot is not None else []
     data = [each.min_sequence_number or 0 for each in manifests if each.content == ManifestContent.DATA]
     # Deletes concern older files. Those of files that were compacted stay for a while, and delete nothing.
     return any(

@@ -13,9 +13,16 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 
-from airflow_kafka_offsets import Limits, Staging
-from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseBusyError, StagedFileError, TargetError
+from airflow_kafka_offsets import DeltaTable, Limits, Staging
+from airflow_kafka_offsets.exceptions import (
+    CommitUnknownError,
+    DatabaseBusyError,
+    DatabaseUnavailableError,
+    StagedFileError,
+    TargetError,
+)
 from airflow_kafka_offsets.sinks.delta.format import DeltaSnapshot
 from airflow_kafka_offsets.sinks.delta.history import Log, publications, refuse_restored
 from airflow_kafka_offsets.sinks.lake import target as lake_target
@@ -294,6 +301,21 @@ def test_texts_of_other_programs_are_no_publications(tmp_path: Path) -> None:
     log = Log(len(texts) - 1, ObjectFiles(f"{tmp_path}", {}))
     assert len(list(log.commits())) == len(texts)
     assert [each.version for each in publications(log)] == [len(texts) - 1]
+
+
+@pytest.mark.parametrize("kept", [-8, 100], ids=["footer", "cut"])
+def test_a_damaged_checkpoint_is_told_of_the_table(tmp_path: Path, kept: int) -> None:
+    table = DeltaTable(f"{tmp_path}/lake")
+    connected = table.connect(sa.create_engine("sqlite://"))
+    connected.prepare(pa.schema([("id", pa.int64())]))
+    deltalake.DeltaTable(table.uri).create_checkpoint()
+    (checkpoint,) = (tmp_path / "lake/_delta_log").glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:kept] + b"\xff\xff\xff\xffPAR1")
+
+    with pytest.raises(
+        DatabaseUnavailableError, match=r"^Table '.*/lake' cannot be opened: [^\n]*\. Nothing was written$"
+    ):
+        connected.prepare(pa.schema([("id", pa.int64())]))
 
 
 @pytest.mark.parametrize("instant", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "no time"])

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from pyiceberg import manifest
 from pyiceberg.catalog import Catalog, MetastoreCatalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -60,6 +61,14 @@ def test_private_functions_have_the_parameters_that_they_are_called_with(
 
 def test_a_transaction_has_its_updates_and_requirements() -> None:
     assert {"_updates", "_requirements"} <= set(inspect.get_annotations(Transaction))
+
+
+def test_what_a_table_says_of_a_manifest_is_not_kept_for_others(tmp_path: Path) -> None:
+    table = iceberg_sink("sql", tmp_path).connect(sa.create_engine("sqlite://"))
+    publish_rows(table, pa.record_batch({"id": pa.array([1])}), tmp_path)
+    snapshot: Any = table.snapshot()
+    assert len(snapshot.files()) == 1
+    assert len(manifest._manifest_cache) == 0
 
 
 def test_columns_get_the_types_of_iceberg() -> None:

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 from pyiceberg.catalog.noop import NoopCatalog
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, write_manifest_list
+from pyiceberg.table import CommitTableResponse, FileScanTask, Table
 from pyiceberg.table.snapshots import MetadataLogEntry
 from pyiceberg.table.update import TableRequirement, TableUpdate, update_table_metadata
 from pyiceberg.typedef import Record
@@ -27,6 +27,7 @@ from airflow_kafka_offsets import DeltaTable, IcebergTable, ParquetFiles
 from airflow_kafka_offsets.core.attempts import attempt_name
 from airflow_kafka_offsets.exceptions import StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.delta.format import DeltaSnapshot
+from airflow_kafka_offsets.sinks.iceberg import private
 from airflow_kafka_offsets.sinks.iceberg.format import ConnectedIcebergTable
 from airflow_kafka_offsets.sinks.iceberg.places import is_in_place
 from airflow_kafka_offsets.sinks.iceberg.private import commit_once
@@ -147,6 +148,49 @@ def test_what_a_manifest_list_elsewhere_says_is_not_copied(engine: Engine, tmp_p
             TargetError, match=f"has the manifest list file://{other}, which is not below file://.*/orders"
         ):
             use()
+
+
+def test_rows_of_a_manifest_elsewhere_are_not_copied(engine: Engine, tmp_path: Path) -> None:
+    table = upserting(engine, tmp_path)
+    native = open_table(table.sink, engine)
+    snapshot = native.current_snapshot()
+    assert snapshot is not None
+    (manifest,) = snapshot.manifests(native.io)
+    other = Path(manifest.manifest_path.removeprefix("file://")).rename(tmp_path / "victims-m0.avro")
+    manifest[0] = f"file://{other}"
+    file = native.io.new_output(snapshot.manifest_list)
+    native.io.delete(file)
+    with write_manifest_list(2, file, snapshot.snapshot_id, None, 1, "deflate") as written:
+        written.add_manifests([manifest])
+
+    with pytest.raises(
+        TargetError, match=f"manifest file://{other} is not below file://.*/orders, where the table has"
+    ):
+        upsert(table, tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("puffin", "is in Puffin"), ("parquet", "has 20 deleted positions")])
+def test_deleted_positions_take_bounded_memory(
+    engine: Engine, tmp_path: Path, kind: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private, "_MOST_DELETED", 10)
+    table = upserting(engine, tmp_path)
+    found: Any = table.snapshot()
+    (task,) = found.table.scan().plan_files()
+    place = Path(task.file.file_path.removeprefix("file://")).with_name(f"deleted.{kind}")
+    pq.write_table(pa.table({"file_path": [task.file.file_path] * 20, "pos": [7] * 20}), place)
+    deletes = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path=f"file://{place}",
+        file_format=FileFormat(kind.upper()),
+        partition=Record(),
+        record_count=1,
+        file_size_in_bytes=1000,
+    )
+    monkeypatch.setattr(type(found.table.scan()), "plan_files", lambda self: [FileScanTask(task.file, {deletes})])
+
+    with pytest.raises(TargetError, match=reason):
+        list(found.scan(["id"]))
 
 
 @pytest.mark.parametrize("mark", ["#1", "?1"])
