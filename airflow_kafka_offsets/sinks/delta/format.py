@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -86,6 +87,24 @@ if TYPE_CHECKING:
 _PLAIN = "!$&'()+,/:;=@"
 
 
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Read the log of a table.
+
+    :raises DatabaseUnavailableError: delta-rs cannot, or its code in Rust panics
+    """
+    try:
+        yield
+    except TableNotFoundError:
+        raise
+    except BaseException as error:
+        if not (isinstance(error, DeltaError) or is_panic(error)):
+            raise
+        reason = shortened(str(error).partition("\n")[0])  # without the stack of Rust
+        # Another process may have cleaned the log up meanwhile.
+        raise DatabaseUnavailableError(f"Table {name!r} cannot be read: {reason}. Nothing was written") from None
+
+
 class DeltaSnapshot(Snapshot):
     """A table in one version; see `Snapshot`."""
 
@@ -103,7 +122,8 @@ class DeltaSnapshot(Snapshot):
         return self.table.version()
 
     def refresh(self) -> DeltaSnapshot:
-        self.table.update_incremental()
+        with _reading(self.name):
+            self.table.update_incremental()
         return DeltaSnapshot(self.sink, self.table, self.storage)
 
     def check(self) -> None:
@@ -149,7 +169,8 @@ class DeltaSnapshot(Snapshot):
 
     @cached_property
     def _actions(self) -> pa.Table:
-        return pa.table(self.table.get_add_actions())
+        with _reading(self.name):
+            return pa.table(self.table.get_add_actions())
 
     def files(self, any_of: Sequence[Bounds] = ({},)) -> list[LakeFile]:
         actions, chosen = self._actions, pa.repeat(pa.scalar(False), self._actions.num_rows)
@@ -312,17 +333,11 @@ class ConnectedDeltaTable(LakeTable):
     def snapshot(self, conn: Connection | None = None, *, lock: bool = False) -> DeltaSnapshot | None:
         storage = self.sink.storage
         try:
-            table = deltalake.DeltaTable(self._location, storage_options=dict(storage) or None)
+            with _reading(self.sink.name):
+                table = deltalake.DeltaTable(self._location, storage_options=dict(storage) or None)
         except TableNotFoundError:
             return None
-        except BaseException as error:
-            if not (isinstance(error, DeltaError) or is_panic(error)):
-                raise
-            reason = shortened(str(error).partition("\n")[0])  # without the stack of Rust
-        else:
-            return DeltaSnapshot(self.sink, table, ObjectFiles(self.sink.uri, storage))
-        # Another process may have cleaned the log up meanwhile.
-        raise DatabaseUnavailableError(f"Table {self.sink.name!r} cannot be opened: {reason}. Nothing was written")
+        return DeltaSnapshot(self.sink, table, ObjectFiles(self.sink.uri, storage))
 
     def create(self, columns: pa.Schema) -> DeltaSnapshot:
         sink, failure = self.sink, None

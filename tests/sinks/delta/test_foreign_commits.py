@@ -313,7 +313,7 @@ def test_a_damaged_checkpoint_is_told_of_the_table(tmp_path: Path, kept: int) ->
     checkpoint.write_bytes(checkpoint.read_bytes()[:kept] + b"\xff\xff\xff\xffPAR1")
 
     with pytest.raises(
-        DatabaseUnavailableError, match=r"^Table '.*/lake' cannot be opened: [^\n]*\. Nothing was written$"
+        DatabaseUnavailableError, match=r"^Table '.*/lake' cannot be read: [^\n]*\. Nothing was written$"
     ):
         connected.prepare(pa.schema([("id", pa.int64())]))
 
