@@ -106,9 +106,10 @@ class ServiceRun:
             raise StagingError(f"The application for {self._where} was cancelled before it was submitted")
         try:
             run_id = self._ask(partial(self._service.submit, self._submission))
+            shown = printable(shortened(run_id))
         except Exception as error:
             raise StagingError(f"{self._where} did not take the application: {_told(error)}") from error
-        log.info("Submitted run %s to %s", run_id, self._where)
+        log.info("Submitted run %s to %s", shown, self._where)
         pause, failures = _FIRST_PAUSE, 0
         while True:
             if self._woken.wait(pause):
@@ -116,7 +117,7 @@ class ServiceRun:
                 pause = _FIRST_PAUSE
             if self._killed.done():
                 self._ask(partial(self._service.cancel, run_id))
-                raise StagingError(f"Run {run_id} of {self._where} was cancelled")
+                raise StagingError(f"Run {shown} of {self._where} was cancelled")
             pause = min(pause * 1.5, _LONGEST_PAUSE)
             try:
                 state = self._ask(partial(self._service.state, run_id), self._killed)
@@ -127,14 +128,14 @@ class ServiceRun:
                 failures += 1
                 if failures == _MOST_FAILURES:
                     raise StagingError(
-                        f"The state of run {run_id} of {self._where} is not known: {_told(error)}"
+                        f"The state of run {shown} of {self._where} is not known: {_told(error)}"
                     ) from error
-                log.warning("The state of run %s is asked for again: %s", run_id, _told(error))
+                log.warning("The state of run %s is asked for again: %s", shown, _told(error))
                 continue
             if state == "":
                 return
             if state is not None:
-                raise StagingError(f"Run {run_id} of {self._where} failed: {printable(shortened(state))}")
+                raise StagingError(f"Run {shown} of {self._where} failed: {printable(shortened(state))}")
 
     def _ask(self, question: Callable[[], T], *ends: Future[None]) -> T:
         """Return the answer of the service, unless something ends the wait for it.

@@ -123,6 +123,8 @@ def test_a_job_that_is_cancelled_ends_its_run(submitted: Submitted, launcher: Se
 class Answers:
     """A service with answers for each question for a state."""
 
+    run_id = "r1"
+
     def __init__(self, *answers: str | Exception | None) -> None:
         self._answers = iter(answers)
         self.cancelled: list[str] = []
@@ -130,7 +132,7 @@ class Answers:
     def submit(self, submission: Submission) -> str:
         if not submission.application:
             raise RuntimeError("403: the quota is used up")
-        return "r1"
+        return self.run_id
 
     def state(self, run_id: str) -> str | None:
         answer = next(self._answers)
@@ -195,9 +197,12 @@ def test_a_run_of_a_silent_service_is_cancelled_at_once(monkeypatch: pytest.Monk
 
 def test_what_a_service_says_is_escaped(caplog: pytest.LogCaptureFixture) -> None:
     odd = "a \x1b[31mred\nFAKE"
-    with pytest.raises(StagingError) as failed:
-        ServiceRun(Answers(ConnectionError(odd), f"dead: {odd}"), SUBMISSION, "Processes").run()
+    service = Answers(ConnectionError(odd), f"dead: {odd}")
+    service.run_id = odd
+    with caplog.at_level(logging.INFO), pytest.raises(StagingError) as failed:
+        ServiceRun(service, SUBMISSION, "Processes").run()
     assert "\x1b" not in f"{failed.value}{caplog.text}"
+    assert not any("\n" in message for message in (str(failed.value), *caplog.messages))
     assert str(failed.value).endswith(r"dead: a \x1b[31mred\nFAKE")
 
 

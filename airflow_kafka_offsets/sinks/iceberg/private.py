@@ -259,6 +259,8 @@ def find_by_predicate(update: _OverwriteFiles, predicate: BooleanExpression) -> 
     update._build_delete_files_partition_predicate = lambda: None  # type: ignore[method-assign]
 
 
+_ORC_ROWS = 256
+
 # In a file; they take forty bytes each, and a few KB may have millions.
 _MOST_DELETED = 10_000_000
 
@@ -340,7 +342,8 @@ def _stored_rows(fragment: ds.FileFragment, names: Sequence[str]) -> Iterator[pa
         yield from scanner.to_batches()
 
     if not isinstance(fragment, ds.ParquetFileFragment):
-        yield from scanned(fragment)
+        # Nothing says how large its rows are.
+        yield from scanned(fragment, batch_size=_ORC_ROWS)
         return
     for part in fragment.split_by_row_group():
         (group,) = part.row_groups
