@@ -424,7 +424,7 @@ def _iceberg_metadata() -> tuple[Reader, Sequence[bytes]]:
                 found.check()
                 found.check_history("loader", KnownRollbacks(None))
                 return str(len(found.files([{"id": (3, 90)}])))
-            except KafkaOffsetsError as error:
+            except (FileNotFoundError, KafkaOffsetsError) as error:  # what others removed is looked for again
                 return str(error)
             finally:
                 files[number].write_bytes(whole[number])

@@ -79,7 +79,7 @@ _WRITABLE_VERSIONS = (1, 2)
 # What pyiceberg raises where metadata is not as its format wants it.
 _UNREADABLE = (
     *(ValueError, TypeError, NotImplementedError, LookupError, AttributeError, EOFError, RecursionError),
-    *(ResolveError, ValidationError, FileNotFoundError),
+    *(ResolveError, ValidationError),
 )
 
 
