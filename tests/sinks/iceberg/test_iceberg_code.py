@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import traceback
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +31,7 @@ from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from airflow_kafka_offsets.sinks.lake.snapshot import Change, KnownRollbacks, PublicationResult
 from airflow_kafka_offsets.sinks.table import Output
 from tests.support import fixtures
+from tests.support.http_server import serving
 from tests.support.iceberg import iceberg_sink, open_table
 from tests.support.lake import publish_rows
 
@@ -173,23 +173,16 @@ def change_metadata(found: IcebergSnapshot, **changed: Any) -> None:
 
 @contextmanager
 def hostile_catalog(answers: dict[str, Any]) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.dumps(answers.get(self.path.partition("?")[0], {})).encode()
-            self.send_response(200 if self.path.partition("?")[0] in answers else 404)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        path = handler.path.partition("?")[0]
+        body = json.dumps(answers.get(path, {})).encode()
+        handler.send_response(200 if path in answers else 404)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
-            return
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
+    with serving(answer) as uri:
+        yield uri
 
 
 def hostile_login(tmp_path: Path) -> tuple[dict[str, Any], Path]:
