@@ -64,7 +64,8 @@ class PublicationResult(NamedTuple):
     def parsed(cls, rows: Any, removed: Any, columns: Any) -> Self:
         """Return what a table says.
 
-        :raises ValueError: it is not what a publication writes; so does a TypeError
+        :raises ValueError: it is not what a publication writes
+        :raises TypeError: it is no list where one is written
         """
         found = cls(rows, tuple((batch, topic, part, gone) for batch, topic, part, gone in removed), tuple(columns))
         numbers = (number for batch, _, part, gone in found.removed for number in (batch, part, gone))
