@@ -26,6 +26,7 @@ from airflow_kafka_offsets.dead_letters.selection import (
 )
 from airflow_kafka_offsets.dead_letters.selection import topics as topics_of
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
+from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed
 from airflow_kafka_offsets.ledger.dead_letters import DROPPED
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.staging.rows import Record
@@ -57,15 +58,16 @@ def show_dead_letters(args: Namespace) -> None:
 def replay(args: Namespace) -> None:
     """Put dead letters through the pipeline, and print what became of them."""
     dead_letters = _dead_letters(args)
-    parts = _corrections(args.corrected, dead_letters)
+    corrected = _corrections(args.corrected)
     check_target(args, "A replay")
     check_change(args, needs_reason=False)
     with database(args) as ledger:
         with ledger.connect() as conn:
             cluster_of(conn, ledger.tables, args.group)
             topics = topics_of(conn, ledger.tables, dead_letters)
-            records = sum(count_by_batch(conn, ledger.tables, *part).total() for part in parts)
-        replayed, left = [], 0
+            records = count_by_batch(conn, ledger.tables, dead_letters, corrected).total()
+        replayed: list[Replayed] = []
+        left = 0
         if topics:
             pipeline, _, spark, connections = pipeline_of(args, topics)
             confirm(
@@ -73,20 +75,19 @@ def replay(args: Namespace) -> None:
                 f"{count(records, 'dead letter is', 'dead letters are')} loaded into {pipeline.sink.name!r}"
                 f"{unparsed(args)} and deleted; those that are still bad stay",
             )
-            for some, corrected in parts:
-                launcher = None
-                if pipeline.needs_spark_sql:
-                    launcher = args.connections.launcher(*spark, name=f"dead-letters.{args.group}")
-                replayed += replay_dead_letters(
-                    some,
-                    pipeline,
-                    engine=ledger.engine,
-                    launcher=launcher,
-                    corrected=corrected,
-                    who=args.who,
-                    reason=args.reason,
-                    connections=connections,
-                )
+            launcher = None
+            if pipeline.needs_spark_sql:
+                launcher = args.connections.launcher(*spark, name=f"dead-letters.{args.group}")
+            replayed = replay_dead_letters(
+                dead_letters,
+                pipeline,
+                engine=ledger.engine,
+                launcher=launcher,
+                corrected=corrected,
+                who=args.who,
+                reason=args.reason,
+                connections=connections,
+            )
             with ledger.connect() as conn:
                 left = count_by_batch(conn, ledger.tables, dead_letters, None).total()
     show([asdict(batch) for batch in replayed], args.output, nothing=_NONE)
@@ -168,18 +169,16 @@ _Corrections = dict[Record, bytes | None]
 
 
 @usage()
-def _corrections(
-    path: str | None, dead_letters: DeadLetterFilter
-) -> list[tuple[DeadLetterFilter, _Corrections | None]]:
-    """Return the dead letters of each batch that a file has, with their values: what `show --output json` prints,
-    edited. Without a file, all of them.
+def _corrections(path: str | None) -> dict[int, _Corrections] | None:
+    """Return the values that a file has for dead letters, by batch: what `show --output json` prints, edited. None
+    without a file.
 
     A batch is a part of their identity: a topic that was recreated has other records at the same offsets.
 
     :raises ConfigurationError: it cannot be read, or is of another form
     """
     if path is None:
-        return [(dead_letters, None)]
+        return None
     found: dict[int, _Corrections] = {}
     try:
         for row in json.loads(Path(path).read_text(encoding="utf-8")):
@@ -194,8 +193,7 @@ def _corrections(
             "--output json' prints, a list of objects with batch_id, topic, partition, offset, and value or "
             "value_base64"
         ) from error
-    chosen = found if dead_letters.batch_id is None else found.keys() & {dead_letters.batch_id}
-    return [(replace(dead_letters, batch_id=batch_id), found[batch_id]) for batch_id in sorted(chosen)]
+    return found
 
 
 def _value(row: dict[str, Any]) -> bytes | None:

@@ -134,7 +134,7 @@ def replay_dead_letters(
     *,
     engine: Engine,
     launcher: Launcher | None = None,
-    corrected: Mapping[Record, bytes | None] | None = None,
+    corrected: Mapping[int, Mapping[Record, bytes | None]] | None = None,
     who: str | None = None,
     reason: str | None = None,
     connections: Connections | None = None,
@@ -151,7 +151,8 @@ def replay_dead_letters(
     :param pipeline: as it is now; its group is that of the dead letters
     :param engine: the database of the target and the positions
     :param launcher: runs a DataFrame transform, and is closed at the end; None does not start Spark
-    :param corrected: values to decode instead of those that the dead letters hold; only these are replayed then
+    :param corrected: by the number of the batch that dead-lettered them, values to decode instead of those that the
+        dead letters hold; only these are replayed then
     :param who: the author, for the history; None is the user of this process
     :param reason: a note for the history
     :param connections: as for `load`
@@ -183,12 +184,16 @@ def replay_dead_letters(
             connections,
             launcher=_launcher(pipeline, launcher),
             dead_letters=dead_letters,
-            corrected=corrected,
+            corrected=None,
         )
         replayed = settle_dead_letter_batches(ledger, context.table, dead_letters.group_id)
         clean_up(ledger, pipeline)
         for batch_id in batches:
-            of_batch = replace(context, dead_letters=replace(dead_letters, batch_id=batch_id))
+            of_batch = replace(
+                context,
+                dead_letters=replace(dead_letters, batch_id=batch_id),
+                corrected=None if corrected is None else corrected[batch_id],
+            )
             done = _replay(of_batch, batch_id, who or current_user(), reason)
             replayed += [done] if done is not None else []
     return replayed
@@ -220,7 +225,7 @@ def _replay(context: DeadLetterContext, source_id: int, who: str, reason: str | 
         context.ledger,
         context.pipeline.group_id,
         source_id,
-        can_be_replayed(context.ledger.tables, context.dead_letters, context.corrected),
+        can_be_replayed(context.ledger.tables, context.dead_letters, corrected=context.corrected is not None),
         context.corrected,
         context.recipe,
         is_external=context.table.sink.commits_externally,

@@ -7,7 +7,7 @@ as before, and the next dead letter of its record has no contents either.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -19,7 +19,6 @@ from airflow_kafka_offsets.core.instants import format_instant
 from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import database_now, stream, transact
-from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.batch_rows import current_user
 from airflow_kafka_offsets.ledger.dead_letters import DROPPED, WITHOUT_RECORD, erase, may_be_published, with_contents
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock
@@ -132,43 +131,34 @@ def topics(conn: Connection, tables: Tables, dead_letters: DeadLetterFilter) -> 
     return list(conn.scalars(sa.select(topic).where(dead_letters.condition(tables)).distinct().order_by(topic)))
 
 
-def can_be_replayed(
-    tables: Tables, dead_letters: DeadLetterFilter, records: Container[Record] | None
-) -> sa.ColumnElement[bool]:
+def can_be_replayed(tables: Tables, dead_letters: DeadLetterFilter, *, corrected: bool) -> sa.ColumnElement[bool]:
     """Return the condition for dead letters that can be replayed, as far as the columns say.
 
-    :param records: those that are corrected, and need not hold their record; None for the others
+    :param corrected: whether they need not hold their record
     """
     error_class = tables.dead_letters.c.error_class
     # Without its value, a dropped one would be a tombstone.
-    left_out = (DROPPED,) if records is not None else (DROPPED, *WITHOUT_RECORD)
+    left_out = (DROPPED,) if corrected else (DROPPED, *WITHOUT_RECORD)
     return sa.and_(dead_letters.condition(tables), sa.func.coalesce(error_class, "").not_in(left_out))
 
 
 def count_by_batch(
-    conn: Connection, tables: Tables, dead_letters: DeadLetterFilter, records: Container[Record] | None
+    conn: Connection,
+    tables: Tables,
+    dead_letters: DeadLetterFilter,
+    corrected: Mapping[int, Container[Record]] | None,
 ) -> Counter[int]:
     """Return how many of the dead letters can be replayed, by batch.
 
-    :param records: see `can_be_replayed`
-    :raises ConfigurationError: one of these is in two batches, as after its topic was recreated
+    :param corrected: the only ones that are replayed, by batch; None for all
     """
-    batch_id, is_meant = tables.dead_letters.c.batch_id, can_be_replayed(tables, dead_letters, records)
-    if records is None:
+    batch_id = tables.dead_letters.c.batch_id
+    is_meant = can_be_replayed(tables, dead_letters, corrected=corrected is not None)
+    if corrected is None:
         counted = sa.select(batch_id, sa.func.count()).where(is_meant).group_by(batch_id).order_by(batch_id)
         return Counter({row.batch_id: row[1] for row in conn.execute(counted)})
-    places = sa.select(*tables.dead_letters.primary_key).where(is_meant)
-    found: dict[Record, int] = {}
-    for number, *place in stream(conn, places.order_by(batch_id)):
-        if (record := Record(*place)) not in records:
-            continue
-        if record in found:
-            raise ConfigurationError(
-                f"Batches {found[record]} and {number} both have a dead letter of topic {record.topic!r} partition "
-                f"{record.partition} offset {record.offset}: say which is corrected, by its batch_id"
-            )
-        found[record] = number
-    return Counter(found.values())
+    places = stream(conn, sa.select(*tables.dead_letters.primary_key).where(is_meant))
+    return Counter(number for number, *place in places if Record(*place) in corrected.get(number, ()))
 
 
 def read_dead_letters(

@@ -55,7 +55,7 @@ def replayed(loader: Loader, topic: str, corrected: Any = None, **of: Any) -> li
 def test_their_class_may_be_named_and_they_stay(inline_loader: Loader, orders: str) -> None:
     loader = inline_loader
     drop(loader)
-    corrected = {Record(orders, 0, 0): b'{"id": "y"}'}
+    corrected = {1: {Record(orders, 0, 0): b'{"id": "y"}'}}
 
     assert replayed(loader, orders, error_class="dropped") == []
     assert replayed(loader, orders, corrected, error_class="dropped") == []
@@ -80,9 +80,9 @@ def test_drop_during_a_replay_stays(
     value = (b'{"id": "y"}', b"[")[offset]
     if offset == 0:
         with pytest.raises(LedgerError, match=r"by another process meanwhile, or dropped\. Nothing of the batch was"):
-            replayed(loader, orders, {Record(orders, 0, offset): value})
+            replayed(loader, orders, {1: {Record(orders, 0, offset): value}})
     else:
-        assert replayed(loader, orders, {Record(orders, 0, offset): value}) == [Replayed(1, 0, 0, 1, 2)]
+        assert replayed(loader, orders, {1: {Record(orders, 0, offset): value}}) == [Replayed(1, 0, 0, 1, 2)]
 
     assert rows(loader.engine, DEAD_LETTERS) == [(0, "dropped", True), (1, "dropped", True)]
     assert rows(loader.engine, "SELECT count(*) FROM target") == [(0,)]

@@ -55,7 +55,9 @@ def replayed(group: LakeGroup) -> Callable[..., list[Replayed]]:
     """Replay the dead letters at some offsets, with values that can be decoded."""
 
     def replayed(*offsets: int, value: bytes = b'{"id": 9, "name": "corrected"}') -> list[Replayed]:
-        corrected = {Record(group.topic, 0, offset): value for offset in offsets}
+        # Whichever batch has them now.
+        values = {Record(group.topic, 0, offset): value for offset in offsets}
+        corrected = {batch: values for batch in range(1, 9)}  # noqa: C420
         pipeline = group.loader.pipeline([group.topic], sink=group.sink)
         return replay_dead_letters(
             DeadLetterFilter("loader"), pipeline, engine=group.loader.engine, corrected=corrected
@@ -82,7 +84,7 @@ def test_records_that_were_bad_then_are_no_rows_and_stay_dead_letters(
     group: LakeGroup, replayed: Callable[..., list[Replayed]]
 ) -> None:
     good, bad = b'{"id": 9, "name": "corrected"}', b"{bad still"
-    corrected = {Record(group.topic, 0, 2): good, Record(group.topic, 0, 6): bad}
+    corrected = {1: {Record(group.topic, 0, 2): good, Record(group.topic, 0, 6): bad}}
     pipeline = group.loader.pipeline([group.topic], sink=group.sink)
     with dying(LakeTarget, "after"):
         replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=group.loader.engine, corrected=corrected)

@@ -167,7 +167,7 @@ def test_values_can_be_corrected(inline_loader: Loader, topic: TopicFactory) -> 
     name = bad_and_good(loader, topic)
 
     done = replayed(
-        loader, name, corrected={Record(name, 1, 1): b'{"id": 7, "name": "good"}', Record(name, 1, 2): b"["}
+        loader, name, corrected={1: {Record(name, 1, 1): b'{"id": 7, "name": "good"}', Record(name, 1, 2): b"["}}
     )
 
     assert done == [Replayed(1, 1, 1, 1, 3)]
@@ -184,7 +184,7 @@ def test_dead_letters_follow_their_table_to_its_new_name(inline_loader: Loader, 
     loader(name, on_bad_record=DeadLetters())
     do(loader.engine, "ALTER TABLE target RENAME TO renamed")
 
-    done = replayed(loader, name, corrected={Record(name, 0, 1): b'{"id": 7}'}, sink=SqlTable("renamed"))
+    done = replayed(loader, name, corrected={1: {Record(name, 0, 1): b'{"id": 7}'}}, sink=SqlTable("renamed"))
 
     assert done == [Replayed(1, 1, 1, 0, 2)]
     assert loader(name, sink=SqlTable("renamed"), on_bad_record=DeadLetters()).rows == 0
@@ -197,11 +197,10 @@ def test_a_corrected_value_is_of_one_batch(inline_loader: Loader, topic: TopicFa
     loader(name, on_bad_record=DeadLetters())
     Rewinder(loader)("to-earliest")
     loader(name, on_bad_record=DeadLetters())
-    corrected = {Record(name, 0, 0): b'{"id": 7, "name": "good"}'}
+    corrected = {3: {Record(name, 0, 0): b'{"id": 7, "name": "good"}'}}
 
-    with pytest.raises(ConfigurationError, match="Batches 1 and 3 both have a dead letter of topic"):
-        replayed(loader, name, corrected=corrected)
-    assert replayed(loader, name, corrected=corrected, of={"batch_id": 3}) == [Replayed(3, 1, 1, 0, 4)]
+    assert replayed(loader, name, corrected=corrected, of={"batch_id": 1}) == []
+    assert replayed(loader, name, corrected=corrected) == [Replayed(3, 1, 1, 0, 4)]
     assert rows(loader.engine, "SELECT id FROM target") == [(7,)]
 
 
@@ -300,7 +299,7 @@ def test_with_a_transform(postgres_loader: Loader, topic: TopicFactory) -> None:
         name,
         transform=transform,
         value_format=Json("id BIGINT, name STRING"),
-        corrected={Record(name, 0, 3): b'{"id": 3, "name": "four"}', Record(name, 0, 4): b"{"},
+        corrected={1: {Record(name, 0, 3): b'{"id": 3, "name": "four"}', Record(name, 0, 4): b"{"}},
     )
 
     assert done == Replayed(1, 1, 2, 1, 2)
@@ -316,10 +315,10 @@ def test_records_that_were_too_large_to_be_kept_stay_unless_they_are_corrected(
     loader(name, reading=Reading(max_record_bytes=100), **LEFT_OUT)
 
     assert replayed(loader, name) == []
-    assert replayed(loader, name, corrected={Record(name, 0, 2): b"{"}) == [Replayed(1, 0, 0, 1, 2)]
+    assert replayed(loader, name, corrected={1: {Record(name, 0, 2): b"{"}}) == [Replayed(1, 0, 0, 1, 2)]
     assert dead_letters(loader) == [(2, "size")]
     assert replayed(loader, name) == []
-    assert replayed(loader, name, corrected={Record(name, 0, 2): b'{"id": 2}'}) == [Replayed(1, 1, 1, 0, 3)]
+    assert replayed(loader, name, corrected={1: {Record(name, 0, 2): b'{"id": 2}'}}) == [Replayed(1, 1, 1, 0, 3)]
 
     assert output(loader)[-1][:2] == (2, None)
     reread(loader)

@@ -164,7 +164,7 @@ def test_killed_on_its_way_into_any_target(
         for offset, value in ((2, b'{"id": 2}'), (3, b'{"id": 3, "name": "refused"}'), (4, b"["))
     }
     url = loader.engine.url.render_as_string(hide_password=False)
-    replay = DeadLetterReplay(url, name, str(tmp_path / "staging"), target.sink, corrected)
+    replay = DeadLetterReplay(url, name, str(tmp_path / "staging"), target.sink, {1: corrected})
     with DyingRewind(replay, 1, StopsAt(point), statements=False) as dying:
         assert dying.result() == point
         dying.kill()

@@ -234,7 +234,7 @@ def test_a_dead_letter_whose_replay_dies_between_the_commits_is_one_row(group: G
             DeadLetterFilter("loader"),
             pipeline,
             engine=group.loader.engine,
-            corrected={record(group): b'{"id": 2, "name": "corrected"}'},
+            corrected={1: {record(group): b'{"id": 2, "name": "corrected"}'}},
         )
         return [dead_letter.rows for dead_letter in dead_letters]
 

@@ -105,7 +105,7 @@ def test_a_dead_letter_of_the_earlier_topic_replaces_nothing_of_the_later_one(
 
     def replay(batch: int, offset: int, key: int) -> int:
         pipeline = loader.pipeline([name], **settings)
-        corrected = {Record(name, 0, offset): record(key, "corrected")}
+        corrected = {batch: {Record(name, 0, offset): record(key, "corrected")}}
         letters = DeadLetterFilter("loader", batch)
         done = replay_dead_letters(letters, pipeline, engine=loader.engine, corrected=corrected)
         return sum(each.rows for each in done)

@@ -298,7 +298,7 @@ def test_a_record_that_kafka_no_longer_has_is_kept_as_its_row(inline_loader: Loa
     dead_letters, pipeline = DeadLetterFilter("loader"), loader.pipeline([name])
     assert replay_dead_letters(dead_letters, pipeline, engine=loader.engine) == [Replayed(1, 0, 0, 1, 2)]
     for value, left in (("bad", [(1, "decoded"), (2, "target")]), ("good", [(2, "target")])):
-        corrected = {Record(name, 0, 1): json.dumps({"id": 1, "name": value}).encode()}
+        corrected = {1: {Record(name, 0, 1): json.dumps({"id": 1, "name": value}).encode()}}
         replay_dead_letters(dead_letters, pipeline, engine=loader.engine, corrected=corrected)
         assert rows(loader.engine, CLASSES) == left
 

@@ -62,7 +62,7 @@ class Restored:
 
     def replay_dead_letters(self) -> None:
         pipeline = self.loader.pipeline([self.topic], sink=self.sink)
-        corrected = {Record(self.topic, 0, 3): b'{"id": 3, "name": "corrected"}'}
+        corrected = {1: {Record(self.topic, 0, 3): b'{"id": 3, "name": "corrected"}'}}
         replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=self.loader.engine, corrected=corrected)
 
     def lose(self, second: str) -> None:

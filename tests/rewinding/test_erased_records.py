@@ -114,7 +114,7 @@ def test_what_becomes_a_row_is_in_the_target_and_the_preview_says_so(rewinder: R
 def test_a_preview_says_that_corrections_are_lost(rewinder: Rewinder, orders: str) -> None:
     engine = rewinder.loader.engine
     pipeline = rewinder.loader.pipeline([orders], on_bad_record=KEPT)
-    corrected = {Record(orders, 0, 2): b'{"id": 3}'}
+    corrected = {1: {Record(orders, 0, 2): b'{"id": 3}'}}
     replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=engine, corrected=corrected)
 
     removal = check_removal(rewinder.preview("to-earliest"), TARGET, ledger=Ledger(engine))

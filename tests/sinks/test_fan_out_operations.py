@@ -272,7 +272,7 @@ def test_a_sink_that_cannot_be_replaced_keeps_the_others(loader: Loader) -> None
 
 def test_dead_letters_are_replayed_into_each_sink(loader: Loader) -> None:
     pipeline = loader.pipeline([topic_of(loader)], sink=BOTH)
-    corrected = {Record(topic_of(loader), 0, 2): json.dumps({"id": 30, "name": "late"}).encode()}
+    corrected = {1: {Record(topic_of(loader), 0, 2): json.dumps({"id": 30, "name": "late"}).encode()}}
     (replayed,) = replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=loader.engine, corrected=corrected)
 
     assert (replayed.records, replayed.rows) == (1, 2)
@@ -285,7 +285,7 @@ def test_a_dead_letter_that_one_sink_refuses_stays(loader: Loader) -> None:
     pipeline = loader.pipeline(
         [topic_of(loader)], sink=[Branch(ORDERS, Sql("SELECT 1 / (id - 30) AS id, name FROM records")), LARGE]
     )
-    corrected = {Record(topic_of(loader), 0, 2): json.dumps({"id": 30, "name": "late"}).encode()}
+    corrected = {1: {Record(topic_of(loader), 0, 2): json.dumps({"id": 30, "name": "late"}).encode()}}
     (replayed,) = replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=loader.engine, corrected=corrected)
 
     assert (replayed.records, replayed.rows, replayed.still_bad) == (0, 0, 1)

@@ -39,14 +39,14 @@ _STEPS = (
 class DeadLetterReplay:
     """What to replay, as plain data: dead letters of group `loader`.
 
-    :param corrected: values to replay instead; None replays all dead letters
+    :param corrected: values to replay instead, by batch; None replays all dead letters
     """
 
     url: str
     topic: str
     staging_dir: str
     sink: Sink = field(default_factory=lambda: SqlTable("target"))
-    corrected: dict[Record, bytes | None] | None = None
+    corrected: dict[int, dict[Record, bytes | None]] | None = None
 
     def __call__(self) -> list[Replayed]:
         engine = sa.create_engine(self.url, hide_parameters=True)

@@ -181,7 +181,7 @@ def test_dead_letters_are_replayed_through_it_without_spark(loader: Loader, topi
     transform = with_("shouted")
     loader(name, transform=transform, on_bad_record=DeadLetters())
     dead_letters = rows(loader.engine, "SELECT topic, partition, offset_value FROM dead_letters")
-    corrected = {Record(*dead_letters[0]): b'{"id": 9, "name": "z"}'}
+    corrected = {1: {Record(*dead_letters[0]): b'{"id": 9, "name": "z"}'}}
     replay_dead_letters(
         DeadLetterFilter("loader"),
         loader.pipeline([name], transform=transform),

@@ -44,7 +44,7 @@ def loader(inline_loader: Loader, orders: str) -> Loader:
 
 
 def replayed(loader: Loader, orders: str, **options: Any) -> list[Replayed]:
-    corrected = {Record(orders, 0, 2): b'{"id": 2, "name": "corrected"}'}
+    corrected = {1: {Record(orders, 0, 2): b'{"id": 2, "name": "corrected"}'}}
     pipeline = loader.pipeline([orders], **options)
     return replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=loader.engine, corrected=corrected)
 

@@ -214,7 +214,7 @@ def test_a_replay_of_a_script_is_finished_when_the_script_runs_again(group: Lake
 @pytest.mark.parametrize("dies", [None, *DEATHS])
 def test_a_dead_letter_that_is_replayed_is_one_row(group: LakeGroup, target: type, dies: str | None) -> None:
     group.load()
-    corrected = {Record(group.topic, 0, 2): b'{"id": 2, "name": "corrected"}'}
+    corrected = {1: {Record(group.topic, 0, 2): b'{"id": 2, "name": "corrected"}'}}
 
     def replayed() -> Any:
         pipeline = group.loader.pipeline([group.topic], sink=group.sink)

@@ -258,7 +258,7 @@ def test_a_replay_that_replaces_refuses_the_same_records(group: LakeGroup) -> No
 def test_their_dead_letters_are_replayed(group: LakeGroup) -> None:
     group.load(NEXT, value_format=WIDE)
     pipeline = group.loader.pipeline([group.topic], sink=group.sink, value_format=WIDE)
-    corrected = {Record(group.topic, 0, 3): b'{"id": 3, "amount": 12.5}', Record(group.topic, 0, 4): LARGE[3]}
+    corrected = {2: {Record(group.topic, 0, 3): b'{"id": 3, "amount": 12.5}', Record(group.topic, 0, 4): LARGE[3]}}
 
     (replayed,) = replay_dead_letters(
         DeadLetterFilter("loader"), pipeline, engine=group.loader.engine, corrected=corrected, who="ana@host"
