@@ -53,24 +53,25 @@ def check_places(name: str, table: Table, *, may_be_local: bool) -> None:
         )
 
 
-def metadata_place(table: Table) -> str:
-    """Return the directory below which the metadata of a table is."""
-    return table.properties.get(TableProperties.WRITE_METADATA_PATH, table.location())
-
-
-def check_manifests(name: str, table: Table, *, may_be_local: bool) -> None:
+def check_manifest_list(name: str, table: Table, *, may_be_local: bool) -> None:
     """Check that the last snapshot names its files where the next one will: a commit copies what is there, perhaps from
     where those who write the metadata cannot read.
 
     :param may_be_local: whether they may be on this machine
     :raises TargetError: they are elsewhere
     """
-    snapshot, place = table.current_snapshot(), metadata_place(table)
-    if snapshot is not None and not is_in_place(snapshot.manifest_list, place, may_be_local=may_be_local):
+    if (snapshot := table.current_snapshot()) is not None:
+        check_metadata_file(name, table, "manifest list", snapshot.manifest_list, may_be_local=may_be_local)
+
+
+def check_metadata_file(name: str, table: Table, kind: str, path: str, *, may_be_local: bool) -> None:
+    """Check that a file of a table's metadata is where the table has it; see `check_manifest_list`."""
+    place = table.properties.get(TableProperties.WRITE_METADATA_PATH, table.location())
+    if not is_in_place(path, place, may_be_local=may_be_local):
         raise TargetError(
-            f"{name} has the manifest list {snapshot.manifest_list}, which is not below {place}, where the table has "
-            "its metadata: correct its location or its property write.metadata.path, or, if it was moved, have an "
-            "engine commit to it. Nothing was written"
+            f"{name} has the {kind} {path}, which is not below {place}, where the table has its metadata: correct its "
+            "location or its property write.metadata.path, or, if it was moved, have an engine rewrite its manifests. "
+            "Nothing was written"
         )
 
 

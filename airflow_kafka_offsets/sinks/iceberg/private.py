@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlparse
 
@@ -38,7 +38,7 @@ from pyiceberg.io.pyarrow import (
     _read_all_delete_files,
     pyarrow_to_schema,
 )
-from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.manifest import FileFormat
 from pyiceberg.schema import Schema, prune_columns, visit_with_partner
 from pyiceberg.table import FileScanTask, StagedTable, Table, Transaction
 from pyiceberg.table.update import TableRequirement
@@ -261,7 +261,7 @@ def find_by_predicate(update: _OverwriteFiles, predicate: BooleanExpression) -> 
 
 _ORC_ROWS = 256
 
-# In a file; they take forty bytes each, and a few KB may have millions.
+# For a file of rows; they take forty bytes each, and a few KB may have millions.
 _MOST_DELETED = 10_000_000
 
 # As in `lake.snapshot.open_parquet`.
@@ -294,7 +294,7 @@ def read_file(table: Table, schema: Schema, file: FileScanTask) -> Iterator[pa.R
     The public `ArrowScan` reads lists and maps that are null as empty ones, and holds all rows of a file in memory.
     """
     data, seen = file.file, 0
-    _check_deletes(table.io, file.delete_files)
+    _check_deletes(table.io, file)
     deletes = _read_all_delete_files(table.io, [file]).get(data.file_path, [])
     deleted = pa.chunked_array([chunk for each in deletes for chunk in each.chunks], pa.int64())
     with table.io.new_input(data.file_path).open() as stream:
@@ -318,19 +318,20 @@ def read_file(table: Table, schema: Schema, file: FileScanTask) -> Iterator[pa.R
                 yield pa.RecordBatch.from_struct_array(visit_with_partner(schema, staying, projection, accessor))
 
 
-def _check_deletes(io: FileIO, files: Iterable[DataFile]) -> None:
-    """Check that files with deleted positions have no more of them than fit into memory.
+def _check_deletes(io: FileIO, file: FileScanTask) -> None:
+    """Check that the deleted positions for a file, which are held at once, fit into memory.
 
-    :raises TargetError: they have
+    :raises TargetError: they do not
     """
-    for file in files:
-        with io.new_input(file.file_path).open() as stream:
-            is_parquet = file.file_format == FileFormat.PARQUET
-            count = pq.read_metadata(stream).num_rows if is_parquet else orc.ORCFile(stream).nrows
+    count = 0
+    for each in file.delete_files:
+        with io.new_input(each.file_path).open() as stream:
+            is_parquet = each.file_format == FileFormat.PARQUET
+            count += pq.read_metadata(stream).num_rows if is_parquet else orc.ORCFile(stream).nrows
         if count > _MOST_DELETED:
             raise TargetError(
-                f"File {file.file_path} has {count:,} deleted positions, and at most {_MOST_DELETED:,} are read: have "
-                "the engine that writes the table compact it"
+                f"File {file.file.file_path} has {count:,} deleted positions up to {each.file_path}, and at most "
+                f"{_MOST_DELETED:,} are read: have the engine that writes the table compact it"
             )
 
 

@@ -33,11 +33,11 @@ from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.iceberg.left_files import remove_leftovers
 from airflow_kafka_offsets.sinks.iceberg.places import (
-    check_manifests,
+    check_manifest_list,
+    check_metadata_file,
     check_places,
     is_in_place,
     is_whole,
-    metadata_place,
 )
 from airflow_kafka_offsets.sinks.iceberg.private import commit_once, find_by_predicate, read_file
 from airflow_kafka_offsets.sinks.iceberg.publication import (
@@ -174,7 +174,7 @@ class IcebergSnapshot(Snapshot):
                 f"{self.name} has version {version} of Iceberg's format, which pyiceberg cannot write: load into a "
                 "table of version 2"
             )
-        check_manifests(self.name, self.table, may_be_local=self._may_be_local)
+        check_manifest_list(self.name, self.table, may_be_local=self._may_be_local)
         metadata = self.table.metadata
         if names := of_dropped_columns(metadata.spec(), metadata.schema()):
             raise TargetError(
@@ -227,10 +227,12 @@ class IcebergSnapshot(Snapshot):
         try:
             snapshot = self.table.current_snapshot()
             manifests = snapshot.manifests(self.table.io) if snapshot is not None else []
+            for manifest in manifests:
+                check_metadata_file(
+                    self.name, self.table, "manifest", manifest.manifest_path, may_be_local=self._may_be_local
+                )
             if _has_deletes_by_value(self.table, manifests):
                 raise ValueError("it has equality deletes, which pyiceberg does not support")
-            for manifest in manifests:
-                self._check_manifest(manifest.manifest_path)
             tasks = list(self.table.scan(condition(any_of)).plan_files())
             for file in (file for task in tasks for file in (task.file, *task.delete_files)):
                 if file.file_format not in (FileFormats.PARQUET, FileFormats.ORC):
@@ -246,12 +248,6 @@ class IcebergSnapshot(Snapshot):
             raise TargetError(
                 f"{self.name} cannot be read: {error}. Have the engine that writes it compact it"
             ) from error
-
-    def _check_manifest(self, path: str) -> None:
-        """Check that a manifest is where those of the table are; see `check_manifests`."""
-        place = metadata_place(self.table)
-        if not is_in_place(path, place, may_be_local=self._may_be_local):
-            raise ValueError(f"manifest {path} is not below {place}, where the table has its metadata")
 
     @property
     def _place(self) -> str:
@@ -311,7 +307,7 @@ class IcebergSnapshot(Snapshot):
         return len(found) if found.exists() else None
 
     def commit(self, change: Change) -> bool:
-        check_manifests(self.name, self.table, may_be_local=self._may_be_local)
+        check_manifest_list(self.name, self.table, may_be_local=self._may_be_local)
         transaction = self.table.transaction()
         metadata = self.table.metadata
         # A change of columns or partitions makes no snapshot: the files would not fit any more.

@@ -164,30 +164,35 @@ def test_rows_of_a_manifest_elsewhere_are_not_copied(engine: Engine, tmp_path: P
         written.add_manifests([manifest])
 
     with pytest.raises(
-        TargetError, match=f"manifest file://{other} is not below file://.*/orders, where the table has"
+        TargetError, match=f"has the manifest file://{other}, which is not below file://.*/orders, where"
     ):
         upsert(table, tmp_path)
 
 
-@pytest.mark.parametrize(("kind", "reason"), [("puffin", "is in Puffin"), ("parquet", "has 20 deleted positions")])
+@pytest.mark.parametrize(("kind", "reason"), [("puffin", "is in Puffin"), ("parquet", "has 40 deleted positions")])
 def test_deleted_positions_take_bounded_memory(
     engine: Engine, tmp_path: Path, kind: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(private, "_MOST_DELETED", 10)
+    # Two files of twenty, neither of which is too large.
+    monkeypatch.setattr(private, "_MOST_DELETED", 30)
     table = upserting(engine, tmp_path)
     found: Any = table.snapshot()
     (task,) = found.table.scan().plan_files()
-    place = Path(task.file.file_path.removeprefix("file://")).with_name(f"deleted.{kind}")
-    pq.write_table(pa.table({"file_path": [task.file.file_path] * 20, "pos": [7] * 20}), place)
-    deletes = DataFile.from_args(
-        content=DataFileContent.POSITION_DELETES,
-        file_path=f"file://{place}",
-        file_format=FileFormat(kind.upper()),
-        partition=Record(),
-        record_count=1,
-        file_size_in_bytes=1000,
-    )
-    monkeypatch.setattr(type(found.table.scan()), "plan_files", lambda self: [FileScanTask(task.file, {deletes})])
+    root = Path(task.file.file_path.removeprefix("file://")).parent
+    deletes = set()
+    for place in (root / f"first.{kind}", root / f"second.{kind}"):
+        pq.write_table(pa.table({"file_path": [task.file.file_path] * 20, "pos": [7] * 20}), place)
+        deletes.add(
+            DataFile.from_args(
+                content=DataFileContent.POSITION_DELETES,
+                file_path=f"file://{place}",
+                file_format=FileFormat(kind.upper()),
+                partition=Record(),
+                record_count=1,
+                file_size_in_bytes=1000,
+            )
+        )
+    monkeypatch.setattr(type(found.table.scan()), "plan_files", lambda self: [FileScanTask(task.file, deletes)])
 
     with pytest.raises(TargetError, match=reason):
         list(found.scan(["id"]))
