@@ -46,6 +46,8 @@ TICKET_SECONDS = 3600
 
 _MOST_BYTES = 4_000_000
 
+_FORM = "application/x-www-form-urlencoded"
+
 
 class GroupRequest:
     """A request, with the user who asks and the group that the URL names.
@@ -200,6 +202,9 @@ FROM_THIS_SITE = Depends(_from_this_site)
 
 
 async def _form(request: Request) -> FormData:
+    # A form of several parts names the encodings of these, some of which take time by the square of their length.
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
+        raise HTTPException(status.HTTP_415_UNSUPPORTED_MEDIA_TYPE, f"A form of the type {_FORM} is expected")
     length = request.headers.get("content-length", str(_MOST_BYTES + 1))
     if not (length.isascii() and length.isdecimal()):
         raise HTTPException(status.HTTP_400_BAD_REQUEST, "Content-Length is no number of bytes")

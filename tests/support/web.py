@@ -73,7 +73,7 @@ class Web:
         return self.client(role).post(
             f"{PREFIX}{path}?{urlencode(query)}",
             data=form,
-            headers={"Sec-Fetch-Site": "same-origin"},
+            headers={"Sec-Fetch-Site": "same-origin", "Content-Type": "application/x-www-form-urlencoded"},
             follow_redirects=False,
         )
 

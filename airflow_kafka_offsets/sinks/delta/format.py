@@ -105,26 +105,40 @@ def _reading(name: str) -> Iterator[None]:
         raise DatabaseUnavailableError(f"Table {name!r} cannot be read: {reason}. Nothing was written") from None
 
 
+def _location(sink: DirectorySink) -> str:
+    return local_path(sink.uri) if is_local(sink.uri) else sink.uri
+
+
 class DeltaSnapshot(Snapshot):
-    """A table in one version; see `Snapshot`."""
+    """A table in one version; see `Snapshot`.
+
+    :raises TableNotFoundError: there is none
+    :raises DatabaseUnavailableError: it cannot be read
+    """
 
     storage: ObjectFiles
 
-    def __init__(self, sink: DirectorySink, table: deltalake.DeltaTable, files: ObjectFiles) -> None:
-        self.sink, self.name, self.table, self.storage = sink, sink.name, table, files
+    def __init__(self, sink: DirectorySink) -> None:
+        storage = sink.storage
+        with _reading(sink.name):
+            table = deltalake.DeltaTable(_location(sink), storage_options=dict(storage) or None)
+        self.sink, self.name, self.table, self.storage = sink, sink.name, table, ObjectFiles(sink.uri, storage)
         self.columns = arrow_columns(table.schema())
         self.required = [column.name for column in self.columns if not column.nullable]
+        self._version = table.version()
         self.partition_by: list[str] = list(table.metadata().partition_columns)
         self.configuration = dict(table.metadata().configuration)
 
     @property
     def version(self) -> int:
-        return self.table.version()
+        return self._version
 
     def refresh(self) -> DeltaSnapshot:
-        with _reading(self.name):
-            self.table.update_incremental()
-        return DeltaSnapshot(self.sink, self.table, self.storage)
+        # Opened anew: delta-rs would lead this version on to the current one, and a commit that goes on from it.
+        try:
+            return DeltaSnapshot(self.sink)
+        except TableNotFoundError:
+            raise TargetError(f"Table {self.name!r} disappeared; nothing was written") from None
 
     def check(self) -> None:
         if reasons := unusable(self.table):
@@ -320,10 +334,6 @@ class ConnectedDeltaTable(LakeTable):
 
     sink: DeltaTable
 
-    @property
-    def _location(self) -> str:
-        return local_path(self.sink.uri) if is_local(self.sink.uri) else self.sink.uri
-
     def check_parameters(self) -> pa.Schema | None:
         return check_parameters(self.sink)
 
@@ -331,13 +341,10 @@ class ConnectedDeltaTable(LakeTable):
         delta_schema(columns)
 
     def snapshot(self, conn: Connection | None = None, *, lock: bool = False) -> DeltaSnapshot | None:
-        storage = self.sink.storage
         try:
-            with _reading(self.sink.name):
-                table = deltalake.DeltaTable(self._location, storage_options=dict(storage) or None)
+            return DeltaSnapshot(self.sink)
         except TableNotFoundError:
             return None
-        return DeltaSnapshot(self.sink, table, ObjectFiles(self.sink.uri, storage))
 
     def create(self, columns: pa.Schema) -> DeltaSnapshot:
         sink, failure = self.sink, None
@@ -346,7 +353,7 @@ class ConnectedDeltaTable(LakeTable):
             properties.setdefault("delta.dataSkippingStatsColumns", chosen)
         try:
             deltalake.DeltaTable.create(
-                self._location,
+                _location(sink),
                 delta_schema(schema),
                 mode="ignore",
                 partition_by=list(sink.partition_by),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from airflow_kafka_offsets.core.offsets import Span, TopicPartition
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, RECORD, TIMESTAMP, TOPIC
 from airflow_kafka_offsets.core.text import count, first_few, shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
+from airflow_kafka_offsets.sinks.lake.attempts import attempts
 from airflow_kafka_offsets.sinks.lake.newest import NewestRows, portions, positions
 from airflow_kafka_offsets.sinks.lake.snapshot import Bounds, LakeFile, RowSource, Snapshot
 from airflow_kafka_offsets.sinks.table import Output
@@ -265,7 +267,9 @@ class Search:
         return self._find_again(snapshot).counts.total()
 
     def _find_again(self, snapshot: RowSource) -> Removal:
+        tries = attempts(snapshot.name)
         while True:
+            next(tries)
             try:
                 return self._find(snapshot)
             except FileNotFoundError as error:
@@ -363,8 +367,9 @@ def rewrite(
 
 def try_rewrite(snapshot: Snapshot, kept: Sequence[KeptRows]) -> None:
     """Read rows that stay, and write them for a trial; see `rewrite`."""
-    if kept:
-        deque(rewrite(snapshot, snapshot.shape(), "trial", kept, Nowhere()), maxlen=0)
+    # Of a file that others remove meanwhile, the commit finds another.
+    with suppress(FileNotFoundError):
+        deque(rewrite(snapshot, snapshot.shape(), "trial", kept, Nowhere()) if kept else (), maxlen=0)
 
 
 def without(rows: int, removed: pa.Array) -> pa.Array:

@@ -192,6 +192,7 @@ class RowSource(ABC):
         :param columns: the columns to read
         :param batches: the lowest and the highest batch to read
         :param within: the offsets to read
+        :raises DatabaseUnavailableError: others removed a file meanwhile
         """
         bounds: dict[str, tuple[Any, Any]] = {}
         if batches is not None:
@@ -200,7 +201,14 @@ class RowSource(ABC):
             bounds |= {TOPIC: (within.topic,) * 2, PARTITION: (within.partition,) * 2}
             bounds[OFFSET] = (within.start, within.end - 1)
         for file in self.files([bounds]):
-            yield from self.read(file, columns)
+            try:
+                yield from self.read(file, columns)
+            except FileNotFoundError:
+                raise DatabaseUnavailableError(
+                    f"File {file.key!r} of table {self.name!r} is not there any more: another program compacts the "
+                    "table, or cleans it up. Read it again; if that stays so, restore the file, or have the table's "
+                    "engine remove it from the table"
+                ) from None
 
 
 class KnownRollbacks(NamedTuple):

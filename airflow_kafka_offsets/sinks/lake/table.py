@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -191,9 +191,7 @@ class LakeTable(Table):
         if (snapshot := self.snapshot(conn)) is not None:
             rows = ReplacedRows.read(conn, self.sink.name, replaced)
             rows.check_columns(snapshot.columns)
-            # Of a file that is removed meanwhile, the commit finds another.
-            with suppress(FileNotFoundError):
-                try_rewrite(snapshot, Search(rows).find(snapshot).mixed)
+            try_rewrite(snapshot, Search(rows).find(snapshot).mixed)
 
     def writer(self, columns: pa.Schema | None, output: Output) -> LakeWriter:
         snapshot = self.snapshot()

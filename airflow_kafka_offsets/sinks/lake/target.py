@@ -7,8 +7,6 @@ attempt may have published the batch, and other rows may have to be removed.
 from __future__ import annotations
 
 import logging
-import random
-import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +17,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseBusyError, OlderLedgerError, TargetError
+from airflow_kafka_offsets.sinks.lake.attempts import attempts
 from airflow_kafka_offsets.sinks.lake.columns import lacking, match_new
 from airflow_kafka_offsets.sinks.lake.left_files import prove_files, read_entries
 from airflow_kafka_offsets.sinks.lake.newest import NewestRows
@@ -49,31 +48,6 @@ from airflow_kafka_offsets.staging.rows import StagedRows
 from airflow_kafka_offsets.writers.lake_writer import FileFormat
 
 log = logging.getLogger(__name__)
-
-# Writers that commit without a pause leave the table free for a moment only: a long pause wins no race.
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 2.0
-
-PATIENCE_SECONDS = 600.0
-"""How long a commit is repeated."""
-
-
-def attempts(name: str) -> Iterator[int]:
-    """Yield the number of each attempt to commit, with a pause before each but the first.
-
-    :param name: of the table
-    :raises DatabaseBusyError: others committed first each time, for `PATIENCE_SECONDS`
-    """
-    end, number = time.monotonic() + PATIENCE_SECONDS, 0
-    while True:
-        yield number
-        number += 1
-        if time.monotonic() > end:
-            raise DatabaseBusyError(
-                f"Other writers committed to {name!r} before each of {number} attempts, for "
-                f"{PATIENCE_SECONDS:,.0f} seconds. Nothing of the batch was written; run the task again"
-            )
-        pause = min(_FIRST_PAUSE_SECONDS * 2 ** min(number, 10), _LONGEST_PAUSE_SECONDS)
-        time.sleep(random.uniform(0, pause))  # noqa: S311 - no secret
 
 
 class LakeTarget(Target):

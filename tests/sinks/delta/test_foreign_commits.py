@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -25,9 +25,10 @@ from airflow_kafka_offsets.exceptions import (
 )
 from airflow_kafka_offsets.sinks.delta.format import DeltaSnapshot
 from airflow_kafka_offsets.sinks.delta.history import Log, publications, refuse_restored
-from airflow_kafka_offsets.sinks.lake import target as lake_target
-from airflow_kafka_offsets.sinks.lake.snapshot import KnownRollbacks, UnknownOutcomeError
+from airflow_kafka_offsets.sinks.lake import attempts
+from airflow_kafka_offsets.sinks.lake.snapshot import Change, KnownRollbacks, PublicationResult, UnknownOutcomeError
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
+from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 from tests.support.clients import produce
 from tests.support.lake import NEXT, LakeGroup, dying
@@ -72,6 +73,19 @@ def before_commits(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object], ti
 
     monkeypatch.setattr(DeltaSnapshot, "commit", published)
     return outcomes
+
+
+def before_reads(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object], number: int) -> None:
+    """Have something happen right before a file is read, the first one being number 1."""
+    reads, seen = DeltaSnapshot._read, []
+
+    def read(self: DeltaSnapshot, *args: Any) -> Iterator[pa.RecordBatch]:
+        seen.append(args)
+        if len(seen) == number:
+            do()
+        yield from reads(self, *args)
+
+    monkeypatch.setattr(DeltaSnapshot, "_read", read)
 
 
 def own(group: LakeGroup) -> list[int]:
@@ -126,6 +140,51 @@ def test_in_the_moment_of_a_replay_that_replaces(
     assert own(group) == list(range(6))
     assert [place for place in group.places() if place[0] == 4] == [(4, offset) for offset in (1, 2, 3, 4)]
     assert group.proved() == (6, 0)
+
+
+def clean_up(uri: str) -> None:
+    """As `vacuum`, but what no version names stays, such as staged files."""
+    compact(uri)
+    deltalake.DeltaTable(uri).vacuum(0, enforce_retention_duration=False, dry_run=False)
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+@pytest.mark.parametrize("way", ["replay", "rewind"])
+def test_files_that_are_compacted_while_rows_to_remove_are_looked_for(
+    group: LakeGroup, uri: str, monkeypatch: pytest.MonkeyPatch, way: str, number: int
+) -> None:
+    group.load(limits=Limits(max_records=2))
+    before_reads(monkeypatch, lambda: clean_up(uri), number)
+
+    if way == "replay":
+        assert group.replay({group.topic: {0: (1, 5)}}, replace=True).rows == 4
+    else:
+        assert Rewinder(group.loader)("to-offset", 3, replace=group.sink).rows_removed == 3
+        assert own(group) == [0, 1, 2]
+        group.load(NEXT)
+
+    assert own(group) == list(range(6))
+    assert group.proved() == (6, 0)
+
+
+@pytest.mark.parametrize("foreign", [append, vacuum])
+def test_a_version_stays_what_it_is_when_the_table_is_read_again(
+    group: LakeGroup, uri: str, foreign: Callable[[str], None]
+) -> None:
+    """Another attempt may have published the batch in a later version, which a commit must not go on from."""
+    group.load(limits=Limits(max_records=2))
+    snapshot = group.sink.connect(group.loader.engine).snapshot()
+    assert isinstance(snapshot, DeltaSnapshot)
+    foreign(uri)
+
+    current = snapshot.refresh()
+
+    assert current.version > snapshot.version
+    output = Output(9, "loader", (), "series", "batch-9-x")
+    change = Change(output, 9, PublicationResult(), None, [], snapshot.files())
+    assert not snapshot.commit(change)
+    assert len(snapshot.files()) == 3
+    assert deltalake.DeltaTable(uri).version() == current.version
 
 
 def test_rows_that_somebody_deletes_in_the_moment_of_their_removal(
@@ -238,7 +297,7 @@ def test_a_group_whose_table_others_fill_all_the_time_gives_up(
     group: LakeGroup, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group.load(limits=Limits(max_records=3))
-    monkeypatch.setattr(lake_target, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(attempts, "PATIENCE_SECONDS", 0.0)
     produce(group.loader.kafka, group.topic, names(6, 2))
     with monkeypatch.context() as patch:
         before_commits(patch, lambda: append(uri), times=3)
@@ -246,6 +305,35 @@ def test_a_group_whose_table_others_fill_all_the_time_gives_up(
             group.load(NEXT)
     group.load(NEXT)
     assert own(group) == list(range(8))
+
+
+def test_files_that_others_compact_away_all_the_time_are_not_looked_for_without_end(
+    group: LakeGroup, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.load(limits=Limits(max_records=2))
+    monkeypatch.setattr(attempts, "PATIENCE_SECONDS", 0.0)
+
+    def gone(self: DeltaSnapshot, *args: Any) -> Iterator[pa.RecordBatch]:
+        append(uri)
+        raise FileNotFoundError
+        yield
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaSnapshot, "_read", gone)
+        with pytest.raises(DatabaseBusyError, match=r"committed to .* before each of 1 attempts"):
+            group.replay({group.topic: {0: (1, 5)}}, replace=True)
+    assert group.replay({group.topic: {0: (1, 5)}}, replace=True).rows == 4
+
+
+def test_a_verification_of_a_table_that_others_compact_can_be_repeated(
+    group: LakeGroup, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.load(limits=Limits(max_records=2))
+    before_reads(monkeypatch, lambda: clean_up(uri), 1)
+
+    with pytest.raises(DatabaseUnavailableError, match=r"File '.*' of table .* is not there any more"):
+        group.proved()
+    assert group.proved() == (6, 0)
 
 
 def test_a_target_commits_nothing_where_the_block_raises(group: LakeGroup, uri: str) -> None:

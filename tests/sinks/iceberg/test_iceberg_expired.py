@@ -16,7 +16,7 @@ from airflow_kafka_offsets import Limits
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
-from airflow_kafka_offsets.sinks.lake import target as lake_target
+from airflow_kafka_offsets.sinks.lake import attempts
 from tests.sinks.iceberg.conftest import REST
 from tests.sinks.iceberg.test_iceberg_foreign_writers import compact, expire_all_but_the_current
 from tests.support.clients import Kafka, produce
@@ -34,7 +34,7 @@ def where(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lake_target, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(attempts, "_FIRST_PAUSE_SECONDS", 0.0)
 
 
 def files_of(table: Table) -> Iterator[Path]:

@@ -31,7 +31,7 @@ from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.iceberg.format import open_catalog
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
-from airflow_kafka_offsets.sinks.lake import target as lake_target
+from airflow_kafka_offsets.sinks.lake import attempts
 from airflow_kafka_offsets.sinks.table import Output
 from tests.sinks.iceberg.conftest import REST
 from tests.support.clients import Kafka, produce
@@ -55,7 +55,7 @@ def where(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lake_target, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(attempts, "_FIRST_PAUSE_SECONDS", 0.0)
 
 
 def wrap_commit(monkeypatch: pytest.MonkeyPatch, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

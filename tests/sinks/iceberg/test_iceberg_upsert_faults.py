@@ -18,7 +18,7 @@ from airflow_kafka_offsets.exceptions import DatabaseBusyError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
-from airflow_kafka_offsets.sinks.lake import target as lake_target
+from airflow_kafka_offsets.sinks.lake import attempts
 from airflow_kafka_offsets.sinks.lake.removal import rewrite
 from tests.sinks.iceberg.test_iceberg_foreign_writers import compact, expire_all_but_the_current
 from tests.support.clients import Kafka, produce
@@ -33,7 +33,7 @@ AGAIN = replace(RUN, try_number=2)
 
 @pytest.fixture(autouse=True)
 def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lake_target, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(attempts, "_FIRST_PAUSE_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_foreign_appends_of_other_keys_write_nothing_again(
         rewritten.append(len(args[-1]))
         return rewrite(*args)
 
-    monkeypatch.setattr(lake_target, "rewrite", count_files)
+    monkeypatch.setattr(attempts, "rewrite", count_files)
     before_commit.extend([lambda: append(group.table, "id = 4")] * 3)
 
     assert group.load().rows == 2

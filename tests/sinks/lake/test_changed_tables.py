@@ -23,7 +23,7 @@ from airflow_kafka_offsets import DeltaTable, ParquetFiles
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.delta.format import DeltaSnapshot
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
-from airflow_kafka_offsets.sinks.lake import target as lake_target
+from airflow_kafka_offsets.sinks.lake import attempts
 from airflow_kafka_offsets.sinks.lake.snapshot import KnownRollbacks
 from airflow_kafka_offsets.sinks.lake.table import LakeTable
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -247,7 +247,7 @@ def test_a_writer_that_commits_without_a_pause_is_outlasted(
         return bool(commit(snapshot, change))
 
     monkeypatch.setattr(snapshots, "commit", overtake)
-    monkeypatch.setattr(lake_target, "_LONGEST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(attempts, "_LONGEST_PAUSE_SECONDS", 0.0)
 
     assert publish(table, of, rows) == ROWS
     assert table.last_number(of) == of.batch_id
