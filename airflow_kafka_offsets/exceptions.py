@@ -21,6 +21,7 @@
     * `WorkerCrashError` (retriable): a Python process of Spark ended while it staged the batch
 
   * `ReadError` (retriable): a range could not be read to its end
+  * `OffsetOrderError`: records of the log contradict each other in where they are
   * `RecordError`: a record cannot be decoded, or its row cannot be written; names topic, partition and offset
   * `NewFieldError`: records have fields without a column, and `on_new_field` is "fail"
 
@@ -185,6 +186,10 @@ class ReadError(KafkaOffsetsError):
     """A range could not be read to its end offset."""
 
     retriable = True
+
+
+class OffsetOrderError(KafkaOffsetsError):
+    """Records of a log contradict each other in where they are."""
 
 
 class RecordError(KafkaOffsetsError):

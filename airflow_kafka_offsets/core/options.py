@@ -15,6 +15,7 @@ from airflow_kafka_offsets.core.addresses import URI_OPTIONS, holds_credentials,
 from airflow_kafka_offsets.core.parameters import (
     COUNT,
     DURATION,
+    FLAG,
     MAX_RECORD_BYTES,
     NAME,
     SHARE,
@@ -186,6 +187,8 @@ class Reading(Options):
     :param isolation_level: read_committed or read_uncommitted
     :param max_record_bytes: the maximum size of a record's key, value and headers, uncompressed, in bytes; a larger
         record is bad, and its dead letter holds none of them (templated)
+    :param every_offset: whether a load fails where an offset has no record. In a topic without compaction and
+        transactions each has one, and only so can no producer hide the records of others (templated)
     :param idle_timeout: how long a read may wait for a record or the end of the log
     :param decode_timeout: how long a task may take to decode and transform the records that it reads at once, up to
         10,000; a record that takes longer is bad
@@ -193,6 +196,7 @@ class Reading(Options):
 
     isolation_level: IsolationLevel = field(default="read_committed", metadata=ruled(ISOLATION_LEVEL))
     max_record_bytes: int = field(default=MAX_RECORD_BYTES, metadata=ruled(COUNT, templated=True))
+    every_offset: bool = field(default=False, metadata=ruled(FLAG, templated=True))
     idle_timeout: timedelta = field(default=timedelta(seconds=120), metadata=ruled(DURATION))
     decode_timeout: timedelta = field(default=timedelta(minutes=5), metadata=ruled(DURATION))
 

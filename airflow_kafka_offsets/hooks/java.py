@@ -22,7 +22,7 @@ from pathlib import Path
 
 from airflow.providers.common.compat.sdk import conf
 
-from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.spark.job import StageJob
 
 _OLDEST = 17
@@ -73,6 +73,7 @@ def check_java() -> None:
     """Check that there is a Java that Spark can run on.
 
     :raises ConfigurationError: there is none; the message says what to do
+    :raises StagingError: it was killed
     """
     home = os.environ.get("JAVA_HOME")
     java = _java()
@@ -154,7 +155,14 @@ def _java() -> str | None:
 
 @cache
 def _version(java: str) -> str:
-    return subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    """Return what a Java says of its version.
+
+    :raises StagingError: it was killed, as where memory is short
+    """
+    done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    if done.returncode < 0:
+        raise StagingError(f"{java} -version was killed by signal {-done.returncode}. Nothing was read; run it again")
+    return done.stderr
 
 
 class ClassArchive:

@@ -160,6 +160,11 @@ _TOO_LARGE = "increase receive.message.max.bytes"
 
 _TRUNCATION = KafkaError(KafkaError._LOG_TRUNCATION).str()
 
+_NO_REASON = (
+    "the client gave no reason. It gives none for a record batch that it cannot read, as a producer can make one by "
+    "hand: if each try ends here, rewind the group to an offset after it"
+)
+
 
 class ReadWatch:
     """Decides when the read of a slice fails: by an error that waiting does not fix, or by a position that does not
@@ -212,7 +217,7 @@ class ReadWatch:
                 continue
             if (refusal := refused_connection(self._config, error)) is not None:
                 raise refusal
-            if error.code() == KafkaError._BAD_COMPRESSION:
+            if error.code() in (KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG):
                 raise self._refused(position, error)
             if error.code() in _NO_POSITION:
                 raise self._no_position(position, error)
@@ -244,8 +249,7 @@ class ReadWatch:
             raise ReadError(
                 f"{self._name}: no record came for {self._idle_timeout:g} s at offset {position}, "
                 f"{count(self._slice.end - position, 'offset')} before the end {self._slice.end} of the planned range: "
-                f"{reasons(self._reported) or 'the client gave no reason'}. Nothing is lost: the next try replays the "
-                "same range."
+                f"{reasons(self._reported) or _NO_REASON}. Nothing is lost: the next try replays the same range."
             )
 
     def _has_fetched(self) -> bool:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import gc
 import platform
+import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,9 +21,10 @@ import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.exceptions import RecordError
+from airflow_kafka_offsets.exceptions import ReadError, RecordError
 from airflow_kafka_offsets.kafka.config import client_log
-from airflow_kafka_offsets.kafka.errors import ReadWatch, unusable
+from airflow_kafka_offsets.kafka.errors import ReadWatch, reasons, unusable
+from airflow_kafka_offsets.kafka.offset_order import OffsetOrder
 
 # Messages per call into the client. So few are still in the CPU's cache when their fields are taken, and the next ones
 # reuse their memory: ten thousand at once take twice as long to create and free, much of it in the kernel, which gives
@@ -95,6 +98,7 @@ def read(
     config: Mapping[str, Any],
     *,
     with_headers: bool = False,
+    every_offset: bool = False,
     idle_timeout: float = 120.0,
     clip_timestamps: bool = False,
 ) -> Iterator[pa.RecordBatch]:
@@ -102,12 +106,14 @@ def read(
 
     A slice ends when the consumer's position reaches its end: never on an empty poll, and never on the last record's
     offset, since the last offsets may be transaction markers, aborted records or compacted away. The client passes on
-    neither aborted records nor markers, but its position moves with each marker.
+    neither aborted records nor markers, but its position moves with each marker. What records say of their offsets is
+    proved: see `OffsetOrder`.
 
     If the slice has the epoch of a leader whose log reached its start, the broker checks whether that epoch still
     reaches it (KIP-320). It does not if the log was truncated before the start, however far it was rewritten since.
 
     :param config: the result of `consumer_config`
+    :param every_offset: whether an offset without a record is an error
     :param idle_timeout: seconds after which the read fails if the position has not moved and nothing was fetched
     :param clip_timestamps: return the end of the year 9999 for later timestamps, instead of raising
     :return: record batches, none of them empty, with the columns `key` and `value` (binary), `offset` (int64),
@@ -116,6 +122,7 @@ def read(
     :raises ReadError: the log could not be read to the slice's end; says why
     :raises DataLossError: the start of the slice is gone from the log
     :raises LogTruncatedError: the log was truncated before the start of the slice
+    :raises OffsetOrderError: records contradict each other in where they are
     :raises RecordError: a record's timestamp lies after the year 9999
     :raises UnknownTopicError: the topic or the partition was deleted
     :raises ConfigurationError: the client cannot be made of the configuration, the broker refuses the connection, or an
@@ -139,25 +146,29 @@ def read(
         consumer.assign(assigned)
         position = slice_.start
         watch = ReadWatch(slice_, consumer, config, errors, statistics, idle_timeout)
-        polled = _Polled(slice_, with_headers, clip_timestamps)
+        order, polled = OffsetOrder(slice_, every_offset), _Polled(slice_, with_headers, clip_timestamps)
         most = min(_FIRST_POLL, _POLL)
         while position < slice_.end:
             wanted = min(most, slice_.end - position)
             with _garbage_collection_paused():
                 messages = consumer.consume(wanted, _WAIT_SECONDS)
                 waited = len(messages) < wanted
-                records, reached = _separate(messages, errors)
+                records, log_end = _separate(messages, errors)
                 del messages
-                if waited:
-                    # Negative before the first record or marker.
-                    reached = max(reached, consumer.position(assigned)[0].offset)
-                reached = max(reached, position)
+                offsets = order.follow(records, log_end)
+                # What records do not say: the end of the log, and after a marker the client's position, which is
+                # negative before the first record or marker.
+                known = max(log_end or 0, consumer.position(assigned)[0].offset if waited else 0)
+                reached = max(order.next, known, position)
                 if reached < slice_.end:
                     watch.raise_if_fatal(reached)
-                if records and records[-1].offset() >= slice_.end:
-                    records = [record for record in records if record.offset() < slice_.end]
+                elif order.has_gap and records and log_end is None and known <= order.next:
+                    last = min(bisect_left(offsets, slice_.end - 1), len(records) - 1)
+                    _prove_place(records[last:], consumer, config, order, idle_timeout)
+                if offsets and offsets[-1] >= slice_.end:
+                    del records[bisect_left(offsets, slice_.end) :], offsets[bisect_left(offsets, slice_.end) :]
                 if records:
-                    size = polled.add(records)
+                    size = polled.add(records, offsets)
                     most = min(max(len(records) * _MOST_BYTES // max(size, 1), 1), 2 * wanted, _POLL)
                 del records
             # Records do not wait for others that the client waits for.
@@ -170,6 +181,7 @@ def read(
             else:
                 watch.progressed()
             position = reached
+        order.end()
     finally:
         consumer.close()
 
@@ -201,24 +213,85 @@ def _timestamp(milliseconds: int) -> pa.Scalar:
     return pa.scalar(milliseconds * 1000, pa.timestamp("us", "UTC"))
 
 
-def _separate(messages: list[Message], errors: list[KafkaError]) -> tuple[list[Message], int]:
+def _separate(messages: list[Message], errors: list[KafkaError]) -> tuple[list[Message], int | None]:
     """Separate records from events.
 
     :param errors: takes what is neither a record nor an end of log
-    :return: the records, and the position after them or at the end of log (0 if there is neither)
+    :return: the records, and the end of the log, if it was reached after them
     """
     records = [message for message in messages if message.error() is None]
-    reached = records[-1].offset() + 1 if records else 0
+    log_end = None
     if len(records) != len(messages):
         for message in messages:
             error = message.error()
             if error is None:
-                continue
-            if error.code() == KafkaError._PARTITION_EOF:
-                reached = max(reached, message.offset())
+                log_end = None
+            elif error.code() == KafkaError._PARTITION_EOF:
+                log_end = message.offset()
             else:
                 errors.append(error)
-    return records, reached
+    return records, log_end
+
+
+def _prove_place(
+    records: list[Message], consumer: Consumer, config: Mapping[str, Any], order: OffsetOrder, timeout: float
+) -> None:
+    """Prove that a record is where it says, by another look at that offset; see `OffsetOrder`. Where it was compacted
+    meanwhile, the record that is found instead comes soon.
+
+    :param records: this one, and those that came after it
+    :param consumer: brings the next ones
+    :param timeout: seconds
+    :raises OffsetOrderError: it is not
+    :raises ReadError: it cannot be proved
+    """
+    deadline, errors = time.monotonic() + timeout, list[KafkaError]()
+    place = TopicPartition(records[0].topic(), records[0].partition(), records[0].offset())
+    try:
+        _, log_end = consumer.get_watermark_offsets(place, timeout)
+    except KafkaException as error:
+        raise ReadError(f"{order.name}: the end of the log is not known: {error.args[0].str()}") from error
+    if log_end <= place.offset:
+        raise order.contradiction(f"the log ends at offset {log_end}")
+    found = _first_at(place, config, deadline)
+    while time.monotonic() < deadline:
+        for record in records:
+            if found is None or record.offset() < found.offset():
+                continue
+            if record.offset() > found.offset():
+                break
+            if _contents(record) != _contents(found):
+                raise order.contradiction(f"another record is found at offset {record.offset()}")
+            return
+        records, end = _separate(consumer.consume(_POLL, _WAIT_SECONDS), errors)
+        order.follow(records, end)
+        if end is not None:
+            return
+    raise ReadError(
+        f"{order.name}: it cannot be proved that the last records are where they say, at offset {order.next - 1}: "
+        f"{reasons(errors) or 'other records were found there, perhaps because the log is being compacted'}. Nothing "
+        "of this batch was loaded: the next try replays the same range."
+    )
+
+
+def _first_at(place: TopicPartition, config: Mapping[str, Any], deadline: float) -> Message | None:
+    """Return the first record at or after an offset, as a new client finds it; None at the end of the log, or if none
+    came in time.
+    """
+    consumer = _consumer({"error_cb": lambda error: None, **config})
+    try:
+        consumer.assign([place])
+        while time.monotonic() < deadline:
+            records, log_end = _separate(consumer.consume(1, _WAIT_SECONDS), [])
+            if records or log_end is not None:
+                return records[0] if records else None
+        return None
+    finally:
+        consumer.close()
+
+
+def _contents(record: Message) -> tuple[object, ...]:
+    return record.key(), record.value(), record.timestamp()
 
 
 @contextmanager
@@ -245,15 +318,12 @@ class _Polled:
         self._headers: list[_Headers | None] | None = [] if with_headers else None
         self._bytes = 0
 
-    def add(self, records: list[Message]) -> int:
+    def add(self, records: list[Message], offsets: list[int]) -> int:
         """Add records, and return how many bytes the client holds for their keys, values and headers."""
         keys, values = [record.key() for record in records], [record.value() for record in records]
         self._keys += keys
         self._values += values
-        first, last = records[0].offset(), records[-1].offset()
-        # Offsets increase: without gaps they need not be asked for.
-        contiguous = last - first == len(records) - 1
-        self._offsets += range(first, last + 1) if contiguous else [record.offset() for record in records]
+        self._offsets += offsets
         self._milliseconds += [record.timestamp()[1] for record in records]
         size = _bytes(keys) + _bytes(values)
         if self._headers is not None:

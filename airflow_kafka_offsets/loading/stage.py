@@ -194,6 +194,7 @@ def make_job(context: BatchContext, kind: str, batch: Batch, directory: StagingD
         has_dead_letters=pipeline.dead_letters is not None,
         isolation_level=pipeline.reading.isolation_level,
         max_record_bytes=pipeline.reading.max_record_bytes,
+        every_offset=pipeline.reading.every_offset,
         records_are_staged=context.records_are_staged,
         progress_interval=StageJob.progress_interval,
         connections={**context.connections, STORAGE: context.table.storage_options()},

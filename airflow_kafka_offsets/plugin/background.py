@@ -28,6 +28,10 @@ class TooSlowError(Exception):
     """A server did not answer within the time that a page has."""
 
 
+class TooBusyError(TooSlowError):
+    """Earlier work takes all threads: this has not begun."""
+
+
 class CachedReading(NamedTuple, Generic[T]):
     """What is known of a value.
 
@@ -112,23 +116,26 @@ class BackgroundCache(Generic[T]):
 
 
 class BoundedExecutor:
-    """Work in threads of which a few run at a time: a server that does not answer occupies these, and no thread of
-    requests.
+    """Work in threads of which a few run at a time: a server that does not answer occupies these, and a few threads of
+    requests, of which Airflow has forty for everything.
 
     :param most: how many run at a time
+    :param most_waiting: how many requests wait for one of these to end
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, most_waiting: int) -> None:
         self._free = threading.BoundedSemaphore(most)
+        self._waiting = threading.BoundedSemaphore(most_waiting)
 
     def run(self, work: Callable[[], T], seconds: float) -> T:
         """Return what the work returns.
 
-        :raises TooSlowError: it takes longer, or earlier work still takes all threads
+        :raises TooBusyError: earlier work takes all threads, and the work has not begun
+        :raises TooSlowError: it takes longer; it goes on
         """
         deadline = time.monotonic() + seconds
-        if not self._free.acquire(timeout=seconds):
-            raise TooSlowError
+        if not self._free.acquire(blocking=False):
+            self._wait(seconds)
 
         def run() -> T:
             try:
@@ -143,3 +150,12 @@ class BoundedExecutor:
             if future.done():
                 raise
             raise TooSlowError from None
+
+    def _wait(self, seconds: float) -> None:
+        if not self._waiting.acquire(blocking=False):
+            raise TooBusyError
+        try:
+            if not self._free.acquire(timeout=seconds):
+                raise TooBusyError
+        finally:
+            self._waiting.release()

@@ -17,7 +17,7 @@ from airflow_kafka_offsets.exceptions import (
     KafkaUnavailableError,
     UnknownTopicError,
 )
-from airflow_kafka_offsets.plugin.background import TooSlowError
+from airflow_kafka_offsets.plugin.background import TooBusyError, TooSlowError
 
 
 class Problem(NamedTuple):
@@ -55,6 +55,8 @@ def problem(error: Exception, conn_id: str) -> Problem:
     """
     if isinstance(error, AirflowNotFoundException):
         return Problem(f"There is no connection {conn_id!r}")
+    if isinstance(error, TooBusyError):
+        return Problem(f"Too many requests for connection {conn_id!r} run already. Nothing was done: try again")
     if isinstance(error, TooSlowError):
         return Problem(f"The database of connection {conn_id!r} does not answer")
     if isinstance(error, DBAPIError):

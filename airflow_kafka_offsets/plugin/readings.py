@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 # How many requests may read a database at a time, besides the threads that keep the table of groups fresh.
 _AT_ONCE = 4
+_MOST_WAITING = 16
 
 STORED_SECONDS, LAG_SECONDS, SOURCES_SECONDS = 5.0, 15.0, 30.0
 """How old what pages show may be before it is read again: the state tables, the lag, and which state tables there
@@ -230,6 +231,7 @@ class Readings:
         """Return what work with state tables returns.
 
         :param is_long: longer work, such as a rewind, takes nothing from the pages that read
+        :raises TooBusyError: it has not begun, because earlier work takes too long
         :raises TooSlowError: it takes longer, because the database does not answer in time; it goes on
         """
 
@@ -237,7 +239,8 @@ class Readings:
             with self.ledger(*source) as ledger:
                 return work(ledger)
 
-        executor = self._executors.setdefault((source.conn_id, is_long), BoundedExecutor(_AT_ONCE))
+        bounded = BoundedExecutor(_AT_ONCE, _AT_ONCE if is_long else _MOST_WAITING)
+        executor = self._executors.setdefault((source.conn_id, is_long), bounded)
         return executor.run(connected, seconds)
 
     def _known_dags(self, deadline: float) -> tuple[Registered, Mapping[str, Schedule]]:

@@ -27,7 +27,7 @@ from airflow_kafka_offsets.hooks.links import rewinds_are_on
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.overview import group_summaries
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.plugin.background import TooSlowError
+from airflow_kafka_offsets.plugin.background import TooBusyError, TooSlowError
 from airflow_kafka_offsets.plugin.group_request import FROM_THIS_SITE, FormDep, GroupRequest, GroupRequestDep, field
 from airflow_kafka_offsets.plugin.group_targets import WITHOUT_VALUE, GroupTarget, replace_command
 from airflow_kafka_offsets.plugin.problems import Problem, ProblemError, original, problem
@@ -48,6 +48,11 @@ log = logging.getLogger(__name__)
 ISOLATION_LEVELS = get_args(IsolationLevel)
 
 _PREVIEW_SECONDS, _EXECUTE_SECONDS = 60.0, 120.0
+
+_SLOW_PREVIEW = "The preview takes too long: Kafka or the database does not answer. Nothing was done; try again."
+_SLOW_REWIND = (
+    "The rewind is still running. Look at the history of the group: the rewind will be there as a whole, or not at all."
+)
 _PARTITIONS = 500
 """The most partitions that a preview shows; all are executed."""
 
@@ -194,7 +199,7 @@ def preview_page(request: GroupRequestDep, sent: FormDep) -> Response:
     target, undo = _find(request)
     form = _form(sent)
     request.redeem(sent, "preview")
-    estimate = _attempt(request, lambda ledger: _estimate(ledger, request, form), _PREVIEW_SECONDS)
+    estimate = _attempt(request, lambda ledger: _estimate(ledger, request, form), _PREVIEW_SECONDS, _SLOW_PREVIEW)
     if isinstance(estimate, _Refused):
         return _form_page(request, target, undo, form, *estimate)
     preview = estimate.preview
@@ -227,7 +232,9 @@ def execute(request: GroupRequestDep, sent: FormDep) -> Response:
     reason, who = field(sent, "reason"), str(request.caller.user.get_name())
     if not reason:
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "A rewind needs a reason. Nothing was changed")
-    result = _attempt(request, lambda ledger: _execute(ledger, content, number, who, reason), _EXECUTE_SECONDS)
+    result = _attempt(
+        request, lambda ledger: _execute(ledger, content, number, who, reason), _EXECUTE_SECONDS, _SLOW_REWIND
+    )
     if isinstance(result, _Refused):
         return request.page("rewind_refused.html", result.status, text=result.text)
     log.info("%s has rewound group %r of %s: %s", who, request.group_id, request.source, result)
@@ -306,24 +313,25 @@ def _form_page(
     )
 
 
-def _attempt(request: GroupRequest, do: Callable[[Ledger], T], seconds: float) -> T | _Refused:
-    """Return what longer work with the state tables returns, or why it was refused."""
+def _attempt(request: GroupRequest, do: Callable[[Ledger], T], seconds: float, slow: str) -> T | _Refused:
+    """Return what longer work with the state tables returns, or why it was refused.
+
+    :param slow: what to say if it takes longer
+    """
     try:
         return request.readings.run(request.source, do, seconds, is_long=True)
     except ProblemError as error:
         return _Refused(error.status, request.caller.text(error.problem))
     except Exception as error:
-        return _refusal(error, request)
+        return _refusal(error, request, slow)
 
 
-def _refusal(error: Exception, request: GroupRequest) -> _Refused:
+def _refusal(error: Exception, request: GroupRequest, slow: str) -> _Refused:
     match error:
+        case TooBusyError():
+            what = ""
         case TooSlowError():
-            return _Refused(
-                status.HTTP_504_GATEWAY_TIMEOUT,
-                "The rewind is still running. Look at the history of the group: the rewind will be there as a whole, "
-                "or not at all.",
-            )
+            return _Refused(status.HTTP_504_GATEWAY_TIMEOUT, slow)
         case errors.CommitUnknownError():
             what = (
                 "It is unknown whether the positions were moved. Look at the history of the group: the rewind is "

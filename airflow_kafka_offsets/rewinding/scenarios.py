@@ -22,7 +22,7 @@ from typing import Any
 
 from airflow_kafka_offsets.core.instants import duration, instant
 from airflow_kafka_offsets.core.offsets import Scope, TopicPartition
-from airflow_kafka_offsets.core.text import MAX_INT64, count, is_unsigned, parse_unsigned
+from airflow_kafka_offsets.core.text import MAX_INT64, count, is_unsigned, parse_unsigned, shortened
 from airflow_kafka_offsets.escaping import printable
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
@@ -209,10 +209,15 @@ def _duration(name: str, value: Any) -> timedelta:
     return timedelta(seconds=parsed.total_seconds())
 
 
+# Of a name in Kafka's protocol.
+_MOST_BYTES = 32_767
+
+
 def _group(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
+    # A longer one breaks the client's request, which it then repeats for half a minute.
+    if not isinstance(value, str) or not value or len(value.encode(errors="replace")) > _MOST_BYTES:
         kind = "consumer group in Kafka" if name == "import" else "group"
-        raise ConfigurationError(f"{name} needs the name of a {kind}; got {value!r}")
+        raise ConfigurationError(f"{name} needs the name of a {kind}; got {shortened(repr(value))}")
     return value
 
 

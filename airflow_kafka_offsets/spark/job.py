@@ -52,6 +52,7 @@ class StageJob:
     :param span_ms: milliseconds since 1970 in UTC: only records at or after the first, and before the second unless it
         is None, are taken; None takes all
     :param max_record_bytes: of a record's key, value and headers; a larger record is a bad one
+    :param every_offset: whether an offset without a record fails the job
     :param records_are_staged: whether the records are in the staging directory, and not in Kafka
     :param idle_timeout: seconds without a record or the end of the log after which a read fails
     :param decode_timeout: seconds that decoding and transforming a batch of records of a slice may take
@@ -78,6 +79,7 @@ class StageJob:
     has_dead_letters: bool = False
     max_dead_letters: int | None = None
     max_record_bytes: int = MAX_RECORD_BYTES
+    every_offset: bool = False
     records_are_staged: bool = False
     decode_timeout: float = 300.0
     run: int = 1

@@ -134,7 +134,9 @@ def _records(job: StageJob, slice_: Slice, staging: StagingDirectory, with_heade
     from airflow_kafka_offsets.kafka.reader import consumer_config, read, within
 
     config = consumer_config(job.kafka_config, job.group_id, job.isolation_level)
-    for records in read(slice_, config, with_headers=with_headers, idle_timeout=job.idle_timeout):
+    for records in read(
+        slice_, config, with_headers=with_headers, every_offset=job.every_offset, idle_timeout=job.idle_timeout
+    ):
         yield records if job.span_ms is None else within(records, *job.span_ms)
 
 

@@ -99,6 +99,15 @@ def test_missing_or_old_java_is_said_in_one_line(tmp_path: Path, monkeypatch: py
     with pytest.raises(ConfigurationError, match=r"Java 17 or newer; .*/java says: openjdk version \"11\.0\.2\""):
         check_java()
 
+    # What another file says is not known yet.
+    killed = tmp_path / "killed" / "java"
+    killed.parent.mkdir()
+    killed.write_text("#!/bin/sh\nkill -9 $$\n")
+    killed.chmod(0o755)
+    monkeypatch.setenv("PATH", str(killed.parent))
+    with pytest.raises(StagingError, match=r"/java -version was killed by signal 9"):
+        check_java()
+
 
 @pytest.mark.parametrize(
     ("staging_dir", "message"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_kafka_offsets.plugin import background
-from airflow_kafka_offsets.plugin.background import BackgroundCache, BoundedExecutor, TooSlowError
+from airflow_kafka_offsets.plugin.background import BackgroundCache, BoundedExecutor, TooBusyError, TooSlowError
 
 
 def test_one_thread_reads_whoever_looks() -> None:
@@ -73,20 +73,42 @@ def test_a_server_that_hangs_is_a_failure_beside_the_last_value(monkeypatch: pyt
 
 
 def test_work_that_is_too_slow_is_left_alone() -> None:
-    end, limited = threading.Event(), BoundedExecutor(1)
+    end, limited = threading.Event(), BoundedExecutor(1, 1)
 
-    with pytest.raises(TooSlowError):
+    with pytest.raises(TooSlowError) as slow:
         limited.run(end.wait, 0.01)
-    with pytest.raises(TooSlowError):
+    with pytest.raises(TooBusyError):
         limited.run(lambda: 1, 0.01)
+    assert type(slow.value) is TooSlowError
     end.set()
 
     assert limited.run(lambda: 2, 30.0) == 2
 
 
+def test_more_work_than_may_wait_is_refused_at_once() -> None:
+    end, limited, found = threading.Event(), BoundedExecutor(1, 2), list[object]()
+
+    def run(number: int) -> None:
+        try:
+            found.append(limited.run(lambda: end.wait(60) and number, 60.0))
+        except TooBusyError:
+            found.append("busy")
+            end.set()
+
+    # Nobody ends before the fourth of them was refused.
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert found[0] == "busy"
+    assert len(set(found)) == 4
+
+
 def test_an_error_of_the_work_is_raised() -> None:
     with pytest.raises(TimeoutError, match="of the work"):
-        BoundedExecutor(1).run(_fail, 30.0)
+        BoundedExecutor(1, 1).run(_fail, 30.0)
 
 
 def _fail() -> None:

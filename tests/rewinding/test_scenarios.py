@@ -83,7 +83,7 @@ class TestScenario:
     @pytest.mark.parametrize("name", ["to-group", "import"])
     def test_a_group_has_a_name(self, name: str) -> None:
         assert Scenario.of(name, 'søren\'s group, "x"').value == 'søren\'s group, "x"'
-        for value in (None, "", 5):
+        for value in (None, "", 5, "x" * 40_000):
             assert f"{name} needs the name of a" in refused(name, value)
 
     @pytest.mark.parametrize(

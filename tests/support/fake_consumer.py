@@ -37,6 +37,7 @@ class FakeConsumer:
     :param topics: what the cluster says of the topic's partitions when asked; None for that it has no such topic
     :param beginning: the first offset of the log
     :param asked: how many messages each call wanted
+    :param log: the records that another consumer finds; None for those of the script
     :param collecting: whether Python collected garbage while messages came
     """
 
@@ -50,18 +51,29 @@ class FakeConsumer:
     assigned: list[Any] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
     report: Callable[[KafkaError], None] = lambda error: None
+    log: list[FakeMessage] | None = None
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> FakeConsumer:
         steps = iter(self.script)
         self._next: Callable[[], Step] = lambda: next(steps, [])
+        made_before: list[object] = []
 
-        def made(config: dict[str, Any], logger: object) -> FakeConsumer:
+        def made(config: dict[str, Any], logger: object) -> FakeConsumer | _SecondLook:
+            if made_before:
+                return _SecondLook(self._log())
+            made_before.append(self)
             self.report = config["error_cb"]
             return self
 
         monkeypatch.setattr(read_module, "Consumer", made)
         monkeypatch.setattr(errors, "time", SimpleNamespace(monotonic=lambda: self.now))
         return self
+
+    def _log(self) -> list[FakeMessage]:
+        if self.log is not None:
+            return self.log
+        steps = self.script if isinstance(self.script, list) else []
+        return [record for step in steps if isinstance(step, list) for record in step if record.problem is None]
 
     def assign(self, partitions: list[Any]) -> None:
         self.assigned = partitions
@@ -92,3 +104,21 @@ class FakeConsumer:
 
     def close(self) -> None:
         self.closed = True
+
+
+@dataclass
+class _SecondLook:
+    """Another consumer: it finds records by their true offsets."""
+
+    log: list[FakeMessage]
+    start: int = 0
+
+    def assign(self, partitions: list[Any]) -> None:
+        self.start = partitions[0].offset
+
+    def consume(self, count: int, timeout: float) -> list[FakeMessage]:
+        found = [record for record in self.log if record.at >= self.start]
+        return found[:count] if found else [end_of_log(self.start)]
+
+    def close(self) -> None:
+        """Nothing is open."""

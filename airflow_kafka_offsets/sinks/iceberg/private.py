@@ -13,7 +13,6 @@ from urllib.parse import urlparse
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pyiceberg.avro.file
 import pyiceberg.manifest
@@ -38,7 +37,6 @@ from pyiceberg.io.pyarrow import (
     _read_all_delete_files,
     pyarrow_to_schema,
 )
-from pyiceberg.manifest import FileFormat
 from pyiceberg.schema import Schema, prune_columns, visit_with_partner
 from pyiceberg.table import FileScanTask, StagedTable, Table, Transaction
 from pyiceberg.table.update import TableRequirement
@@ -259,8 +257,6 @@ def find_by_predicate(update: _OverwriteFiles, predicate: BooleanExpression) -> 
     update._build_delete_files_partition_predicate = lambda: None  # type: ignore[method-assign]
 
 
-_ORC_ROWS = 256
-
 # For a file of rows; they take forty bytes each, and a few KB may have millions.
 _MOST_DELETED = 10_000_000
 
@@ -298,8 +294,7 @@ def read_file(table: Table, schema: Schema, file: FileScanTask) -> Iterator[pa.R
     deletes = _read_all_delete_files(table.io, [file]).get(data.file_path, [])
     deleted = pa.chunked_array([chunk for each in deletes for chunk in each.chunks], pa.int64())
     with table.io.new_input(data.file_path).open() as stream:
-        is_parquet = data.file_format == FileFormat.PARQUET
-        fragment = (_PARQUET if is_parquet else ds.OrcFileFormat()).make_fragment(stream)
+        fragment = _PARQUET.make_fragment(stream)
         stored = pyarrow_to_schema(fragment.physical_schema, table.name_mapping(), downcast_ns_timestamp_to_us=True)
         partition = _get_column_projection_values(
             data, schema, table.schema(), table.specs().get(data.spec_id), stored.field_ids
@@ -326,8 +321,7 @@ def _check_deletes(io: FileIO, file: FileScanTask) -> None:
     count = 0
     for each in file.delete_files:
         with io.new_input(each.file_path).open() as stream:
-            is_parquet = each.file_format == FileFormat.PARQUET
-            count += pq.read_metadata(stream).num_rows if is_parquet else orc.ORCFile(stream).nrows
+            count += pq.read_metadata(stream).num_rows
         if count > _MOST_DELETED:
             raise TargetError(
                 f"File {file.file.file_path} has {count:,} deleted positions up to {each.file_path}, and at most "
@@ -335,20 +329,13 @@ def _check_deletes(io: FileIO, file: FileScanTask) -> None:
             )
 
 
-def _stored_rows(fragment: ds.FileFragment, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _stored_rows(fragment: ds.ParquetFileFragment, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file, of one row group after another: a scanner reads several of them ahead."""
-
-    def scanned(part: ds.FileFragment, **options: int) -> Iterator[pa.RecordBatch]:
-        scanner = ds.Scanner.from_fragment(part, schema=fragment.physical_schema, columns=names, **options)
-        yield from scanner.to_batches()
-
-    if not isinstance(fragment, ds.ParquetFileFragment):
-        # Nothing says how large its rows are.
-        yield from scanned(fragment, batch_size=_ORC_ROWS)
-        return
     for part in fragment.split_by_row_group():
         (group,) = part.row_groups
-        yield from scanned(part, batch_size=rows_at_once(group.num_rows, group.total_byte_size))
+        at_once = rows_at_once(group.num_rows, group.total_byte_size)
+        scanner = ds.Scanner.from_fragment(part, schema=fragment.physical_schema, columns=names, batch_size=at_once)
+        yield from scanner.to_batches()
 
 
 def iceberg_schema(columns: pa.Schema) -> Schema:

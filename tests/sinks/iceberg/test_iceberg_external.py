@@ -151,11 +151,11 @@ def test_a_commit_whose_outcome_is_not_known_is_looked_up(group: IcebergGroup, m
 def test_a_commit_that_the_table_does_not_show_is_never_repeated_by_the_same_try(
     group: IcebergGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attempts = []
+    asked = []
 
     def lose_the_request(_: Callable[..., Any]) -> Callable[..., Any]:
         def lost(*args: Any) -> Any:
-            attempts.append(args)
+            asked.append(args)
             raise CommitStateUnknownException("502")
 
         return lost
@@ -165,7 +165,7 @@ def test_a_commit_that_the_table_does_not_show_is_never_repeated_by_the_same_try
         with pytest.raises(CommitUnknownError, match="The outcome of a commit to"):
             group.load(run=RUN)
 
-    assert len(attempts) == 1
+    assert len(asked) == 1
     assert group.load(run=AGAIN).rows == 9
     assert group.proved() == (9, 1, 10)
 

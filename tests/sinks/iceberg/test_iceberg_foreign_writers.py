@@ -154,7 +154,7 @@ def test_a_file_in_avro_is_named_before_a_replay_is_staged_and_hinders_nothing_a
     group.load(limits=Limits(max_records=4))
     file = append_avro(group.table)
     jobs = len(group.loader.launcher.jobs)
-    reason = re.escape(f"{group.sink.name} cannot be read: file {file.file_path} is in Avro")
+    reason = re.escape(f"{group.sink.name} cannot be read: file {file.file_path} is no Parquet")
 
     with pytest.raises(TargetError, match=reason):
         group.proved()

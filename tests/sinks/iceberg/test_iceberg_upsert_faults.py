@@ -19,6 +19,7 @@ from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.iceberg.snapshot import IcebergSnapshot
 from airflow_kafka_offsets.sinks.lake import attempts
+from airflow_kafka_offsets.sinks.lake import target as lake_target
 from airflow_kafka_offsets.sinks.lake.removal import rewrite
 from tests.sinks.iceberg.test_iceberg_foreign_writers import compact, expire_all_but_the_current
 from tests.support.clients import Kafka, produce
@@ -101,7 +102,7 @@ def test_foreign_appends_of_other_keys_write_nothing_again(
         rewritten.append(len(args[-1]))
         return rewrite(*args)
 
-    monkeypatch.setattr(attempts, "rewrite", count_files)
+    monkeypatch.setattr(lake_target, "rewrite", count_files)
     before_commit.extend([lambda: append(group.table, "id = 4")] * 3)
 
     assert group.load().rows == 2

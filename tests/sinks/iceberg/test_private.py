@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.orc as orc
 import pytest
 import sqlalchemy as sa
 from pyiceberg import manifest
@@ -23,7 +21,7 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.sinks.iceberg.private import _stored_rows, iceberg_schema
+from airflow_kafka_offsets.sinks.iceberg.private import iceberg_schema
 from airflow_kafka_offsets.sinks.table import Output
 from tests.support.iceberg import iceberg_sink
 from tests.support.lake import publish_rows
@@ -101,10 +99,3 @@ def test_properties_that_cannot_be_used_are_refused_before_spark(tmp_path: Path,
     table.prepare(columns)
     with pytest.raises(TargetError, match=r"Iceberg table '\S+' has a property for writing that cannot be used: "):
         table.writer(columns, Output(1, "g", (), "series", "batch-1-x"))
-
-
-def test_rows_of_orc_are_read_by_a_few(tmp_path: Path) -> None:
-    orc.write_table(pa.table({"id": range(1_000)}), tmp_path / "rows.orc")
-    with pa.OSFile(f"{tmp_path}/rows.orc") as file:
-        found = [rows.num_rows for rows in _stored_rows(ds.OrcFileFormat().make_fragment(file), ["id"])]
-    assert (sum(found), max(found)) == (1_000, 256)

@@ -169,7 +169,9 @@ def test_rows_of_a_manifest_elsewhere_are_not_copied(engine: Engine, tmp_path: P
         upsert(table, tmp_path)
 
 
-@pytest.mark.parametrize(("kind", "reason"), [("puffin", "is in Puffin"), ("parquet", "has 40 deleted positions")])
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("puffin", "is no Parquet"), ("orc", "is no Parquet"), ("parquet", "has 40 deleted positions")]
+)
 def test_deleted_positions_take_bounded_memory(
     engine: Engine, tmp_path: Path, kind: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
