@@ -83,7 +83,7 @@ class OffsetOrder:
         return OffsetOrderError(
             f"{self.name}: the offsets of the log contradict each other from {max(first, self._start)} on: after a "
             f"record that says that its offset is {self.next - 1}, {reason}. A producer has made a record batch by "
-            "hand, with offsets that hide the records of others, and the broker has stored it. Nothing of this batch "
-            "was loaded, and a retry does not help: rewind the group to an offset after these records, and replay "
-            "those before them"
+            "hand, with offsets that hide the records of others, and the broker has stored it; or the log was "
+            "truncated meanwhile. Nothing of this batch was loaded. If another try ends here, too, rewind the group to "
+            "an offset after these records, and replay those before them"
         )

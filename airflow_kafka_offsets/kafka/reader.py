@@ -164,7 +164,7 @@ def read(
                     watch.raise_if_fatal(reached)
                 elif order.has_gap and records and log_end is None and known <= order.next:
                     last = min(bisect_left(offsets, slice_.end - 1), len(records) - 1)
-                    _prove_place(records[last:], consumer, config, order, idle_timeout)
+                    _prove_place(records[last], consumer, config, order, idle_timeout)
                 if offsets and offsets[-1] >= slice_.end:
                     del records[bisect_left(offsets, slice_.end) :], offsets[bisect_left(offsets, slice_.end) :]
                 if records:
@@ -234,56 +234,51 @@ def _separate(messages: list[Message], errors: list[KafkaError]) -> tuple[list[M
 
 
 def _prove_place(
-    records: list[Message], consumer: Consumer, config: Mapping[str, Any], order: OffsetOrder, timeout: float
+    record: Message, consumer: Consumer, config: Mapping[str, Any], order: OffsetOrder, timeout: float
 ) -> None:
-    """Prove that a record is where it says, by another look at that offset; see `OffsetOrder`. Where it was compacted
-    meanwhile, the record that is found instead comes soon.
+    """Prove that a record is where it says, by another look at that offset; see `OffsetOrder`.
 
-    :param records: this one, and those that came after it
-    :param consumer: brings the next ones
+    :param consumer: it came from
     :param timeout: seconds
     :raises OffsetOrderError: it is not
-    :raises ReadError: it cannot be proved
+    :raises ReadError: none is there, or came in time
     """
-    deadline, errors = time.monotonic() + timeout, list[KafkaError]()
-    place = TopicPartition(records[0].topic(), records[0].partition(), records[0].offset())
+    place = TopicPartition(record.topic(), record.partition(), record.offset())
+    errors: list[KafkaError] = []
     try:
         _, log_end = consumer.get_watermark_offsets(place, timeout)
+        found = None if log_end <= place.offset else _first_at(place, config, errors, timeout)
     except KafkaException as error:
         raise ReadError(f"{order.name}: the end of the log is not known: {error.args[0].str()}") from error
     if log_end <= place.offset:
         raise order.contradiction(f"the log ends at offset {log_end}")
-    found = _first_at(place, config, deadline)
-    while time.monotonic() < deadline:
-        for record in records:
-            if found is None or record.offset() < found.offset():
-                continue
-            if record.offset() > found.offset():
-                break
-            if _contents(record) != _contents(found):
-                raise order.contradiction(f"another record is found at offset {record.offset()}")
-            return
-        records, end = _separate(consumer.consume(_POLL, _WAIT_SECONDS), errors)
-        order.follow(records, end)
-        if end is not None:
-            return
-    raise ReadError(
-        f"{order.name}: it cannot be proved that the last records are where they say, at offset {order.next - 1}: "
-        f"{reasons(errors) or 'other records were found there, perhaps because the log is being compacted'}. Nothing "
-        "of this batch was loaded: the next try replays the same range."
-    )
+    if found is None or found.offset() != place.offset:
+        what = "nothing" if found is None else f"the record at offset {found.offset()}"
+        raise ReadError(
+            f"{order.name}: a record said that its offset is {place.offset}, and another look found {what} there: "
+            f"{reasons(errors) or 'it was compacted meanwhile, or its producer has made a record batch by hand'}. "
+            "Nothing of this batch was loaded: the next try replays the same range."
+        )
+    if _contents(found) != _contents(record):
+        raise order.contradiction(f"another record is found at offset {place.offset}")
 
 
-def _first_at(place: TopicPartition, config: Mapping[str, Any], deadline: float) -> Message | None:
-    """Return the first record at or after an offset, as a new client finds it; None at the end of the log, or if none
-    came in time.
+def _first_at(
+    place: TopicPartition, config: Mapping[str, Any], errors: list[KafkaError], timeout: float
+) -> Message | None:
+    """Return the first record at or after an offset, as a new client finds it; None if there is none, or none came in
+    time.
+
+    :param errors: takes those of the client
     """
-    consumer = _consumer({"error_cb": lambda error: None, **config})
+    deadline = time.monotonic() + timeout
+    consumer = _consumer({"error_cb": errors.append, **config})
     try:
         consumer.assign([place])
         while time.monotonic() < deadline:
-            records, log_end = _separate(consumer.consume(1, _WAIT_SECONDS), [])
-            if records or log_end is not None:
+            records, log_end = _separate(consumer.consume(1, _WAIT_SECONDS), errors)
+            # The last error means that the offset is gone.
+            if records or log_end is not None or KafkaError._AUTO_OFFSET_RESET in (each.code() for each in errors):
                 return records[0] if records else None
         return None
     finally:

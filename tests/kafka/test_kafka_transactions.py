@@ -11,6 +11,7 @@ from confluent_kafka import Consumer
 
 from airflow_kafka_offsets import Limits, SqlTable, Staging
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
+from airflow_kafka_offsets.exceptions import ReadError
 from airflow_kafka_offsets.kafka import errors, reader
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.reader import consumer_config, read
@@ -210,7 +211,11 @@ def test_compaction_leaves_holes_that_are_read_over(loader: Loader, kafka: Kafka
         # A record rolls the segment before it, and so makes that one compactable.
         write(1000, 1)
         config = consumer_config({"bootstrap.servers": kafka.bootstrap_servers}, "probe", "read_committed")
-        return sum(batch.num_rows for batch in read(Slice(0, name, 0, 0, 50), config))
+        try:
+            return sum(batch.num_rows for batch in read(Slice(0, name, 0, 0, 50), config))
+        except ReadError:
+            # The record at the end is compacted in the moment between two looks at it.
+            return 50
 
     write(0, 50)
     wait_until(lambda: kept() < 50, 60, "the first 50 records to be compacted", interval=0.3)

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from airflow_kafka_offsets import DeadLetters, Reading
 from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.exceptions import OffsetOrderError
+from airflow_kafka_offsets.exceptions import OffsetOrderError, ReadError
 from airflow_kafka_offsets.kafka import reader as read_module
 from airflow_kafka_offsets.kafka.reader import consumer_config, read
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
 from tests.support.examples import examples
-from tests.support.fake_consumer import end_of_log
+from tests.support.fake_consumer import FakeConsumer, end_of_log
 from tests.support.hand_made_batches import produce_batch
 from tests.support.loads import Loader, TopicFactory, names, rows
 from tests.support.messages import FakeMessage
@@ -127,6 +127,22 @@ def test_where_each_offset_has_a_record_none_of_others_is_hidden(
             return
 
     assert found == log.of_others()
+
+
+@pytest.mark.parametrize(
+    ("log", "error", "reason"),
+    [
+        ([FakeMessage(25, b"other")], OffsetOrderError, "from 11 on: .* 25, another record is found at offset 25"),
+        ([FakeMessage(30)], ReadError, "another look found the record at offset 30 there: it was compacted"),
+        ([], ReadError, "another look found nothing there"),
+    ],
+)
+def test_another_look_at_the_end_of_a_slice_with_gaps(
+    monkeypatch: pytest.MonkeyPatch, log: list[FakeMessage], error: type[Exception], reason: str
+) -> None:
+    FakeConsumer([[FakeMessage(10), FakeMessage(25)]], log=log).install(monkeypatch)
+    with pytest.raises(error, match=reason):
+        list(read(Slice(0, "orders", 0, 10, 20), {}))
 
 
 # What the records of a batch of four say of their offsets.
