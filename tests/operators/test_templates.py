@@ -227,6 +227,7 @@ def test_rendered_templates_show_target_columns_and_caps() -> None:
     assert shown["reading"] == {
         "type": "Reading",
         "isolation_level": "read_committed",
+        "every_offset": False,
         "max_record_bytes": 64 << 20,
         "idle_timeout": "0:02:00",
         "decode_timeout": "0:05:00",
