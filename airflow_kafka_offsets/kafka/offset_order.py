@@ -25,14 +25,14 @@ class OffsetOrder:
     :param every_offset: whether a gap is an error
     :ivar name: of the partition, for messages
     :ivar next: the offset after the last record
-    :ivar has_gap: whether offsets were left out, as by compaction and transactions, or by a lie
+    :ivar gap: the first offset that was left out, as by compaction and transactions, or by a lie; None without one
     """
 
     def __init__(self, slice_: Slice, every_offset: bool = False) -> None:
-        self._end, self._every_offset = slice_.end, every_offset
         self.name = f"{slice_.topic}[{slice_.partition}]"
-        self._start = self._known = self.next = slice_.start
-        self.has_gap = False
+        self.next = self._start = slice_.start
+        self.gap: int | None = None
+        self._end, self._every_offset = slice_.end, every_offset
 
     def follow(self, records: Sequence[Message], log_end: int | None) -> list[int]:
         """Return the offsets of the next records.
@@ -59,8 +59,7 @@ class OffsetOrder:
 
         :raises OffsetOrderError: every offset is wanted
         """
-        if self.next < self._end:
-            self._leave_out(self._end)
+        self._leave_out(self._end)
 
     def _leave_out(self, end: int) -> None:
         if self.next >= self._end:
@@ -71,19 +70,19 @@ class OffsetOrder:
                 "Reading.every_offset wants one at each. The topic is compacted, or written in transactions, or a "
                 "producer has made a record batch by hand. Nothing of this batch was loaded, and a retry does not help"
             )
-        if not self.has_gap:
-            self.has_gap, self._known = True, self.next
+        if self.gap is None:
+            self.gap = self.next
 
     def contradiction(self, reason: str) -> OffsetOrderError:
         """Return the error for records that are not where they say.
 
         :param reason: what contradicts the last one, as the end of a sentence
         """
-        first = self._known if self.has_gap else self.next - 1
+        first = max(self.next - 1, self._start) if self.gap is None else self.gap
         return OffsetOrderError(
-            f"{self.name}: the offsets of the log contradict each other from {max(first, self._start)} on: after a "
-            f"record that says that its offset is {self.next - 1}, {reason}. A producer has made a record batch by "
-            "hand, with offsets that hide the records of others, and the broker has stored it; or the log was "
-            "truncated meanwhile. Nothing of this batch was loaded. If another try ends here, too, rewind the group to "
+            f"{self.name}: the offsets of the log contradict each other from {first} on: after a record that says that "
+            f"its offset is {self.next - 1}, {reason}. A producer has made a record batch by hand, with offsets that "
+            "hide the records of others, and the broker has stored it; or the log was truncated meanwhile. Nothing of "
+            "this batch was loaded. If another try ends here, too, rewind the group to "
             "an offset after these records, and replay those before them"
         )

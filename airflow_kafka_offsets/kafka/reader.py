@@ -162,11 +162,11 @@ def read(
                 reached = max(order.next, known, position)
                 if reached < slice_.end:
                     watch.raise_if_fatal(reached)
-                elif order.has_gap and records and log_end is None and known <= order.next:
+                elif order.gap is not None and records and log_end is None and known <= order.next:
                     last = min(bisect_left(offsets, slice_.end - 1), len(records) - 1)
                     _prove_place(records[last], consumer, config, order, idle_timeout)
-                if offsets and offsets[-1] >= slice_.end:
-                    del records[bisect_left(offsets, slice_.end) :], offsets[bisect_left(offsets, slice_.end) :]
+                inside = bisect_left(offsets, slice_.end)
+                del records[inside:], offsets[inside:]
                 if records:
                     size = polled.add(records, offsets)
                     most = min(max(len(records) * _MOST_BYTES // max(size, 1), 1), 2 * wanted, _POLL)
@@ -247,11 +247,11 @@ def _prove_place(
     errors: list[KafkaError] = []
     try:
         _, log_end = consumer.get_watermark_offsets(place, timeout)
-        found = None if log_end <= place.offset else _first_at(place, config, errors, timeout)
     except KafkaException as error:
         raise ReadError(f"{order.name}: the end of the log is not known: {error.args[0].str()}") from error
     if log_end <= place.offset:
         raise order.contradiction(f"the log ends at offset {log_end}")
+    found = _first_at(place, config, errors, timeout)
     if found is None or found.offset() != place.offset:
         what = "nothing" if found is None else f"the record at offset {found.offset()}"
         raise ReadError(

@@ -28,7 +28,7 @@ class TooSlowError(Exception):
     """A server did not answer within the time that a page has."""
 
 
-class TooBusyError(TooSlowError):
+class TooBusyError(Exception):
     """Earlier work takes all threads: this has not begun."""
 
 

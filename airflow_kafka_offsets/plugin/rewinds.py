@@ -27,7 +27,7 @@ from airflow_kafka_offsets.hooks.links import rewinds_are_on
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.overview import group_summaries
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.plugin.background import TooBusyError, TooSlowError
+from airflow_kafka_offsets.plugin.background import TooSlowError
 from airflow_kafka_offsets.plugin.group_request import FROM_THIS_SITE, FormDep, GroupRequest, GroupRequestDep, field
 from airflow_kafka_offsets.plugin.group_targets import WITHOUT_VALUE, GroupTarget, replace_command
 from airflow_kafka_offsets.plugin.problems import Problem, ProblemError, original, problem
@@ -322,16 +322,14 @@ def _attempt(request: GroupRequest, do: Callable[[Ledger], T], seconds: float, s
         return request.readings.run(request.source, do, seconds, is_long=True)
     except ProblemError as error:
         return _Refused(error.status, request.caller.text(error.problem))
+    except TooSlowError:
+        return _Refused(status.HTTP_504_GATEWAY_TIMEOUT, slow)
     except Exception as error:
-        return _refusal(error, request, slow)
+        return _refusal(error, request)
 
 
-def _refusal(error: Exception, request: GroupRequest, slow: str) -> _Refused:
+def _refusal(error: Exception, request: GroupRequest) -> _Refused:
     match error:
-        case TooBusyError():
-            what = ""
-        case TooSlowError():
-            return _Refused(status.HTTP_504_GATEWAY_TIMEOUT, slow)
         case errors.CommitUnknownError():
             what = (
                 "It is unknown whether the positions were moved. Look at the history of the group: the rewind is "

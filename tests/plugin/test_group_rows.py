@@ -250,9 +250,7 @@ def test_what_a_database_says_of_a_login_is_for_who_may_read_the_connection() ->
     with pytest.raises(ConfigurationError, match=r"db\.internal") as translated, translated_errors("It failed"):
         raise raised
     for error in (raised, translated.value):
-        assert (
-            rewinds._refusal(error, request, "slow").text == "The database of connection 'warehouse' refuses the login"
-        )
+        assert rewinds._refusal(error, request).text == "The database of connection 'warehouse' refuses the login"
 
 
 @pytest.mark.parametrize(

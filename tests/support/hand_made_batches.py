@@ -20,16 +20,12 @@ _PRODUCE, _VERSION = 0, 7
 _SOON = (3, 5, 6)
 
 
-def produce_batch(
-    bootstrap_servers: str, topic: str, records: Sequence[tuple[int, bytes]], *, raw: bytes | None = None
-) -> None:
+def produce_batch(bootstrap_servers: str, topic: str, records: Sequence[tuple[int, bytes]]) -> None:
     """Write records in one batch to partition 0.
 
     :param records: for each, what it says of its offset, relative to the first one, and its value
-    :param raw: written as the records instead
     """
-    content = b"".join(_record(offset, value) for offset, value in records) if raw is None else raw
-    batch = _batch(content, len(records))
+    batch = _batch(b"".join(_record(offset, value) for offset, value in records), len(records))
     end = time.monotonic() + 30
     while (error := _sent(bootstrap_servers, topic, batch)) in _SOON and time.monotonic() < end:
         time.sleep(0.1)
