@@ -1,7 +1,7 @@
 """The librdkafka configuration of a connection: which properties it may set, whether its `security.protocol` is that of
 the listener, and where the client logs.
 
-What a reader also needs is in `kafka.reader`.
+What a consumer also needs is in `kafka.consumer`.
 """
 
 from __future__ import annotations

@@ -109,7 +109,8 @@ class TimeSearch:
     def _read(self, tp: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Read the records within offsets that the log still has."""
         # Only what reads records pays for Arrow: lag seldom does, and is measured often.
-        from airflow_kafka_offsets.kafka.reader import consumer_config, read
+        from airflow_kafka_offsets.kafka.consumer import consumer_config
+        from airflow_kafka_offsets.kafka.reader import read
 
         config = consumer_config(self.cluster.config, self.group_id, self.cluster.isolation_level)
         while start < end:

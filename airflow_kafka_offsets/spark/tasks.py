@@ -131,7 +131,8 @@ def _records(job: StageJob, slice_: Slice, staging: StagingDirectory, with_heade
         yield from read_records(staging, slice_)
         return
     # Imported where a slice is read: the driver needs no Kafka client.
-    from airflow_kafka_offsets.kafka.reader import consumer_config, read, within
+    from airflow_kafka_offsets.kafka.consumer import consumer_config
+    from airflow_kafka_offsets.kafka.reader import read, within
 
     config = consumer_config(job.kafka_config, job.group_id, job.isolation_level)
     for records in read(

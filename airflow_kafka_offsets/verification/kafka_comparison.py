@@ -31,7 +31,8 @@ class KafkaComparison:
 
     def __init__(self, config: Mapping[str, Any], group_id: str, isolation_level: str) -> None:
         # Imported where Kafka is read.
-        from airflow_kafka_offsets.kafka.reader import consumer_config, read
+        from airflow_kafka_offsets.kafka.consumer import consumer_config
+        from airflow_kafka_offsets.kafka.reader import read
 
         self.records = 0
         self._cluster = Cluster(config, isolation_level=isolation_level)

@@ -14,7 +14,8 @@ from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.exceptions import ReadError
 from airflow_kafka_offsets.kafka import errors, reader
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.kafka.reader import consumer_config, read
+from airflow_kafka_offsets.kafka.consumer import consumer_config
+from airflow_kafka_offsets.kafka.reader import read
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from tests.support.clients import Transactions, produce, producer

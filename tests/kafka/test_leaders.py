@@ -14,7 +14,8 @@ from confluent_kafka.admin import AdminClient
 from airflow_kafka_offsets.core.offsets import PartitionLog, Slice, TopicPartition
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError, LogTruncatedError
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.kafka.reader import consumer_config, read
+from airflow_kafka_offsets.kafka.consumer import consumer_config
+from airflow_kafka_offsets.kafka.reader import read
 from devstack.kafka_cluster import KafkaCluster
 from devstack.process import wait_until
 from devstack.topics import create_topic

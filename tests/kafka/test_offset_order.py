@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from airflow_kafka_offsets import DeadLetters, Reading
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import OffsetOrderError, ReadError
+from airflow_kafka_offsets.kafka import consumer as consumer_module
 from airflow_kafka_offsets.kafka import reader as read_module
-from airflow_kafka_offsets.kafka.reader import consumer_config, read
+from airflow_kafka_offsets.kafka.consumer import consumer_config
+from airflow_kafka_offsets.kafka.reader import read
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
 from tests.support.examples import examples
@@ -115,7 +117,7 @@ def test_where_each_offset_has_a_record_none_of_others_is_hidden(
     ends = sorted({cut for cut in cuts if cut < log.end} | {log.end})
     found: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_module, "Consumer", log.consumer)
+        patch.setattr(consumer_module, "Consumer", log.consumer)
         patch.setattr(read_module, "_POLL", poll)
         try:
             for start, end in zip([0, *ends], ends, strict=False):

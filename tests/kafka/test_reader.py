@@ -24,8 +24,10 @@ from airflow_kafka_offsets.exceptions import (
     RecordError,
     UnknownTopicError,
 )
+from airflow_kafka_offsets.kafka import polled
 from airflow_kafka_offsets.kafka import reader as read_module
-from airflow_kafka_offsets.kafka.reader import consumer_config, read
+from airflow_kafka_offsets.kafka.consumer import consumer_config
+from airflow_kafka_offsets.kafka.reader import read
 from tests.support.fake_consumer import TIMED_OUT, FakeConsumer, Step, end_of_log, failure
 from tests.support.messages import FakeMessage
 
@@ -114,7 +116,7 @@ class TestWhatIsRead:
     def test_a_chunk_of_large_records_becomes_batches_that_are_not_too_large(
         self, monkeypatch: pytest.MonkeyPatch, field: str
     ) -> None:
-        monkeypatch.setattr(read_module, "_MOST_BYTES", 1000)
+        monkeypatch.setattr(polled, "_MOST_BYTES", 1000)
         sizes = [10, 400, 400, 400, 3000, 10, 10, 900, 300, 300]
         large = [FakeMessage(10 + i, **{field: b"x" * size}) for i, size in enumerate(sizes)]  # type: ignore[arg-type]
         batches = read_all(FakeConsumer([large]))
@@ -125,7 +127,7 @@ class TestWhatIsRead:
         assert max(sum(batch) for batch in found if batch != [3000]) <= 1000
 
     def test_as_many_as_fit_are_together(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(read_module, "_MOST_BYTES", 1000)
+        monkeypatch.setattr(polled, "_MOST_BYTES", 1000)
         sizes = [3000, 10, 990, 1, 400, 400, 400, 400, 400, 0]
         large = [FakeMessage(10 + i, b"x" * size) for i, size in enumerate(sizes)]
 
@@ -135,7 +137,7 @@ class TestWhatIsRead:
         assert found == [[3000], [10, 990], [1, 400, 400], [400, 400], [400, 0]]
 
     def test_headers_count_for_the_bytes_of_a_batch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(read_module, "_MOST_BYTES", 1000)
+        monkeypatch.setattr(polled, "_MOST_BYTES", 1000)
         small: list[tuple[str, bytes | None]] = [("ä", None)] * 4
         large: list[tuple[str, bytes | None]] = [("h", b"x" * 5000)]
         script: list[Step] = [[FakeMessage(10 + i, b"v", fields=small) for i in range(3)]]
@@ -183,7 +185,7 @@ class TestWhatIsRead:
         assert found == [*range(10, 20)]
 
     def test_after_large_records_fewer_are_polled_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(read_module, "_MOST_BYTES", 1000)
+        monkeypatch.setattr(polled, "_MOST_BYTES", 1000)
         script: list[Step] = [
             messages(10, 12, body=b"x" * 2000),
             messages(12, 13, body=b"x" * 100),

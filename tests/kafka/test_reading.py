@@ -18,7 +18,8 @@ from airflow_kafka_offsets.formats.record_format import RecordFormat
 from airflow_kafka_offsets.formats.simple_formats import Json, Raw
 from airflow_kafka_offsets.kafka import errors
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.kafka.reader import consumer_config, read
+from airflow_kafka_offsets.kafka.consumer import consumer_config
+from airflow_kafka_offsets.kafka.reader import read
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.tasks import read_arrow
 from airflow_kafka_offsets.staging.dead_letters import dead_letters

@@ -14,8 +14,9 @@ from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaUnavailableError, ReadError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.config import mismatch
+from airflow_kafka_offsets.kafka.consumer import consumer_config
 from airflow_kafka_offsets.kafka.errors import refused_connection
-from airflow_kafka_offsets.kafka.reader import consumer_config, read
+from airflow_kafka_offsets.kafka.reader import read
 from devstack.certificates import Authority
 from devstack.process import free_port
 from devstack.secured_kafka import MTLS, SASL, SecuredKafka

@@ -21,7 +21,8 @@ from airflow_kafka_offsets.exceptions import (
     UnknownTopicError,
 )
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.kafka.reader import consumer_config, read
+from airflow_kafka_offsets.kafka.consumer import consumer_config
+from airflow_kafka_offsets.kafka.reader import read
 from airflow_kafka_offsets.loading.load import load
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
 from devstack.kafka import KafkaBroker

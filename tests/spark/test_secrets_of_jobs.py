@@ -11,7 +11,7 @@ import pytest
 from pyspark import SparkContext, cloudpickle
 
 from airflow_kafka_offsets.exceptions import StagingError
-from airflow_kafka_offsets.kafka.reader import consumer_config
+from airflow_kafka_offsets.kafka.consumer import consumer_config
 from airflow_kafka_offsets.spark import driver
 from airflow_kafka_offsets.spark.job import SECRETS_FILE, SentJob, StageJob, _secrets, split_job
 from airflow_kafka_offsets.spark.progress import Display

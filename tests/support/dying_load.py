@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.formats.simple_formats import Json
-from airflow_kafka_offsets.kafka import reader
+from airflow_kafka_offsets.kafka import polled
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.publications import Publication
 from airflow_kafka_offsets.loading import load
@@ -168,7 +168,7 @@ def _in_the_second_slice(stop: Callable[[], None]) -> None:
 def _while_a_slice_is_read(stop: Callable[[], None]) -> None:
 
     # The first records are fetched, and nothing is written of them yet.
-    _after(reader._Polled, "take")(stop)
+    _after(polled.Polled, "take")(stop)
 
 
 def _in_the_middle_of_removing(stop: Callable[[], None]) -> None:

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from airflow_kafka_offsets.kafka import consumer as consumer_module
 from airflow_kafka_offsets.kafka import errors
-from airflow_kafka_offsets.kafka import reader as read_module
 from tests.support.messages import FakeMessage
 
 TIMED_OUT = KafkaException(KafkaError(KafkaError._TRANSPORT))
@@ -65,7 +65,7 @@ class FakeConsumer:
             self.report = config["error_cb"]
             return self
 
-        monkeypatch.setattr(read_module, "Consumer", made)
+        monkeypatch.setattr(consumer_module, "Consumer", made)
         monkeypatch.setattr(errors, "time", SimpleNamespace(monotonic=lambda: self.now))
         return self
 

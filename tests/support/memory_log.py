@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Uuid
 
-from airflow_kafka_offsets.kafka import admin, errors, reader
+from airflow_kafka_offsets.kafka import admin, consumer, errors
 from airflow_kafka_offsets.kafka import producer as kafka_producer
 from devstack import topics
 from devstack.kafka import new_cluster_id
@@ -31,7 +31,7 @@ from tests.support.messages import FakeMessage
 # Where each kind of client is made.
 _USERS: Mapping[str, Sequence[ModuleType]] = {
     "AdminClient": (admin, topics, clients),
-    "Consumer": (reader, clients),
+    "Consumer": (consumer, clients),
     "Producer": (clients, kafka_producer),
 }
 _DEFAULTS = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.kafka.reader import consumer_config, read
+from airflow_kafka_offsets.kafka.consumer import consumer_config
+from airflow_kafka_offsets.kafka.reader import read
 from tests.support.clients import Kafka
 
 
