@@ -1,7 +1,8 @@
 """The columns of Avro values: which a schema has, and how values that another schema wrote become them, by Avro's
 rules.
 
-What is compared are names of fields; the names of records, enums and fixed types are not.
+What is compared are names of fields; the names of records, enums and fixed types are only to tell the branches of
+unions apart.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ _PROMOTIONS = {
     "bytes": ("string",),
 }
 """What Avro promotes the values of a type to."""
+
+_NOT_OF_READER = "the reader's union does not have its branch"
 
 _MEMBER = re.compile(r"member\d+", re.ASCII)
 
@@ -197,6 +200,8 @@ def converted(array: pa.Array, kind: Type, declared: pa.DataType, reader: Type |
     if kind.physical is None:
         raise MismatchError(f"it is a part of the recursive record {kind.name!r}, which cannot be a column")
     if kind.kind == "record" and pa.types.is_struct(declared):
+        if reader is not None and reader.kind == "recursive":
+            raise MismatchError(f"the reader's schema has a part of the recursive record {reader.name!r} there")
         children = [
             constant(field.type, part, len(array)) if place is None else _child(array, kind, place, field, part)
             for field, place, part in sources(iter(declared), kind, reader)
@@ -261,14 +266,19 @@ def _of_branches(array: pa.Array, kind: Type, declared: pa.DataType, reader: Typ
     if _has_members(declared):
         return _members(array, list(zip(members, written, places, strict=True)), declared, wanted)
     found: list[pa.Array] = []
+    unfit: MismatchError | None = None
     for member, branch, place in zip(members, written, places, strict=True):
         try:
+            if place is None and branch.kind == "record":
+                # Without the reader's it would lose its aliases and defaults.
+                raise MismatchError(_NOT_OF_READER)
             found.append(converted(member, branch, declared, wanted[place] if place is not None else None))
         except MismatchError as error:
             if member.null_count < len(member):
                 raise UnreadableError(f"its branch of the union does not fit: {error}") from None
+            unfit = unfit or error
     if not found:
-        raise MismatchError(f"no branch of the union can become {spark_type(declared)}")
+        raise MismatchError(f"no branch of the union can become {spark_type(declared)}: {unfit}")
     return pc.coalesce(*found)
 
 
@@ -293,20 +303,26 @@ def _places(kind: Type, reader: Type | None) -> list[int | None]:
     kinds: dict[str, int] = {}
     for place, part in enumerate(reader.branches):
         names.setdefault((part.kind, part.name), place)
-        short.setdefault((part.kind, _short(part)), place)
+        short.setdefault((part.kind, _short(part.name)), place)
         kinds.setdefault(part.kind, place)
+    for place, part in enumerate(reader.branches):
+        for alias in part.aliases:
+            names.setdefault((part.kind, alias), place)
+            short.setdefault((part.kind, _short(alias)), place)
 
     def place_of(branch: Type) -> int | None:
         """Return the place of a branch by Avro's rules: by its type and name, else by promotion."""
         promoted = [kinds[kind] for kind in _PROMOTIONS.get(branch.kind, ()) if kind in kinds]
-        by_name = names.get((branch.kind, branch.name), short.get((branch.kind, _short(branch))))
+        if len(reader.branches) == 1 and branch.kind in kinds:
+            return 0
+        by_name = names.get((branch.kind, branch.name), short.get((branch.kind, _short(branch.name))))
         return by_name if by_name is not None else min(promoted, default=None)
 
     return list(map(place_of, kind.branches))
 
 
-def _short(part: Type) -> str:
-    return part.name.rpartition(".")[2]
+def _short(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def _members(
@@ -321,7 +337,7 @@ def _members(
     :param wanted: the branches of the reader's union
     """
     if any(place is None and values.null_count < len(values) for values, _, place in written):
-        raise UnreadableError("the reader's union does not have its branch")
+        raise UnreadableError(_NOT_OF_READER)
     of_place = defaultdict(list)
     for values, kind, place in written:
         of_place[place].append((values, kind))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -66,6 +66,7 @@ class Type:
     :param logical: the logical type, where it fits; `decimal` has a precision and a scale
     :param name: of a record, an enum or a fixed type, with its namespace; of `recursive`, the record that the type is a
         part of
+    :param aliases: of a record, an enum or a fixed type, with their namespaces
     :param fields: of a record
     :param symbols: of an enum
     :param parts: the items of an array, the values of a map, the branches of a union
@@ -74,6 +75,7 @@ class Type:
     kind: str
     logical: str | None = None
     name: str = ""
+    aliases: tuple[str, ...] = ()
     fields: tuple[Field, ...] = ()
     symbols: tuple[str, ...] = ()
     parts: tuple[Type, ...] = ()
@@ -216,6 +218,7 @@ class _Parser:
         kind, name = schema["type"], schema["name"]
         namespace = name.rpartition(".")[0] if "." in name else schema.get("namespace", namespace) or ""
         name = check_name(_full(name, namespace))
+        aliases = tuple(_full(str(alias), namespace) for alias in schema.get("aliases", ()))
         if kind == "enum":
             symbols = schema["symbols"]
             check_size(len(symbols), 0, what="symbols in an enum")
@@ -231,7 +234,7 @@ class _Parser:
             if len({part.name for part in fields}) < len(fields):
                 raise SchemaError(f"two fields of the record {name!r} have the same name")
             made = Type("record", name=name, fields=fields)
-        self._named[name] = made
+        self._named[name] = made = replace(made, aliases=aliases)
         return made
 
     def _field(self, schema: Mapping[str, Any], namespace: str) -> Field:
@@ -261,10 +264,10 @@ def _with_logical(kind: Type, schema: Mapping[str, Any]) -> Type:
     if logical == "decimal" and kind.kind in ("bytes", "fixed"):
         precision, scale = schema.get("precision"), schema.get("scale", 0)
         if isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision <= 76 and precision > 0:
-            return Type(kind.kind, "decimal", kind.name, size=kind.size, precision=precision, scale=scale)
+            return replace(kind, logical="decimal", precision=precision, scale=scale)
     is_uuid = logical == "uuid" and (kind.kind == "string" or (kind.kind == "fixed" and kind.size == 16))
     if isinstance(logical, str) and (is_uuid or _LOGICAL.get(logical) == kind.kind):
-        return Type(kind.kind, logical, kind.name, size=kind.size)
+        return replace(kind, logical=logical)
     return kind
 
 

@@ -77,6 +77,74 @@ def test_a_branch_becomes_that_of_its_name_in_the_readers_union(
     assert read(written, wanted, value) == expected
 
 
+OLD = {"type": "record", "name": "Old", "fields": [{"name": "old", "type": "int"}]}
+NEW = {
+    "type": "record",
+    "name": "New",
+    "fields": [
+        {"name": "new", "type": "int", "aliases": ["old"]},
+        {"name": "more", "type": "int", "default": 9},
+    ],
+}
+IS_NEW = NEW | {"aliases": ["Old"]}
+LISTS = (("array", "items"), ("map", "values"))
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        (OLD, {"old": 5}),
+        (["null", OLD], {"old": 5}),
+        (["null", OLD, "string"], {"old": 5}),
+        ([CREATED, OLD], ("Old", {"old": 5})),
+    ],
+    ids=["alone", "or null", "or others", "or other records"],
+)
+@pytest.mark.parametrize("wanted", [NEW, ["null", NEW], IS_NEW], ids=["alone", "or null", "alias"])
+def test_a_record_becomes_the_readers_only_type_whatever_both_are_called(written: Any, value: Any, wanted: Any) -> None:
+    expected = {"new": 5, "more": 9}
+    assert read(written, wanted, value) == expected
+    items, values = ([{"type": kind, key: part} for part in (written, wanted)] for kind, key in LISTS)
+    assert read(*items, [value]) == [expected]
+    assert read(*values, {"k": value}) == [{"key": "k", "value": expected}]
+
+
+@pytest.mark.parametrize(
+    ("of_writer", "of_reader"),
+    [
+        ({}, {"aliases": ["Old"]}),
+        ({"namespace": "shop"}, {"aliases": ["Old"], "namespace": "shop"}),
+        ({"namespace": "shop"}, {"aliases": ["shop.Old"], "namespace": "other"}),
+    ],
+)
+@pytest.mark.parametrize("others", [[], ["null"], ["string"]], ids=["alone", "or null", "or others"])
+def test_a_branch_is_found_by_an_alias(of_writer: Any, of_reader: Any, others: list[Any]) -> None:
+    wanted = ["string", record("more.Old"), NEW | of_reader]
+    found = read([*others, OLD | of_writer], wanted, {"old": 5})
+    assert found == {"member0": None, "member1": None, "member2": {"new": 5, "more": 9}}
+
+
+@pytest.mark.parametrize("ddl", ["e STRUCT<new: INT, more: INT>", "e STRUCT<old: INT>"])
+def test_a_record_that_the_readers_union_does_not_have_is_bad_in_any_column(ddl: str) -> None:
+    # By the names of its fields alone it would lose aliases and defaults.
+    written, wanted = event(["null", OLD, "string"]), event(["null", NEW, CREATED])
+    rows, bad = decoded(
+        known({1: written}, ddl=ddl, schema=json.dumps(wanted)), [wire(1, encode(written, {"e": {"old": 5}}))]
+    )
+    assert not len(rows)
+    assert "the reader's union does not have its branch" in bad[0].reason
+
+
+def test_a_field_that_is_recursive_in_the_readers_schema_is_no_column() -> None:
+    # A part of the recursion has neither aliases nor defaults.
+    wanted = record("New", {"name": "inner", "type": ["null", "New"], "aliases": ["in"], "default": None})
+    written = record("Old", {"name": "in", "type": record("In")})
+    avro = known({1: written}, ddl="id INT, inner STRUCT<id: INT>", schema=json.dumps(wanted))
+    rows, bad = decoded(avro, [wire(1, encode(written, {"id": 5, "in": {"id": 6}}))])
+    assert not len(rows)
+    assert "the reader's schema has a part of the recursive record 'New' there" in bad[0].reason
+
+
 NODE = record("Node", {"name": "next", "type": ["null", "Node", "string"]})
 
 
