@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_kafka_offsets.formats.avro_schema import TIMESTAMP_UNITS, Field, Type
-from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, out_of_years, relisted, spark_type
+from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, as_decimals, out_of_years, relisted, spark_type
 from airflow_kafka_offsets.formats.record_format import SchemaError
 from airflow_kafka_offsets.formats.room import named, repeated
 from airflow_kafka_offsets.formats.schema_limits import MOST_CHARACTERS, Budget
@@ -492,6 +492,6 @@ def _decimals(array: pa.Array, kind: Type, declared: pa.Decimal128Type) -> pa.Ar
         numbers = pa.array(exact, pa.decimal128(38, kind.scale))
     try:
         numbers.validate(full=True)
-        return numbers.cast(declared)
+        return as_decimals(numbers, declared)
     except pa.ArrowInvalid:
         raise UnreadableError(f"a decimal does not fit {spark_type(declared)}") from None

@@ -350,6 +350,22 @@ def out_of_years(array: pa.Array) -> list[int]:
     return indexes
 
 
+def as_decimals(numbers: pa.Array, kind: pa.Decimal128Type) -> pa.Array:
+    """Return integers or decimals as decimals of another type.
+
+    For more digits after the point, Arrow's own cast multiplies in the type that it casts to, and many a number that
+    overflows becomes another one.
+
+    :raises pyarrow.ArrowInvalid: a number does not fit
+    """
+    if pa.types.is_integer(numbers.type):
+        numbers = numbers.cast(pa.decimal128(20, 0))
+    if kind.scale > numbers.type.scale:
+        # In which 38 digits before the point have room, and 38 after it.
+        numbers = numbers.cast(pa.decimal256(76, kind.scale))
+    return numbers.cast(kind)
+
+
 def relisted(array: pa.Array, items: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return lists with other items in place of those of `array.flatten()`.
 

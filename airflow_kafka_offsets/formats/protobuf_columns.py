@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, relisted, spark_type
+from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, as_decimals, relisted, spark_type
 from airflow_kafka_offsets.formats.protobuf_fields import (
     Child,
     Node,
@@ -149,7 +149,7 @@ def _scalar(node: Node, array: pa.Array) -> pa.Array:
         array = _enum(array, field.enum_type, declared)
     try:
         if pa.types.is_decimal(declared) and array.type != declared:
-            return array.cast(pa.decimal128(20, 0)).cast(declared)
+            return as_decimals(array, declared)
         # Promoting a number to a float may round it.
         return array.cast(declared, safe=not pa.types.is_floating(declared))
     except pa.ArrowInvalid:
@@ -187,7 +187,7 @@ def _durations(array: pa.Array, children: Mapping[str, pa.Array], declared: pa.D
     try:
         part = pc.multiply(nanos.cast(pa.decimal128(19, 0)), pa.scalar(Decimal("0.000000001")))
         whole = pc.add(seconds.cast(pa.decimal128(19, 0)), part.cast(pa.decimal128(19, 9)))
-        return pc.if_else(array.is_valid(), whole, None).cast(declared)
+        return as_decimals(pc.if_else(array.is_valid(), whole, None), declared)
     except pa.ArrowInvalid:
         raise UnreadableError(f"a duration does not fit {spark_type(declared)}") from None
 

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from airflow_kafka_offsets.core.bisection import Failure, split_at_failures
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, RECORD, RESERVED_PREFIX
 from airflow_kafka_offsets.exceptions import RecordError, StagedFileError, TargetError
-from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, out_of_years, type_name
+from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, as_decimals, out_of_years, type_name
 from airflow_kafka_offsets.staging.arrow_files import record_batches
 from airflow_kafka_offsets.staging.dead_letters import too_many
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -433,14 +433,13 @@ def _fitting(values: pa.Array, column: pa.Field) -> tuple[pa.Array, dict[int, st
             return cast, {}
         pairs = enumerate(zip(values.to_pylist(), cast.cast(pa.string()).to_pylist(), strict=True))
         return cast, {row: misfit for row, (value, text) in pairs if value is not None and Decimal(text) != value}
-    if pa.types.is_integer(values.type) and pa.types.is_decimal(column.type) and column.type.scale < 0:
-        # Arrow has no cast of both at once.
-        values = values.cast(pa.decimal128(20, 0))
+    is_exact = pa.types.is_integer(values.type) or pa.types.is_decimal(values.type)
+    convert = as_decimals if is_exact and pa.types.is_decimal(column.type) else pa.Array.cast
     try:
-        cast = values.cast(column.type)
+        cast = convert(values, column.type)
     except pa.ArrowInvalid:
         found = split_at_failures(
-            len(values), lambda first, end: values.slice(first, end - first).cast(column.type), pa.ArrowInvalid
+            len(values), lambda first, end: convert(values.slice(first, end - first), column.type), pa.ArrowInvalid
         )
         unfit = [part.position for part in found if isinstance(part, Failure)]
         if not unfit:

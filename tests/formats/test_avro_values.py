@@ -117,6 +117,8 @@ def test_a_declared_column_is_promoted_to(kind: Any, written: Any, ddl_type: str
         ("bytes", b"\xff", "STRING", "column 'a': a value of type bytes does not fit STRING"),
         (logical("bytes", "decimal", precision=4, scale=1), Decimal("999.9"), "DECIMAL(3,1)",
          "a decimal does not fit DECIMAL(3,1)"),
+        (logical("bytes", "decimal", precision=38, scale=0), Decimal(4_459_210_574_094_415_717), "DECIMAL(38,20)",
+         "a decimal does not fit DECIMAL(38,20)"),
         (logical("bytes", "decimal", precision=50, scale=1), 10**38 * b"\1"[0], "DECIMAL(38,1)", "more than 38 digits"),
         (logical("long", "timestamp-millis"), 2**62, "TIMESTAMP",
          "column 'a': a value of type timestamp-millis does not fit TIMESTAMP"),
