@@ -7,6 +7,7 @@ Options have the names of the Rust library `object_store`, as delta-rs takes the
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -132,12 +133,27 @@ class ObjectFiles:
         """
         return [path.rstrip("/") for path in self.store.list_with_delimiter(prefix)["common_prefixes"]]
 
-    def find(self, prefix: str) -> Iterator[FoundFile]:
+    def refuse_links(self, prefix: str) -> None:
+        """Refuse a directory that leads to somewhere else, itself or by a link in it.
+
+        :param prefix: its path
+        :raises TargetError: it does
+        """
+        if self._root is None:
+            return
+        self.refuse_outside(prefix)
+        with suppress(FileNotFoundError), os.scandir(self._root / prefix) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    self.refuse_outside(f"{prefix}/{entry.name}")
+
+    def find(self, prefix: str, after: str | None = None) -> Iterator[FoundFile]:
         """Yield the files of a directory and of those below it, in the order of their paths.
 
         :param prefix: the path of the directory
+        :param after: a path; only files after it are wanted
         """
-        found = [file for chunk in self.store.list(prefix) for file in chunk]
+        found = [file for chunk in self.store.list(prefix, offset=after) for file in chunk]
         for file in sorted(found, key=lambda file: file["path"]):
             yield FoundFile(file["path"], file["size"], file["last_modified"].timestamp())
 

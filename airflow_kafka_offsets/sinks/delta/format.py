@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 from urllib.parse import quote, unquote, urlsplit
 
@@ -52,6 +53,7 @@ from airflow_kafka_offsets.sinks.delta.history import (
     publications,
     refuse_restored,
 )
+from airflow_kafka_offsets.sinks.delta.log_files import refuse_foreign_lists
 from airflow_kafka_offsets.sinks.lake.columns import (
     check_parameters,
     check_partitions,
@@ -119,10 +121,12 @@ class DeltaSnapshot(Snapshot):
     storage: ObjectFiles
 
     def __init__(self, sink: DirectorySink) -> None:
-        storage = sink.storage
+        if is_local(sink.uri) and not Path(_location(sink)).exists():
+            raise TableNotFoundError(sink.name)  # else `ObjectFiles` would make the directory
+        self.sink, self.name, self.storage = sink, sink.name, ObjectFiles(sink.uri, sink.storage)
+        refuse_foreign_lists(self.name, self.storage)
         with _reading(sink.name):
-            table = deltalake.DeltaTable(_location(sink), storage_options=dict(storage) or None)
-        self.sink, self.name, self.table, self.storage = sink, sink.name, table, ObjectFiles(sink.uri, storage)
+            self.table = table = deltalake.DeltaTable(_location(sink), storage_options=dict(sink.storage) or None)
         self.columns = arrow_columns(table.schema())
         self.required = [column.name for column in self.columns if not column.nullable]
         self._version = table.version()
@@ -272,6 +276,8 @@ class DeltaSnapshot(Snapshot):
             if new:
                 self._add_columns(new)
                 return False  # the table is another one by now
+            # With the commit, delta-rs may write a checkpoint of what it reads then.
+            refuse_foreign_lists(self.name, self.storage)
             self.table.create_write_transaction(
                 [*change.adds, *map(remove_action, change.removes)],
                 mode="append",
