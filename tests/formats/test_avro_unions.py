@@ -87,7 +87,14 @@ NEW = {
     ],
 }
 IS_NEW = NEW | {"aliases": ["Old"]}
-LISTS = (("array", "items"), ("map", "values"))
+
+
+def array(items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def map_(values: Any) -> dict[str, Any]:
+    return {"type": "map", "values": values}
 
 
 @pytest.mark.parametrize(
@@ -104,9 +111,8 @@ LISTS = (("array", "items"), ("map", "values"))
 def test_a_record_becomes_the_readers_only_type_whatever_both_are_called(written: Any, value: Any, wanted: Any) -> None:
     expected = {"new": 5, "more": 9}
     assert read(written, wanted, value) == expected
-    items, values = ([{"type": kind, key: part} for part in (written, wanted)] for kind, key in LISTS)
-    assert read(*items, [value]) == [expected]
-    assert read(*values, {"k": value}) == [{"key": "k", "value": expected}]
+    assert read(array(written), array(wanted), [value]) == [expected]
+    assert read(map_(written), map_(wanted), {"k": value}) == [{"key": "k", "value": expected}]
 
 
 @pytest.mark.parametrize(
