@@ -109,7 +109,7 @@ def _known_type(kind: pa.DataType) -> pa.DataType:
 def cast(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     """Return rows with the types of columns. A timestamp loses what is less than a microsecond.
 
-    :raises pyarrow.ArrowInvalid: a value is outside of the range of its column
+    :raises pyarrow.ArrowInvalid: a value is outside of the range of its column, or has more digits
     """
     arrays = [
         array
@@ -117,7 +117,17 @@ def cast(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
         else pc.cast(array, options=pc.CastOptions(field.type, allow_time_truncate=True))
         for array, field in zip(rows.columns, columns, strict=True)
     ]
+    for array in filter(lambda array: _has_decimal(array.type), arrays):
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid:
+            # datafusion finds only what overflows 128 bits. Arrow's message quotes the value.
+            raise pa.ArrowInvalid("Arithmetic overflow of a decimal") from None
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+def _has_decimal(kind: pa.DataType) -> bool:
+    return pa.types.is_decimal(kind) or any(_has_decimal(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def check_columns(columns: Sequence[str], target: TargetColumns, transform: str) -> None:

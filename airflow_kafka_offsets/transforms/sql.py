@@ -34,7 +34,9 @@ _OPTIONS = {
 _NODES = ("Projection", "Filter", "TableScan", "SubqueryAlias", "Unnest", "EmptyRelation")
 
 # The parts of datafusion's messages that hold no value of a record.
-_SAFE = re.compile(r"Divide by zero|Arithmetic overflow|Cast error|Parser error|Compute error|Invalid argument error")
+_SAFE = re.compile(
+    r"Divide by zero|Arithmetic overflow(?: of a decimal)?|Cast error|Parser error|Compute error|Invalid argument error"
+)
 # The type that a value was to have: how a message ends, behind the value.
 _INTO = re.compile(r"to (?:value of |type )([A-Z]\w*(?:\([^()]*\))?)(?: type)?$")
 

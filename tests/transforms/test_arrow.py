@@ -80,6 +80,12 @@ def raising(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows
 
 
+def of_39_digits(rows: pa.RecordBatch) -> pa.RecordBatch:
+    unscaled = b"".join((12 * 10**37).to_bytes(16, "little") for _ in rows["id"])
+    kind = pa.decimal128(38, 0)
+    return rows.append_column("x", pa.Array.from_buffers(kind, rows.num_rows, [None, pa.py_buffer(unscaled)]))
+
+
 def with_(name: str) -> ArrowTransform:
     return ArrowTransform(f"{__name__}.{name}")
 
@@ -140,6 +146,7 @@ def test_invalid_return_schema_is_refused_before_reading(
             r"string",
         ),
         ("raising", r"offsets 0 to 2, raised ValueError: no such day"),
+        ("of_39_digits", r"offsets 0 to 2, returns a value that is outside of the range of its column"),
     ],
 )
 def test_error_of_records_names_them(loader: Loader, topic: TopicFactory, function: str, error: str) -> None:

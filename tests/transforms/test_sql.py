@@ -151,6 +151,18 @@ def test_whole_numbers_wrap_around_and_decimals_do_not() -> None:
     assert [record.reason.partition(",")[0] for record in bad] == ["Arithmetic overflow"]
 
 
+@pytest.mark.parametrize("sign", ["", "-"])
+@pytest.mark.parametrize("result", ["{}", "named_struct('a', {})", "make_array({})"])
+def test_a_decimal_of_39_digits_is_a_bad_record(sign: str, result: str) -> None:
+    # It has room in the 128 bits in which datafusion computes.
+    product = f"{sign}CAST('1' || repeat('0', 37) AS DECIMAL(38,0)) * CAST(id AS DECIMAL(2,0))"
+    select = f"{result.format(product)} AS x"
+    rows, bad = transformed(select, {"id": 9}, {"id": 10}, {"id": 17}, {"id": 1})
+    assert rows.column("_kafka_offset").to_pylist() == [10, 13]
+    assert bad_rows(bad) == [1, 2]
+    assert {record.reason.partition(",")[0] for record in bad} == {"Arithmetic overflow of a decimal"}
+
+
 def bad_rows(bad: Sequence[BadRecord]) -> list[int]:
     return [record.row for record in bad]
 
