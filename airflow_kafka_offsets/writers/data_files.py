@@ -47,8 +47,11 @@ _FEW = 64
 # What a record batch of a few rows takes beside its values.
 _OF_BATCH = _OF_COLUMN = 1 << 10
 
-# Of a directory, in most file systems.
-_LONGEST_NAME = 255
+# In bytes: of a directory, in most file systems; and of a whole path, a little less than in object stores.
+_LONGEST_NAME, _LONGEST_PATH = 255, 1_000
+
+# More than the directory of an attempt and the name of a file have.
+_OWN_NAMES = 128
 
 
 class Files(Protocol):
@@ -139,9 +142,22 @@ class DataFile(NamedTuple):
     split_offsets: Sequence[int]
 
 
-def has_long_name(path: str) -> bool:
-    """Return whether a part of a path is longer than the name of a directory may be."""
-    return any(len(part.encode()) > _LONGEST_NAME for part in path.split("/"))
+def room_for_directories(place: str) -> int:
+    """Return how many bytes the directories of a file may have together.
+
+    :param place: the address of the table
+    """
+    return _LONGEST_PATH - _OWN_NAMES - len(place.encode())
+
+
+def are_too_long(directories: str, place: str) -> bool:
+    """Return whether a store or a file system has no room for directories.
+
+    :param place: the address of the table
+    """
+    if len(directories.encode()) > room_for_directories(place):
+        return True
+    return any(len(part.encode()) > _LONGEST_NAME for part in directories.split("/"))
 
 
 def write_data_files(

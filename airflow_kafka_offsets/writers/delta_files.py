@@ -33,7 +33,14 @@ import pyarrow.compute as pc
 from airflow_kafka_offsets.exceptions import StagedFileError
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.rows import schema_of
-from airflow_kafka_offsets.writers.data_files import FILE_BYTES, DataFile, FileLayout, PartitionTerm, has_long_name
+from airflow_kafka_offsets.writers.data_files import (
+    FILE_BYTES,
+    DataFile,
+    FileLayout,
+    PartitionTerm,
+    are_too_long,
+    room_for_directories,
+)
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 from airflow_kafka_offsets.writers.statistics import ColumnStatistics
 from airflow_kafka_offsets.writers.table_rows import file_type
@@ -46,13 +53,18 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 _SPECIAL = {*map(chr, range(32)), *"\"#%'*/:=?\\\x7f{[]^"}
 
 
-def hive_path(directory: str, partition: Mapping[str, str | None], ending: str = "parquet") -> str:
-    """Return the path of a new file.
+def hive_directories(partition: Mapping[str, Any]) -> str:
+    """Return the path of Hive's directories, as Spark writes it: some readers take the values of partition columns from
+    these.
 
-    :param partition: the text of each partition column
+    :param partition: the value of each partition column
     """
-    parts = [f"{_escaped(name)}={_NULL if text is None else _escaped(text)}" for name, text in partition.items()]
-    return "/".join([directory, *parts, f"part-{uuid.uuid4().hex}.{ending}"])
+    texts = {name: delta_value(value) for name, value in partition.items()}
+    return "/".join(f"{_escaped(name)}={_NULL if text is None else _escaped(text)}" for name, text in texts.items())
+
+
+def _new_path(directory: str, directories: str, ending: str = "parquet") -> str:
+    return "/".join(filter(None, [directory, directories, f"part-{uuid.uuid4().hex}.{ending}"]))
 
 
 def _escaped(text: str) -> str:
@@ -61,6 +73,9 @@ def _escaped(text: str) -> str:
 
 # Texts of so many bytes always fit into the name of a directory.
 _SHORT_NAME = 32
+
+# More than the characters of any other value.
+_LONGEST_NUMBER = 48
 
 # Longer texts are cut, as other writers do.
 _TEXT_LENGTH = 32
@@ -116,8 +131,12 @@ class DeltaShape:
         return ObjectFiles(self.uri, storage)
 
     def path(self, attempt: str, partition: Mapping[str, Any]) -> str:
-        """Return the path of a new file."""
-        return delta_path(attempt, partition)
+        """Return the path of a new file. In the log it is URL-encoded, as `AddAction` does.
+
+        Values that are too long for the names of directories have none: by Delta's protocol, paths have no meaning.
+        """
+        directories = hive_directories(partition)
+        return _new_path(attempt, "" if are_too_long(directories, self.uri) else directories)
 
     def to_json(self, file: DataFile) -> str:
         """Return what the commit has to know of a file."""
@@ -136,30 +155,38 @@ class ParquetShape(DeltaShape):
     def path(self, attempt: str, partition: Mapping[str, Any]) -> str:
         """Return the path of a new file."""
         # Not that of a published file: DuckDB and polars also read directories whose names begin with an underscore.
-        return hive_path(attempt, {name: delta_value(value) for name, value in partition.items()}, "staged")
+        return _new_path(attempt, hive_directories(partition), "staged")
 
     def _unfit(self, rows: pa.RecordBatch) -> dict[int, str]:
         reasons: dict[int, str] = {}
-        for name in self.partition_by:
-            if file_type(rows.column(name).type) != pa.string():
-                continue
-            texts = rows.column(name).cast(pa.string())
-            for row in pc.indices_nonzero(pc.equal(texts, _NULL)).to_pylist():
+        columns = {name: rows.column(name) for name in self.partition_by}
+        texts = {name: of.cast(pa.string()) for name, of in columns.items() if file_type(of.type) == pa.string()}
+        for name, text in texts.items():
+            for row in pc.indices_nonzero(pc.equal(text, _NULL)).to_pylist():
                 reasons[row] = f"column {name!r} is the name of a directory, which readers take for null"
-            for row in pc.indices_nonzero(pc.greater(pc.binary_length(texts), _SHORT_NAME)).to_pylist():
-                if has_long_name(hive_path("", {name: texts[row].as_py()})):
-                    reasons[row] = f"column {name!r} is the name of a directory, which has 255 bytes at most"
+        for row in self._perhaps_long(texts):
+            partition = {name: of[row].as_py() for name, of in columns.items()}
+            long = [name for name in texts if are_too_long(hive_directories({name: partition[name]}), "")]
+            if long:
+                reasons[row] = f"column {long[0]!r} is the name of a directory, which has 255 bytes at most"
+            elif are_too_long(hive_directories(partition), self.uri):
+                names = ", ".join(map(repr, self.partition_by))
+                reasons[row] = f"columns {names} are names of directories, whose path is too long for an object store"
         return reasons
 
+    def _perhaps_long(self, texts: Mapping[str, pa.Array]) -> list[int]:
+        """Return the rows whose directories may be too long."""
+        others = sum(len(_escaped(name).encode()) + 2 for name in self.partition_by)
+        others += _LONGEST_NUMBER * (len(self.partition_by) - len(texts))
+        # Each byte of a text may become three.
+        each = (room_for_directories(self.uri) - others) // (3 * max(len(texts), 1))
+        most = max(min(each, _SHORT_NAME), 0)
+        long = {row for of in texts.values() for row in pc.indices_nonzero(_is_longer(of, most)).to_pylist()}
+        return sorted(long)
 
-def delta_path(directory: str, partition: Mapping[str, Any]) -> str:
-    """Return the path of a new file, with Hive's directories, as Spark writes it: some readers take the values of
-    partition columns from these. In the log it is URL-encoded, as `AddAction` does.
 
-    A value that is too long for the name of a directory has none: by Delta's protocol, paths have no meaning.
-    """
-    path = hive_path(directory, {name: delta_value(value) for name, value in partition.items()})
-    return hive_path(directory, {}) if has_long_name(path) else path
+def _is_longer(texts: pa.Array, most: int) -> pa.Array:
+    return pc.greater(pc.binary_length(texts), most)
 
 
 def read_written(table: str, file: StagedFile) -> tuple[str, dict[str, Any]]:

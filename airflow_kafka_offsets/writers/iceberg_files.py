@@ -46,7 +46,7 @@ from airflow_kafka_offsets.writers.data_files import (
     DataFile,
     FileLayout,
     PartitionTerm,
-    has_long_name,
+    are_too_long,
 )
 from airflow_kafka_offsets.writers.object_files import refuse_link
 from airflow_kafka_offsets.writers.statistics import ColumnStatistics, values_at
@@ -226,7 +226,7 @@ class TableShape:
         """Return the address of a new file."""
         directories = self.partition_spec.partition_to_path(self._record(partition), self.iceberg_schema)
         # Paths have no meaning: a value that is too long for the name of a directory has none.
-        is_in_path = self._has_partitioned_paths and not has_long_name(directories)
+        is_in_path = self._has_partitioned_paths and not are_too_long(directories, self._locations.data_path)
         parts = [attempt, directories if is_in_path else "", f"{uuid.uuid4().hex}.parquet"]
         return self._locations.new_data_location("/".join(filter(None, parts)))
 

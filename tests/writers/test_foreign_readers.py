@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import tempfile
+import uuid
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -29,7 +30,7 @@ from pyiceberg.table import Table
 
 from airflow_kafka_offsets.sinks.iceberg.shapes import shape_of
 from airflow_kafka_offsets.writers.data_files import DataFile, FileLayout, write_data_files
-from airflow_kafka_offsets.writers.delta_files import add_action, delta_path
+from airflow_kafka_offsets.writers.delta_files import add_action
 from airflow_kafka_offsets.writers.iceberg_files import IcebergStorage
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 from tests.support.examples import examples
@@ -104,14 +105,14 @@ def written(
     return list(write_data_files(files, [batch_of(rows).cast(layout.columns)], layout, path))
 
 
+def new_path(partition: Any) -> str:
+    return f"batch-1/part-{uuid.uuid4().hex}.parquet"
+
+
 def delta_table(directory: str, parts: Sequence[list[dict[str, Any]]]) -> deltalake.DeltaTable:
     table = deltalake.DeltaTable.create(directory, deltalake.Schema.from_arrow(COLUMNS))
     layout = FileLayout(COLUMNS, options={"row_group_rows": 3})
-    files = [
-        file
-        for rows in parts
-        for file in written(rows, ObjectFiles(directory, {}), layout, partial(delta_path, "batch-1"))
-    ]
+    files = [file for rows in parts for file in written(rows, ObjectFiles(directory, {}), layout, new_path)]
     actions: list[AddAction | RemoveAction] = [AddAction(**add_action(file)) for file in files]
     table.create_write_transaction(actions, mode="append", schema=table.schema(), partition_by=[])
     return deltalake.DeltaTable(directory)
@@ -176,7 +177,7 @@ def test_readers_of_plain_files_find_all_rows(parts: list[list[dict[str, Any]]],
     with tempfile.TemporaryDirectory() as directory, duckdb.connect() as engine:
         storage = ObjectFiles(directory, {})
         for rows in parts:
-            written(rows, storage, layout, partial(delta_path, "batch-1"))
+            written(rows, storage, layout, new_path)
         engine.execute("SET TimeZone = 'UTC'")
         engine.execute(f"CREATE VIEW files AS SELECT * FROM read_parquet('{directory}/**/*.parquet')")
         dataset, everything = ds.dataset(directory), pa.Table.from_batches([batch_of(rows) for rows in parts])

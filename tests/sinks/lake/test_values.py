@@ -161,6 +161,34 @@ def test_a_text_that_is_no_name_of_a_directory_is_kept_or_refused(tmp_path: Path
         assert read(reader, pa.schema([("x", pa.string())])) == [{"x": "a"}, {"x": text}]
 
 
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet"])
+@pytest.mark.parametrize(("columns", "text"), [(4, "y" * 245), (40, "é/" * 8), (40, "%" * 40)])
+def test_texts_that_are_too_long_a_path_together_are_kept_or_refused(
+    tmp_path: Path, kind: str, columns: int, text: str
+) -> None:
+    """A name of an object has 1,024 bytes at most, and each of these is short enough for a directory."""
+    names = [f"x{number}" for number in range(columns)]
+    table = connected(kind, tmp_path, partition_by=tuple(names))
+    values = {name: pa.array(["a", text]) for name in names}
+
+    if kind == "parquet":
+        with pytest.raises(
+            RecordError, match=r"columns 'x0', 'x1', .* are names of directories, whose path is too long"
+        ) as raised:
+            publish_rows(table, rows(values), tmp_path)
+        assert raised.value.offset == 1
+        return
+    publish_rows(table, rows(values), tmp_path)
+
+    paths = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.parquet")]
+    assert paths
+    assert max(len(path.encode()) for path in paths) < 1_000
+    for reader in readers(table):
+        assert (
+            read(reader, pa.schema([(name, pa.string()) for name in names])) == rows(values).select(names).to_pylist()
+        )
+
+
 FAR = 10_000 * 366 * 86_400_000_000
 
 INSTANT = pa.timestamp("us", "UTC")
