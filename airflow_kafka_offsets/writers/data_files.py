@@ -50,6 +50,10 @@ _OF_BATCH = _OF_COLUMN = 1 << 10
 # In bytes: of a directory, in most file systems; and of a whole path, a little less than in object stores.
 _LONGEST_NAME, _LONGEST_PATH = 255, 1_000
 
+# In bytes, of all values of a partition. The metadata of a table must be quick to read, and compress to no less than
+# `sinks.iceberg.checked_metadata` takes.
+_LONGEST_VALUES = 2_048
+
 # More than the directory of an attempt and the name of a file have.
 _OWN_NAMES = 128
 
@@ -334,7 +338,8 @@ def _key(values: Mapping[str, Any]) -> str:
 
 
 class PartitionLimit:
-    """Tells the rows of a task whose partitions are too many.
+    """Tells the rows of a task whose partitions are too many, or have values that are too long for the metadata of a
+    table, where each is kept whole, for each file.
 
     :param partition_by: terms of a `FileLayout`
     """
@@ -351,6 +356,12 @@ class PartitionLimit:
         if not self._terms or not rows.num_rows:
             return {}
         codes, columns = _codes(rows, self._terms)
+        if long := _longer(columns.values(), _LONGEST_VALUES):
+            reason = (
+                f"the values of {', '.join(columns)}, by which the table is partitioned, have more than "
+                f"{_LONGEST_VALUES:,} bytes together"
+            )
+            return dict.fromkeys(long, reason)
         first = _first_rows(codes)
         values = [column.take(pa.array(first.values(), pa.int64())).to_pylist() for column in columns.values()]
         excess = list[int]()
@@ -368,6 +379,26 @@ class PartitionLimit:
         )
         is_excess = pc.is_in(codes, value_set=pa.array(excess, codes.type))
         return dict.fromkeys(pc.indices_nonzero(is_excess).to_pylist(), reason)
+
+
+def _longer(columns: Iterable[pa.Array], most: int) -> list[int]:
+    """Return the rows whose texts and bytes have together more than a number of bytes."""
+    sizes = [
+        pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
+        for column in columns
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or _is_binary(column.type)
+    ]
+    if not sizes:
+        return []
+    whole = sizes[0]
+    for size in sizes[1:]:
+        whole = pc.add(whole, size)
+    indexes: list[int] = pc.indices_nonzero(pc.greater(whole, most)).to_pylist()
+    return indexes
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _first_rows(codes: pa.Array) -> dict[int, int]:

@@ -65,6 +65,11 @@ _OPTIONS = {
 }
 
 
+# Of a text: as many characters as other writers keep; and more where a property wants it, of all columns together.
+# Metadata must be quick to read, and compress to no less than `sinks.iceberg.checked_metadata` takes.
+_USUAL_BOUND, _LONGEST_BOUNDS = 16, 4_096
+
+
 @dataclass(frozen=True)
 class IcebergStorage:
     """The files of a table, as its catalog reaches them; `Files` of addresses.
@@ -233,9 +238,10 @@ class TableShape:
     def to_json(self, file: DataFile) -> str:
         """Return the entry of a file in a manifest as a text."""
         found: dict[str, dict[int, Any]] = {name: {} for name in (*_COUNTS, *_BOUNDS)}
+        most = max(_USUAL_BOUND, _LONGEST_BOUNDS // max(len(file.columns), 1))
         for column in file.columns:
             assert column.field_id is not None
-            values = {"column_sizes": column.bytes, **_metrics_of(column, self._metrics[column.field_id])}
+            values = {"column_sizes": column.bytes, **_metrics_of(column, self._metrics[column.field_id], most)}
             for name, value in values.items():
                 if value is not None:
                     found[name][column.field_id] = _text(value) if name in _BOUNDS else value
@@ -330,8 +336,11 @@ def table_of(text: str) -> str:
     return str(json.loads(text)["table"])
 
 
-def _metrics_of(column: ColumnStatistics, metrics: StatisticsCollector) -> dict[str, Any]:
-    """Return what an entry says of a column, as the table's properties want it."""
+def _metrics_of(column: ColumnStatistics, metrics: StatisticsCollector, most: int) -> dict[str, Any]:
+    """Return what an entry says of a column, as the table's properties want it.
+
+    :param most: how many characters or bytes a bound has at most
+    """
     if metrics.mode.type == MetricModeTypes.NONE:
         return {}
     counts_nans = isinstance(metrics.iceberg_type, (FloatType, DoubleType))
@@ -342,8 +351,9 @@ def _metrics_of(column: ColumnStatistics, metrics: StatisticsCollector) -> dict[
     }
     if metrics.mode.type == MetricModeTypes.COUNTS or column.least is None:
         return counts
-    length, lower, upper = metrics.mode.length, column.least, column.greatest
+    lower, upper = column.least, column.greatest
     if isinstance(lower, (str, bytes)):
+        length = most if metrics.mode.length is None else min(metrics.mode.length, most)
         is_text = isinstance(lower, str)
         cut = truncate_upper_bound_text_string if is_text else truncate_upper_bound_binary_string
         lower, upper = lower[:length], cut(upper, length)

@@ -189,6 +189,33 @@ def test_texts_that_are_too_long_a_path_together_are_kept_or_refused(
         )
 
 
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_value_of_a_partition_is_short_because_metadata_holds_it_for_each_file(tmp_path: Path, kind: str) -> None:
+    table = connected(kind, tmp_path, partition_by=("x", "y"))
+
+    def pair(x: str, y: str) -> pa.RecordBatch:
+        return rows({"x": pa.array(["a", x]), "y": pa.array(["b", y])})
+
+    for batch, (x, y) in enumerate([("x" * 2_049, "y"), ("é" * 512, "y" * 1_025)], 1):
+        with pytest.raises(RecordError, match=r"the values of x, y, .* have more than 2,048 bytes together") as raised:
+            publish_rows(table, pair(x, y), tmp_path, batch)
+        assert raised.value.offset == 1
+    for batch in (3, 4):
+        publish_rows(table, pair("é" * 512, "y" * 1_024), tmp_path, batch)
+    for reader in readers(table):
+        assert reader().num_rows == 4
+
+
+@pytest.mark.parametrize(("columns", "mode"), [(1, "full"), (1, "truncate(1000000)"), (40, "full")])
+def test_metadata_with_texts_that_compress_well_can_be_read_again(tmp_path: Path, columns: int, mode: str) -> None:
+    table = connected("iceberg", tmp_path, properties={"write.metadata.metrics.default": mode})
+    values = {f"x{number}": pa.array(["x" * (1 << 20) if columns == 1 else "x" * 20_000]) for number in range(columns)}
+    for batch in range(1, 4):
+        publish_rows(table, rows(values), tmp_path, batch)
+    (reader,) = readers(table)
+    assert reader().num_rows == 3
+
+
 FAR = 10_000 * 366 * 86_400_000_000
 
 INSTANT = pa.timestamp("us", "UTC")
