@@ -15,7 +15,8 @@ comments, are those of the section "Planning" in `docs/semantics.md`; so are the
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Literal, NamedTuple
 
 from airflow_kafka_offsets.core import log_identity
@@ -27,6 +28,10 @@ OnDataLoss = Literal["fail", "skip"]
 
 UNKNOWN_RECORD_BYTES = 1024.0
 """Assumed size of a record of a topic of which no batch was loaded yet."""
+
+
+LONG_OPEN = timedelta(minutes=15)
+"""How long a position waits for an open transaction until this is told: by default no producer may ask for more."""
 
 
 class First(NamedTuple):
@@ -52,11 +57,13 @@ class Plan:
     :param gaps: offsets that are skipped because the user chose so
     :param initial: positions to store without loading anything: those of partitions without a position of which nothing
         is to be loaded now
+    :param logs: as they were reported, where the plan is for now
     """
 
     ranges: tuple[OffsetRange, ...] = ()
     gaps: tuple[Gap, ...] = ()
     initial: tuple[OffsetRange, ...] = ()
+    logs: Mapping[TopicPartition, PartitionLog] = field(default_factory=dict, compare=False, repr=False)
 
 
 def decide(

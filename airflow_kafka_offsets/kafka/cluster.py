@@ -358,6 +358,18 @@ class Cluster:
         )
         return {tp: info.offset for tp, info in answers.items()}
 
+    def held_back(self, logs: Mapping[TopicPartition, PartitionLog]) -> dict[TopicPartition, int]:
+        """Return how many offsets are behind the end of each log, because they wait for an open transaction; none for
+        `read_uncommitted`. Partitions whose leader does not answer are left out.
+
+        :param logs: as they were reported
+        """
+        if self._isolation != IsolationLevel.READ_COMMITTED:
+            return {}
+        latest = dict.fromkeys(logs, OffsetSpec.latest())
+        ends = self._list_offsets(latest, {}, isolation=IsolationLevel.READ_UNCOMMITTED)
+        return {tp: info.offset - logs[tp].end for tp, info in ends.items() if info.offset > logs[tp].end}
+
     def consumer_group(self, group_id: str) -> ConsumerGroup | None:
         """Return a consumer group in Kafka; None if Kafka knows none of that name (it forgets groups whose commits
         expired).

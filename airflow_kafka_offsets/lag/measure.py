@@ -44,7 +44,7 @@ def measure_lag(ledger: Ledger, cluster: Cluster, question: LagQuestion, *, new_
     """Measure the lag of a group.
 
     For any number of partitions, this takes four requests to Kafka: the cluster's id, the topics, and both ends of the
-    logs; two more with `times`. A partition that Kafka does not describe is in the report with an error.
+    logs; three more with `times`. A partition that Kafka does not describe is in the report with an error.
 
     :param cluster: its isolation level decides what the end of a log is; its timeout, how long to wait for a partition
         without a leader
@@ -90,8 +90,9 @@ class LagPolls:
         timed = frozenset[str]().union(*(topics for question, _, topics in scoped if question.times))
         unknown: dict[str, str] = {}
         retention = self._cluster.retention(sorted(timed - logs.topic_errors.keys()), unknown) if timed else {}
+        held_back = self._cluster.held_back({tp: each for tp, each in logs.logs.items() if tp.topic in timed})
         errors = _by_topic({tp: str(error) for tp, error in logs.partition_errors.items()})
-        snapshot = _Snapshot(cluster_id, _by_topic(logs.logs), logs.topic_errors, errors, retention, unknown)
+        snapshot = _Snapshot(cluster_id, _by_topic(logs.logs), logs.topic_errors, errors, retention, unknown, held_back)
         self._unread, self._unread_now = self._unread_now, {}
         for question, state, topics in scoped:
             try:
@@ -133,6 +134,7 @@ class LagPolls:
             waiting=self._oldest_unread(committed, new, logs) if question.times else None,
             retention=snapshot.retention,
             known_topics=state.topics,
+            held_back=snapshot.held_back,
         )
         of_scope = sorted({tp.topic for tp in scope})
         return replace(
@@ -204,6 +206,7 @@ class _Snapshot(NamedTuple):
     partition_errors: Mapping[str, dict[TopicPartition, str]]
     retention: Mapping[str, timedelta]
     unknown_retention: Mapping[str, str]
+    held_back: Collection[TopicPartition]
 
     def denied(self, topics: Sequence[str]) -> str | None:
         """Return which ACLs are missing to see topics; None if none is."""

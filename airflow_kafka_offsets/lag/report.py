@@ -16,10 +16,10 @@ from typing import Any, Literal
 from airflow_kafka_offsets.core import instants
 from airflow_kafka_offsets.core.log_identity import topic_mismatch
 from airflow_kafka_offsets.core.offsets import OfPartition, PartitionLog, Position, Scope, TopicPartition
-from airflow_kafka_offsets.core.planning import Start, first_offset
+from airflow_kafka_offsets.core.planning import LONG_OPEN, Start, first_offset
 from airflow_kafka_offsets.core.text import count, first_reason
 
-Flag = Literal["no position", "beyond the end"]
+Flag = Literal["no position", "beyond the end", "open transaction"]
 
 _ZERO = timedelta(0)
 
@@ -70,7 +70,8 @@ class PartitionLag(OfPartition):
         stored
     :param headroom_time: time until retention deletes the oldest unread record; zero if records are already lost; None
         if nothing is unread or it cannot be known (no such record, no `retention.ms`, or a size limit)
-    :param flags: what is unusual; a position beyond the end is also an error
+    :param flags: what is unusual; a position beyond the end is also an error, and behind the end, records wait for a
+        transaction, for which the position has waited for long
     :param error: why the lag of the partition is not known
     """
 
@@ -229,6 +230,7 @@ def evaluate(
     waiting: Mapping[TopicPartition, datetime] | None = None,
     retention: Mapping[str, timedelta] | None = None,
     known_topics: Collection[str] = (),
+    held_back: Collection[TopicPartition] = (),
 ) -> LagReport:
     """Compare stored positions with the ends of the logs.
 
@@ -242,6 +244,7 @@ def evaluate(
     :param waiting: the timestamps of the oldest unread records that were found; None if times were not asked for
     :param retention: how long topics keep records, of topics that limit time only
     :param known_topics: further topics with positions, in partitions other than those of `committed`
+    :param held_back: the partitions with offsets behind the end, because they wait for an open transaction
     :return: every partition that has a position, a log or an error
     """
     errors, times = errors or {}, _Times(now, waiting, retention or {})
@@ -256,7 +259,7 @@ def evaluate(
             partitions.append(PartitionLag(*tp, position=position, error=error))
         else:
             begin = first_offset(tp, log, start, known).offset if position is None else position
-            partitions.append(_measured(tp, stored, log, begin, times))
+            partitions.append(_measured(tp, stored, log, begin, times, tp in held_back))
     return LagReport(tuple(partitions))
 
 
@@ -288,13 +291,22 @@ class _Times:
 
 
 def _measured(
-    tp: TopicPartition, stored: Committed | None, log: PartitionLog, begin: int, times: _Times
+    tp: TopicPartition,
+    stored: Committed | None,
+    log: PartitionLog,
+    begin: int,
+    times: _Times,
+    is_held_back: bool,
 ) -> PartitionLag:
     """Return the lag of a partition that Kafka described.
 
     :param begin: the position, or where a load would begin
+    :param is_held_back: whether offsets behind the end wait for an open transaction
     """
     flags: tuple[Flag, ...] = ("no position",) if stored is None else ()
+    unmoved = times.age(stored.updated_at) if stored is not None else None
+    if is_held_back and begin == log.end and unmoved is not None and unmoved >= LONG_OPEN:
+        flags = (*flags, "open transaction")
     position, newest, updated_at = (
         (begin, stored.record_timestamp, stored.updated_at) if stored is not None else (None, None, None)
     )

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import OffsetRange, Position, TopicPartition
+from airflow_kafka_offsets.database.transactions import database_now
 from airflow_kafka_offsets.exceptions import PositionConflictError
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables, UtcDateTime
@@ -63,6 +64,15 @@ def stored_positions(conn: Connection, tables: Tables, group_id: str) -> dict[To
         TopicPartition(row.topic, row.partition): Position(row.offset_value, row.topic_id, row.leader_epoch)
         for row in rows
     }
+
+
+def positions_unmoved_for(ledger: Ledger, group_id: str, time: timedelta) -> dict[TopicPartition, int]:
+    """Return the positions that have not moved for some time."""
+    offsets = ledger.tables.consumed_offsets
+    with ledger.connect() as conn:
+        of_group = (offsets.c.consumer_group == group_id, offsets.c.updated_at <= database_now(conn) - time)
+        rows = conn.execute(sa.select(offsets.c.topic, offsets.c.partition, offsets.c.offset_value).where(*of_group))
+        return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
 
 
 def check_positions(conn: Connection, tables: Tables, batch: Batch) -> None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
 from airflow_kafka_offsets.core import planning
 from airflow_kafka_offsets.core.instants import instant
-from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, Slice, TopicPartition
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, Slice, TopicPartition
 from airflow_kafka_offsets.core.options import Limits
 from airflow_kafka_offsets.core.planning import OnDataLoss, can_still_be_read
 from airflow_kafka_offsets.core.slices import split
@@ -38,7 +38,12 @@ from airflow_kafka_offsets.ledger.batches import (
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.group_table import keep_to_table
 from airflow_kafka_offsets.ledger.groups import read_generation
-from airflow_kafka_offsets.ledger.positions import positions_after, read_positions, without_dead_letters
+from airflow_kafka_offsets.ledger.positions import (
+    positions_after,
+    positions_unmoved_for,
+    read_positions,
+    without_dead_letters,
+)
 from airflow_kafka_offsets.ledger.publications import published_reads, run_pending_cleanups
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.context import LoadContext
@@ -137,6 +142,7 @@ def plan(context: LoadContext, claim: Claim, options: LoadOptions) -> Planned | 
         log.info(
             "No more records to load for group %r in %s; later ones are for the next run", pipeline.group_id, topics
         )
+        _warn_of_open_transactions(context, decided.logs)
         return None
     try:
         batch = record_plan(claim, decided, context.recipe, generation, **_beside(context, options))
@@ -151,6 +157,22 @@ def plan(context: LoadContext, claim: Claim, options: LoadOptions) -> Planned | 
     log_planned(batch, "load")
     _log_limits(batch, options.limits, pipeline.sink)
     return batch, None
+
+
+def _warn_of_open_transactions(context: LoadContext, logs: Mapping[TopicPartition, PartitionLog]) -> None:
+    """Log which positions have waited long for open transactions, for which a consumer in Kafka would wait, too."""
+    behind, group_id = context.cluster.held_back(logs), context.pipeline.group_id
+    unmoved = positions_unmoved_for(context.ledger, group_id, planning.LONG_OPEN) if behind else {}
+    waiting = sorted(tp for tp in behind if tp in unmoved and unmoved[tp] >= logs[tp].end)
+    if waiting:
+        log.warning(
+            "Group %r waits for open transactions: %s. Its positions there have not moved for %d minutes. The records "
+            "are loaded when the producers end the transactions, or the brokers do (transaction.timeout.ms). If they "
+            "stay open, find them with 'kafka-transactions.sh find-hanging', and abort them",
+            group_id,
+            first_few(f"{count(behind[tp], 'offset')} from {tp} {logs[tp].end}" for tp in waiting),
+            planning.LONG_OPEN.total_seconds() // 60,
+        )
 
 
 def plan_after(
@@ -271,7 +293,7 @@ def decide_now(
     if targets is None and options.until is not None:
         targets = targets_until(search, instant("until", options.until), present, logs, positions)
     start = first_offsets(cluster, options.start, present, logs, positions, find=search.first_records)
-    return planning.decide(
+    decided = planning.decide(
         positions,
         extend_to_positions(cluster, logs, positions, start),
         start=start,
@@ -282,6 +304,7 @@ def decide_now(
         targets=targets,
         group_id=group_id,
     )
+    return replace(decided, logs=logs)
 
 
 def _sizes(ledger: Ledger, group_id: str, staged: tuple[Batch, StagedBatch] | None) -> dict[str, float]:

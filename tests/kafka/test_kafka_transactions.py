@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,9 @@ from airflow_kafka_offsets.kafka import errors, reader
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.consumer import consumer_config
 from airflow_kafka_offsets.kafka.reader import read
+from airflow_kafka_offsets.lag.measure import measure_lag
+from airflow_kafka_offsets.lag.report import LagQuestion, LagReport
+from airflow_kafka_offsets.ledger.tables import Ledger
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from tests.support.clients import Transactions, produce, producer
@@ -37,7 +41,7 @@ def mixed(kafka: KafkaBroker, topic: TopicFactory) -> tuple[str, Transactions]:
     return name, transactions
 
 
-def end(kafka: KafkaBroker, topic: str, isolation_level: str) -> int:
+def end(kafka: Kafka, topic: str, isolation_level: str) -> int:
     cluster = Cluster({"bootstrap.servers": kafka.bootstrap_servers}, isolation_level=isolation_level)
     return cluster.logs([topic])[TopicPartition(topic, 0)].end
 
@@ -51,6 +55,43 @@ def test_an_open_transaction_bounds_what_committed_readers_see(  # P01
     assert end(kafka, name, "read_uncommitted") == 9
 
     transactions.end()
+
+
+@pytest.mark.parametrize("minutes", [14, 16])
+def test_a_group_that_waits_for_a_transaction_for_long_is_told_so(
+    loader: Loader, topic: TopicFactory, caplog: pytest.LogCaptureFixture, minutes: int
+) -> None:
+    name = topic(2)
+    transactions = Transactions(loader.kafka, name)
+    transactions.commit(names(0, 3))
+    transactions.begin(names(4, 1))
+    produce(loader.kafka, name, names(5, 2))
+    wait_until(lambda: end(loader.kafka, name, "read_committed") == 4, 30, "the last stable offset")
+    caplog.set_level("INFO")
+    assert loader(name).rows == 3
+    with loader.engine.begin() as conn:
+        earlier = {"updated_at": datetime.now(UTC) - timedelta(minutes=minutes)}
+        conn.execute(Ledger(loader.engine).tables.consumed_offsets.update(), earlier)
+
+    assert loader(name).batches == ()
+
+    told = f"Group 'loader' waits for open transactions: 3 offsets from {name}[0] 4. Its positions there have not"
+    assert caplog.text.count(told) == (minutes > 15)
+    report = measured(loader, name)
+    assert (report.lag, report.flags) == (0, ("open transaction",) if minutes > 15 else ())
+    # Those who read what is not committed do not wait.
+    assert not measured(loader, name, isolation_level="read_uncommitted").flags
+
+    transactions.end()
+    wait_until(lambda: end(loader.kafka, name, "read_committed") == 8, 30, "the end of the transaction")
+    assert not measured(loader, name).flags
+    assert loader(name).rows == 3
+    assert caplog.text.count(told) == (minutes > 15)
+
+
+def measured(loader: Loader, topic: str, **options: Any) -> LagReport:
+    cluster = Cluster({"bootstrap.servers": loader.kafka.bootstrap_servers}, **options)
+    return measure_lag(Ledger(loader.engine), cluster, LagQuestion("loader", {topic: None}, times=True))
 
 
 def test_aborted_records_and_markers_are_not_rows(  # P02
