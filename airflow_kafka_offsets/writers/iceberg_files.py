@@ -74,7 +74,7 @@ _USUAL_BOUND, _LONGEST_BOUNDS = 16, 4_096
 class IcebergStorage:
     """The files of a table, as its catalog reaches them; `Files` of addresses.
 
-    :param place: the address below which they are
+    :param place: the address that no link may lead out of
     """
 
     io: FileIO
@@ -83,7 +83,7 @@ class IcebergStorage:
     @classmethod
     def of(cls, table: Table) -> IcebergStorage:
         """Return the storage of a table."""
-        return cls(table.io, table.location_provider().data_path)
+        return cls(table.io, _place_of(table.location(), table.location_provider()))
 
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
@@ -104,6 +104,11 @@ class IcebergStorage:
         """Remove a file, if it exists."""
         if self.io.new_input(path).exists():
             self.io.delete(path)
+
+
+def _place_of(location: str, locations: LocationProvider) -> str:
+    """Return the address that data files are below: that of the table, unless a property says another."""
+    return location if locations.data_path.startswith(f"{location.rstrip('/')}/") else locations.data_path
 
 
 @dataclass(frozen=True)
@@ -221,7 +226,7 @@ class TableShape:
 
     def files(self, storage: Mapping[str, Any]) -> IcebergStorage:
         """Return where files are written."""
-        return IcebergStorage(load_file_io(dict(storage), self.location), self._locations.data_path)
+        return IcebergStorage(load_file_io(dict(storage), self.location), _place_of(self.location, self._locations))
 
     @property
     def _locations(self) -> LocationProvider:

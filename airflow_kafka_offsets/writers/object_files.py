@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,6 +23,8 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
+
+_NOTHING = "nothing is read or written there"
 
 # Options of the client for HTTP; obstore takes them apart.
 _CLIENT = {"allow_http", "allow_invalid_certificates", "connect_timeout", "timeout", "user_agent"}
@@ -108,14 +111,17 @@ class ObjectFiles:
             self.store.copy(path, to)
             return
         # Not by the store: where the file was copied before, it leaves a temporary link behind.
-        target = self._root / to
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-        try:
-            _link(self._root / path, temporary)
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        source, target = Path(path), Path(to)
+        temporary = f".{target.name}.{uuid.uuid4().hex}"
+        with opened(self._root, source.parent) as of, opened(self._root, target.parent, create=True) as into:
+            try:
+                _link(source.name, of, temporary, into)
+                if not stat.S_ISREG(os.stat(temporary, dir_fd=into, follow_symlinks=False).st_mode):
+                    raise TargetError(f"{path!r} is no file: {_NOTHING}")
+                os.replace(temporary, target.name, src_dir_fd=into, dst_dir_fd=into)
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=into)
 
     def remove(self, path: str) -> None:
         """Remove a file, if it is there.
@@ -123,6 +129,9 @@ class ObjectFiles:
         :raises TargetError: a link leads to somewhere else
         """
         self.refuse_outside(path)
+        if self._root is not None:
+            remove_below(self._root, path)
+            return
         with suppress(FileNotFoundError):
             self.store.delete(path)
 
@@ -228,16 +237,61 @@ def refuse_link(name: str, path: Path | str, root: Path | str) -> None:
     :raises TargetError: a link leads to somewhere else
     """
     if not is_below(root, path):
-        raise TargetError(f"{name!r} leads out of {root}, by a link: nothing is read or written there")
+        raise TargetError(f"{name!r} leads out of {root}, by a link: {_NOTHING}")
 
 
-def _link(path: Path, to: Path) -> None:
+@contextmanager
+def opened(root: Path | str, directory: Path, *, create: bool = False) -> Iterator[int]:
+    """Open a directory of this machine, and yield its handle. Nobody can put a link in its place, then, or in that of
+    one above it.
+
+    :param root: where it is; links may lead there
+    :param directory: its path below the root
+    :param create: whether to make what is missing
+    :raises FileNotFoundError: it is not there
+    :raises TargetError: one of the path is a link, or no directory, or leads upwards
+    """
+    if directory.is_absolute() or ".." in directory.parts:
+        raise TargetError(f"{directory} is not below {root}: {_NOTHING}")
+    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        to.hardlink_to(path)
+        for name in directory.parts:
+            if create:
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=handle)
+            try:
+                inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=handle)
+            except NotADirectoryError:
+                raise TargetError(f"{name!r} of {root}/{directory} is a link, or no directory: {_NOTHING}") from None
+            os.close(handle)
+            handle = inner
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def remove_below(root: Path | str, path: Path | str) -> None:
+    """Remove a file of this machine, if it is there.
+
+    :param path: below the root; see `opened`
+    :raises TargetError: a link is on its path
+    """
+    path = Path(path)
+    with suppress(FileNotFoundError), opened(root, path.parent) as directory:
+        os.unlink(path.name, dir_fd=directory)
+
+
+def _link(name: str, of: int, new: str, into: int) -> None:
+    try:
+        os.link(name, new, src_dir_fd=of, dst_dir_fd=into, follow_symlinks=False)
     except FileNotFoundError:
         raise
     except OSError:  # a file system without links
-        shutil.copyfile(path, to, follow_symlinks=False)
+        with (
+            open(name, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, dir_fd=of)) as source,
+            open(new, "xb", opener=lambda path, flags: os.open(path, flags, dir_fd=into)) as target,
+        ):
+            shutil.copyfileobj(source, target)
 
 
 def _open(uri: str, options: Mapping[str, Any]) -> ObjectStore:

@@ -22,7 +22,7 @@ from airflow_kafka_offsets.lag.report import LagQuestion, LagReport
 from airflow_kafka_offsets.ledger.tables import Ledger
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
-from tests.support.clients import Transactions, produce, producer
+from tests.support.clients import Kafka, Transactions, produce, producer
 from tests.support.loads import BESIDE_OTHERS, Loader, TopicFactory, names, positions, rows
 from tests.support.replays import Replayer
 

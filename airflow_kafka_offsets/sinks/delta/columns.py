@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import deltalake
@@ -71,15 +71,26 @@ def delta_schema(columns: pa.Schema) -> deltalake.Schema:
         raise ConfigurationError(f"A Delta table cannot have these columns: {reason}") from error
 
 
+def unreadable(table: deltalake.DeltaTable) -> list[str]:
+    """Return the reasons why this package cannot read the rows of a table, if any."""
+    reasons = _unknown(table.protocol().reader_features)
+    if table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        reasons.append("it maps columns to other names")
+    return reasons
+
+
+def _unknown(features: Sequence[str] | None) -> list[str]:
+    return [
+        f"it has the feature {feature!r}, which is not known here" for feature in sorted({*(features or ())} - _KNOWN)
+    ]
+
+
 def unusable(table: deltalake.DeltaTable) -> list[str]:
     """Return the reasons why this package cannot write to a table, if any."""
     protocol, configuration = table.protocol(), table.metadata().configuration
-    features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
-    reasons = [f"it has the feature {feature!r}, which is not known here" for feature in sorted(features - _KNOWN)]
+    reasons = unreadable(table) + _unknown(protocol.writer_features)
     if (version := protocol.min_writer_version) not in _WRITERS:
         reasons.append(f"it wants writers of version {version} of Delta's protocol")
-    if configuration.get("delta.columnMapping.mode", "none") != "none":
-        reasons.append("it maps columns to other names")
     if configuration.get("delta.enableDeletionVectors", "false").lower() == "true":
         reasons.append("it has deletion vectors")
     if any(name.startswith("delta.constraints.") for name in configuration):

@@ -44,6 +44,7 @@ from airflow_kafka_offsets.sinks.delta.columns import (
     measured,
     skipping_columns,
     text_lengths,
+    unreadable,
     unusable,
 )
 from airflow_kafka_offsets.sinks.delta.history import (
@@ -187,6 +188,8 @@ class DeltaSnapshot(Snapshot):
 
     @cached_property
     def _actions(self) -> pa.Table:
+        if reasons := unreadable(self.table):
+            raise TargetError(f"Table {self.name!r} cannot be read: {'; '.join(reasons)}. Drop the feature")
         with _reading(self.name):
             return pa.table(self.table.get_add_actions())
 

@@ -220,6 +220,7 @@ class LakeTarget(Target):
 
     def _commit(self, snapshot: Snapshot, number: int | None = None) -> bool:
         """Make one attempt to commit; return whether the batch is published."""
+        snapshot.check()
         try:
             return snapshot.commit(self._change(snapshot, number))
         except FileNotFoundError as error:

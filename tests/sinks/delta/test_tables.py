@@ -193,6 +193,18 @@ def test_a_table_that_maps_columns_or_has_an_unknown_feature_is_refused(uri: str
         DeltaTable(uri).connect(NO_ENGINE).prepare(None)
 
 
+def test_rows_that_a_feature_hides_are_not_read(uri: str) -> None:
+    # As of deletion vectors: the rows of files are not those of the table.
+    features = ["deletionVectors"]
+    with_protocol(uri, minReaderVersion=3, minWriterVersion=7, readerFeatures=features, writerFeatures=features)
+    table: Any = DeltaTable(uri).connect(NO_ENGINE)
+    message = "cannot be read: it has the feature 'deletionVectors', which is not known here. Drop the feature"
+    with pytest.raises(TargetError, match=message):
+        list(table.snapshot().scan(["_batch_id"]))
+    with pytest.raises(TargetError, match=r"cannot be (read|written to): it has the feature 'deletionVectors'"):
+        table.retire(Output(1, "g", (), "series", "batch-1-x"))
+
+
 def with_protocol(uri: str, **protocol: Any) -> None:
     """Create a table of a protocol."""
     deltalake.DeltaTable.create(

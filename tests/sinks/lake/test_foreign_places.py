@@ -367,6 +367,20 @@ def test_files_of_an_attempt_are_written_nowhere_else(tmp_path: Path, engine: En
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
+def test_files_of_an_iceberg_table_whose_data_is_a_link_are_written_nowhere(tmp_path: Path, engine: Engine) -> None:
+    table: Any = iceberg_sink("sql", tmp_path).connect(engine)
+    publish(table, output(0, "a"), staged(table, output(0, "a"), tmp_path))
+    (data,) = {path.parent.parent for path in tmp_path.rglob("*batch-0-a/*.parquet")}
+    (tmp_path / "elsewhere").mkdir()
+    data.rename(data.with_name("away"))
+    data.symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(TargetError, match="by a link: nothing is read or written there"):
+        staged(table, output(1, "a"), tmp_path)
+
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_a_table_behind_a_link_is_read(tmp_path: Path) -> None:
     table: LakeTable = DeltaTable(f"{tmp_path}/lake/orders").connect(sa.create_engine("sqlite://"))
     (tmp_path / "disk").mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -193,11 +194,11 @@ def test_a_file_has_the_columns_of_its_rows(uri: str, tmp_path: Path) -> None:
 
 
 def test_a_file_system_without_links_gets_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise PermissionError("Operation not permitted")
 
     Path(tmp_path, "staged.parquet").write_bytes(b"rows")
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    monkeypatch.setattr(os, "link", refuse)
     for _ in range(2):
         ObjectFiles(str(tmp_path), {}).copy("staged.parquet", "day=1/1-0.parquet")
 
