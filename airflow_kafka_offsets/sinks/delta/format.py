@@ -128,11 +128,11 @@ class DeltaSnapshot(Snapshot):
         refuse_foreign_lists(self.name, self.storage)
         with _reading(sink.name):
             self.table = table = deltalake.DeltaTable(_location(sink), storage_options=dict(sink.storage) or None)
-        self.columns = arrow_columns(table.schema())
+            self.columns, metadata = arrow_columns(table.schema()), table.metadata()
+            self._version = table.version()
         self.required = [column.name for column in self.columns if not column.nullable]
-        self._version = table.version()
-        self.partition_by: list[str] = list(table.metadata().partition_columns)
-        self.configuration = dict(table.metadata().configuration)
+        self.partition_by: list[str] = list(metadata.partition_columns)
+        self.configuration = dict(metadata.configuration)
 
     @property
     def version(self) -> int:
@@ -175,7 +175,8 @@ class DeltaSnapshot(Snapshot):
             )
 
     def last_number(self, series: str) -> int:
-        number = self.table.transaction_version(series)
+        with _reading(self.name):
+            number = self.table.transaction_version(series)
         return -1 if number is None else number
 
     def last_publication(self, group_id: str) -> LastPublication | None:
