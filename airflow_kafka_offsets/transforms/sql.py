@@ -136,11 +136,12 @@ class _Function:
 
     def __call__(self, rows: pa.RecordBatch) -> Transformed:
         from airflow_kafka_offsets.formats.record_format import BadRecord
+        from airflow_kafka_offsets.transforms.columns import part_of
 
         good: list[pa.RecordBatch] = []
         bad: list[BadRecord] = []
         for part in split_at_failures(
-            rows.num_rows, lambda first, end: self._run(rows.slice(first, end - first)), _FailedError
+            rows.num_rows, lambda first, end: self._run(part_of(rows, first, end)), _FailedError
         ):
             if isinstance(part, Run):
                 good += part.result

@@ -176,6 +176,15 @@ def test_the_records_that_it_raises_for_are_found(count: int) -> None:
     assert {record.part for record in bad} == {"transform"}
 
 
+@pytest.mark.parametrize("place", [0, 50, 199])
+def test_bytes_that_are_no_text_are_one_bad_record(place: int) -> None:
+    records = [{"raw": b"%d" % number} for number in range(200)]
+    records[place] = {"raw": b"\xff"}
+    rows, bad = transformed("CAST(raw AS VARCHAR) AS x", *records)
+    assert bad_rows(bad) == [place]
+    assert rows.column("x").to_pylist() == [str(number) for number in range(200) if number != place]
+
+
 @pytest.mark.parametrize(
     ("select", "record", "reason"),
     [
