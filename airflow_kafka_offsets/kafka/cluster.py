@@ -364,7 +364,7 @@ class Cluster:
 
         :param logs: as they were reported
         """
-        if self._isolation != IsolationLevel.READ_COMMITTED:
+        if self._isolation != IsolationLevel.READ_COMMITTED or not logs:
             return {}
         latest = dict.fromkeys(logs, OffsetSpec.latest())
         ends = self._list_offsets(latest, {}, isolation=IsolationLevel.READ_UNCOMMITTED)

@@ -91,7 +91,7 @@ def test_any_number_of_partitions_takes_the_same_few_requests(
     assert asked == {
         "its cluster id": 1,
         "its topics": 1,
-        "the offsets of its logs": 3,
+        "the offsets of its logs": 4,
         "the settings of its topics": 1,
     }
 
