@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import DatabaseUnavailableError, TargetError
 from airflow_kafka_offsets.sinks.lake.snapshot import open_parquet, rows_at_once
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
@@ -37,6 +38,8 @@ def refuse_foreign_lists(name: str, files: ObjectFiles) -> None:
     :raises TargetError: it has links to somewhere else, or checkpoints that name other files
     :raises DatabaseUnavailableError: it cannot be read
     """
+    from obstore.exceptions import BaseError
+
     files.refuse_links(_LOG)
     try:
         for path in _checkpoints(files):
@@ -46,19 +49,23 @@ def refuse_foreign_lists(name: str, files: ObjectFiles) -> None:
                     "which are not read here. Set the property delta.checkpointPolicy to 'classic', drop the feature "
                     "v2Checkpoint, and have the table's engine write a checkpoint"
                 )
-    except (pa.ArrowException, OSError, ValueError) as error:
-        # Another process may have cleaned the log up meanwhile.
-        raise DatabaseUnavailableError(
-            f"Table {name!r} cannot be read: a checkpoint of its log cannot: {type(error).__name__}. Nothing was "
-            "written"
-        ) from None
+    except (BaseError, OSError) as error:  # another process may have cleaned the log up meanwhile
+        reason = shortened(str(error).partition("\n")[0])  # without the stack of Rust
+        raise _unreadable(name, f"{type(error).__name__}: {reason}") from None
+    except (pa.ArrowException, ValueError) as error:
+        raise _unreadable(name, f"a checkpoint is damaged: {type(error).__name__}") from None
+
+
+def _unreadable(name: str, reason: str) -> DatabaseUnavailableError:
+    return DatabaseUnavailableError(f"Table {name!r} cannot be read: {reason}. Nothing was written")
 
 
 def _checkpoints(files: ObjectFiles) -> Iterator[str]:
     """Yield the paths of the checkpoints among which delta-rs chooses."""
-    yield from (found := _newest(files, _hint(files)))
+    first = _hint(files)
+    yield from (found := _newest(files, first))
     # Without one that is whole it looks for others.
-    if not any(_is_named(_WHOLE, path) for path in found):
+    if first and not any(_is_named(_WHOLE, path) for path in found):
         yield from _newest(files, 0)
 
 

@@ -15,10 +15,12 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets import DeltaTable
+from airflow_kafka_offsets.core.templates import with_values
 from airflow_kafka_offsets.exceptions import DatabaseUnavailableError, TargetError
 from airflow_kafka_offsets.sinks.delta import log_files
-from airflow_kafka_offsets.sinks.delta.format import ConnectedDeltaTable
+from airflow_kafka_offsets.sinks.delta.format import ConnectedDeltaTable, DeltaSnapshot
 from airflow_kafka_offsets.sinks.lake.snapshot import Change, PublicationResult
+from devstack.process import free_port
 from tests.sinks.lake.test_zombies import ROWS, output, publish, staged
 
 
@@ -193,8 +195,19 @@ def test_a_log_that_stays_within_the_table_is_read(place: Place, change: Callabl
 
 def test_a_checkpoint_that_cannot_be_read_is_an_error_that_is_retried(place: Place) -> None:
     place.checkpoint.write_bytes(b"PAR1 and nothing else")
-    with pytest.raises(DatabaseUnavailableError, match="a checkpoint of its log cannot: ArrowInvalid"):
+    with pytest.raises(DatabaseUnavailableError, match="cannot be read: a checkpoint is damaged: ArrowInvalid"):
         place.load(1)
+
+
+def test_a_store_that_does_not_answer_is_an_error_that_is_retried() -> None:
+    storage = {"aws_endpoint": f"http://127.0.0.1:{free_port()}", "aws_allow_http": "true", "aws_region": "eu-west-1"}
+    secret = {"aws_access_key_id": "key", "aws_secret_access_key": "hidden"}
+    table = DeltaTable("s3://lake/orders").connect(sa.create_engine("sqlite://"))
+    with pytest.raises(
+        DatabaseUnavailableError, match=r"orders' cannot be read: GenericError: .*_last_checkpoint"
+    ) as no:
+        DeltaSnapshot(with_values(table.sink, storage=storage | secret))
+    assert "hidden" not in str(no.value)
 
 
 def test_only_the_log_after_the_last_checkpoint_is_looked_at(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
