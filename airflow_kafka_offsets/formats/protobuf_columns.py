@@ -42,6 +42,9 @@ def _converted(node: Node, array: pa.Array) -> pa.Array:
     """Return values of a field as its column."""
     if not node.field.is_repeated:
         return _items(node, _joined(array) if pa.types.is_list(array.type) else array)
+    if is_map(node.field) and not _is_closed(node):
+        # What is replaced need not fit the column.
+        array = _last_of_keys(relisted(array, array.flatten(), array.type))
     items = _items(node, array.flatten())
     rows = relisted(array, items, pa.list_(node.declared))
     values = items.field(1) if is_map(node.field) else items

@@ -67,6 +67,29 @@ def test_messages_merge_as_protobuf_says() -> None:
     assert own_columns(as_bytes.rows) == [{"p": b"\x08\x01\x10\x02\x08\x03\x10\x04"}, {"p": None}]
 
 
+@pytest.mark.parametrize(
+    ("kind", "column", "unfit", "fit", "value"),
+    [
+        ("uint64", "BIGINT", b"\x10" + b"\xff" * 9 + b"\x01", b"\x10\x05", 5),
+        ("google.protobuf.Value", "STRING", b"\x12\x09\x11" + b"\0" * 6 + b"\xf8\x7f", b"\x12\x02\x20\x01", "true"),
+    ],
+    ids=["integer", "json"],
+)
+def test_a_value_of_a_map_that_is_replaced_need_not_fit(
+    kind: str, column: str, unfit: bytes, fit: bytes, value: Any
+) -> None:
+    text = f'syntax = "proto3"; import "google/protobuf/struct.proto"; message M {{ map<string, {kind}> m = 1; }}'
+    first, second, other = (
+        b"\x0a" + bytes([3 + len(each)]) + b"\x0a\x01" + key + each
+        for key, each in ((b"k", unfit), (b"k", fit), (b"l", unfit))
+    )
+    rows, bad = decoded(
+        given(text, ddl=f"m ARRAY<STRUCT<key: STRING, value: {column}>>"), [first + second, second + first, other]
+    )
+    assert own_columns(rows) == [{"m": [{"key": "k", "value": value}]}]
+    assert [record.row for record in bad] == [1, 2]
+
+
 def test_a_failure_that_is_not_of_the_values_makes_no_record_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         def array_to_record_batch(self, _: object) -> None:
