@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
+from airflow_kafka_offsets.core.threads import in_background
 from airflow_kafka_offsets.kafka.config import client_log
 from airflow_kafka_offsets.kafka.errors import unusable
+
+log = logging.getLogger(__name__)
 
 # The client waits for as many messages as it was asked for. This bounds the wait at the end of a slice whose last
 # offsets have no record.
 WAIT_SECONDS = 0.1
+
+# In which a client closes that does not wait for ever.
+_CLOSE_SECONDS = 10
 
 # A day, the most that the client takes for an interval.
 LONGEST_MS = 86_400_000
@@ -60,6 +67,19 @@ def new_consumer(config: Mapping[str, Any]) -> Consumer:
     except KafkaException as error:
         # As for a file of certificates that the worker has, and this machine has not.
         raise unusable(config, error, f" on {platform.node()}") from error
+
+
+def close(consumer: Consumer) -> None:
+    """Close a consumer, or leave it after a while.
+
+    librdkafka 2.16 waits for itself if a broker's answer that an offset is out of range arrives while it closes: it
+    destroys the reset of the offset, which locks the partition once more.
+    """
+    closed = in_background(consumer.close)
+    try:
+        closed.result(_CLOSE_SECONDS)
+    except TimeoutError:
+        log.warning("A Kafka client has not closed for %d seconds, and is left as it is", _CLOSE_SECONDS)
 
 
 def separate(messages: list[Message], errors: list[KafkaError]) -> tuple[list[Message], int | None]:

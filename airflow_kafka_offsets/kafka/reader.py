@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaError, TopicPartition
 
 from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.kafka.consumer import LONGEST_MS, WAIT_SECONDS, new_consumer, separate
+from airflow_kafka_offsets.kafka.consumer import LONGEST_MS, WAIT_SECONDS, close, new_consumer, separate
 from airflow_kafka_offsets.kafka.errors import ReadWatch
 from airflow_kafka_offsets.kafka.offset_order import OffsetOrder
 from airflow_kafka_offsets.kafka.polled import Polled
@@ -125,7 +125,7 @@ def read(
             position = reached
         order.end()
     finally:
-        consumer.close()
+        close(consumer)
 
 
 def within(records: pa.RecordBatch, since_ms: int, until_ms: int | None) -> pa.RecordBatch:

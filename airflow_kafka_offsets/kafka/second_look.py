@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from airflow_kafka_offsets.exceptions import ReadError
-from airflow_kafka_offsets.kafka.consumer import WAIT_SECONDS, new_consumer, separate
+from airflow_kafka_offsets.kafka.consumer import WAIT_SECONDS, close, new_consumer, separate
 from airflow_kafka_offsets.kafka.errors import reasons
 from airflow_kafka_offsets.kafka.offset_order import OffsetOrder
 
@@ -63,7 +63,7 @@ def _first_at(
                 return records[0] if records else None
         return None
     finally:
-        consumer.close()
+        close(consumer)
 
 
 def _contents(record: Message) -> tuple[object, ...]:

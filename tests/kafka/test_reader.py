@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import repeat
@@ -24,6 +25,7 @@ from airflow_kafka_offsets.exceptions import (
     RecordError,
     UnknownTopicError,
 )
+from airflow_kafka_offsets.kafka import consumer as consumer_module
 from airflow_kafka_offsets.kafka import polled
 from airflow_kafka_offsets.kafka import reader as read_module
 from airflow_kafka_offsets.kafka.consumer import consumer_config
@@ -52,6 +54,30 @@ def read_all(consumer: FakeConsumer, one: Slice = ONE, **options: Any) -> list[p
         batches = list(read(one, {}, **options))
     assert consumer.closed
     return batches
+
+
+def test_a_client_that_does_not_close_is_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer, is_over = FakeConsumer([messages(10, 20)]).install(monkeypatch), threading.Event()
+    monkeypatch.setattr(consumer, "close", is_over.wait)
+    monkeypatch.setattr(consumer_module, "_CLOSE_SECONDS", 0.01)
+
+    assert offsets(list(read(ONE, {}))) == list(range(10, 20))
+
+    assert "A Kafka client has not closed" in caplog.text
+    is_over.set()
+
+
+def test_an_error_of_closing_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = FakeConsumer([messages(10, 20)]).install(monkeypatch)
+    monkeypatch.setattr(consumer, "close", lambda: raised(TIMED_OUT))
+    with pytest.raises(KafkaException):
+        list(read(ONE, {}))
+
+
+def raised(error: Exception) -> None:
+    raise error
 
 
 def refused(error: type[Exception], consumer: FakeConsumer, one: Slice = ONE, **options: Any) -> str:
