@@ -174,7 +174,7 @@ class SlowReader:
         self._config = consumer_config(config, "slow", "read_committed")
         self.fetched: list[int] = []
         monkeypatch.setattr(errors, "time", SimpleNamespace(monotonic=lambda: float(len(self.fetched))))
-        monkeypatch.setattr(reader, "_consumer", self._consumer)
+        monkeypatch.setattr(reader, "new_consumer", self._consumer)
 
     def _consumer(self, config: dict[str, Any]) -> Consumer:
         statistics = config["stats_cb"]

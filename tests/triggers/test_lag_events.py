@@ -43,6 +43,9 @@ class FakeCluster:
     def retention(self, topics: Iterable[str], unknown: dict[str, str]) -> dict[str, timedelta]:
         return {}
 
+    def held_back(self, logs: Mapping[TopicPartition, PartitionLog]) -> dict[TopicPartition, int]:
+        return {}
+
     def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int], *, partial: bool
     ) -> dict[TopicPartition, TimedOffset]:
