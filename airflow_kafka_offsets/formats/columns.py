@@ -11,7 +11,7 @@ Dates and timestamps lie in the years 1 to 9999, in UTC. ISO 8601 reaches furthe
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -348,6 +348,11 @@ def out_of_years(array: pa.Array) -> list[int]:
         return []
     indexes: list[int] = pc.indices_nonzero(pc.or_(pc.less(numbers, first), pc.greater(numbers, last))).to_pylist()
     return indexes
+
+
+def has_type(kind: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
+    """Return whether a type is a wanted one, or has a part that is."""
+    return is_wanted(kind) or any(has_type(kind.field(index).type, is_wanted) for index in range(kind.num_fields))
 
 
 def as_decimals(numbers: pa.Array, kind: pa.Decimal128Type) -> pa.Array:

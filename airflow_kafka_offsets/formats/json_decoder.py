@@ -24,7 +24,7 @@ import pyarrow.json as pj
 
 from airflow_kafka_offsets.core.bisection import Failure, Run, split_at_failures
 from airflow_kafka_offsets.core.text import shortened
-from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, out_of_years, relisted, spark_type
+from airflow_kafka_offsets.formats.columns import OUT_OF_YEARS, has_type, out_of_years, relisted, spark_type
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded
 
 # Up to so many records are decoded one at a time: bad records come in groups, and halving a handful takes more
@@ -85,8 +85,8 @@ class JsonDecoder:
 
     def __init__(self, columns: pa.Schema) -> None:
         self._columns = columns
-        self._has_decimals = _has(pa.struct(list(columns)), pa.types.is_decimal)
-        self._floating = [place for place, field in enumerate(columns) if _has(field.type, pa.types.is_floating)]
+        self._has_decimals = has_type(pa.struct(list(columns)), pa.types.is_decimal)
+        self._floating = [place for place, field in enumerate(columns) if has_type(field.type, pa.types.is_floating)]
         kinds = [_readable(pa.struct(list(columns)), as_text) for as_text in (pa.types.is_date, pa.types.is_temporal)]
         self._options = [_parse_options(list(kind)) for kind in (kinds[:1] if kinds[0] == kinds[1] else kinds)]
         self._located_columns = 0
@@ -261,13 +261,6 @@ def _not_of(kind: pa.DataType) -> str:
     return f"its value is not of type {spark_type(kind)}{digits}"
 
 
-def _has(kind: pa.DataType, is_wanted: Callable[[pa.DataType], bool]) -> bool:
-    """Return whether a type is a wanted one, or has a part that is."""
-    if pa.types.is_struct(kind):
-        return any(_has(field.type, is_wanted) for field in kind)
-    return _has(kind.value_type, is_wanted) if pa.types.is_list(kind) else is_wanted(kind)
-
-
 def _lines(values: pa.Array) -> pa.Buffer:
     """Return JSON with a line for each value; null is an empty object.
 
@@ -376,7 +369,7 @@ def _as_declared(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """
     if pa.types.is_floating(kind):
         return _finite(array, kind)
-    if array.type == kind and not _has(kind, pa.types.is_floating):
+    if array.type == kind and not has_type(kind, pa.types.is_floating):
         return array
     if pa.types.is_list(kind):
         return relisted(array, _as_declared(array.flatten(), kind.value_type), kind)

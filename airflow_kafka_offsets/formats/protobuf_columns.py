@@ -42,15 +42,18 @@ def _converted(node: Node, array: pa.Array) -> pa.Array:
     """Return values of a field as its column."""
     if not node.field.is_repeated:
         return _items(node, _joined(array) if pa.types.is_list(array.type) else array)
-    if is_map(node.field) and not _is_closed(node):
+    is_of_map, is_closed = is_map(node.field), _is_closed(node)
+    if is_of_map and not is_closed:
         # What is replaced need not fit the column.
-        array = _last_of_keys(relisted(array, array.flatten(), array.type))
+        entries = array.flatten()
+        keys = column_of(node.children[0], {"f1": entries.field(0)}, len(entries))
+        array = _last_of_keys(relisted(array, entries, array.type), keys)
     items = _items(node, array.flatten())
     rows = relisted(array, items, pa.list_(node.declared))
-    values = items.field(1) if is_map(node.field) else items
-    if _is_closed(node) and values.null_count:
+    values = items.field(1) if is_of_map else items
+    if is_closed and values.null_count:
         rows = _lists(rows, values.is_valid(), items.filter(values.is_valid()))
-    return _last_of_keys(rows) if is_map(node.field) else rows
+    return _last_of_keys(rows, rows.flatten().field(0)) if is_of_map and is_closed else rows
 
 
 def _joined(lists: pa.Array) -> pa.Array:
@@ -132,13 +135,16 @@ def _lists(rows: pa.Array, are_kept: pa.Array, items: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(offsets.cast(pa.int32()), items, type=rows.type, mask=rows.is_null())
 
 
-def _last_of_keys(rows: pa.Array) -> pa.Array:
-    """Return maps with the last entry of each key, in the place of the first one."""
+def _last_of_keys(rows: pa.Array, keys: pa.Array) -> pa.Array:
+    """Return maps with the last entry of each key, in the place of the first one.
+
+    :param keys: of all entries
+    """
     entries = rows.flatten()
     if len(entries) < 2:
         return rows
     places = pa.array(range(len(entries)), pa.int64())
-    keyed = pa.table({"map": pc.list_parent_indices(rows), "key": entries.field(0), "place": places})
+    keyed = pa.table({"map": pc.list_parent_indices(rows), "key": keys, "place": places})
     found = keyed.group_by(["map", "key"]).aggregate([("place", "min"), ("place", "max")])
     if found.num_rows == len(entries):
         return rows

@@ -348,13 +348,18 @@ class Cluster:
         # Kafka answers -1 if no record is as new.
         return {tp: TimedOffset(info.offset, info.timestamp) for tp, info in answers.items() if info.offset >= 0}
 
-    def high_watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    def high_watermarks(
+        self, partitions: Collection[TopicPartition], *, partial: bool = False
+    ) -> dict[TopicPartition, int]:
         """Return where logs end for `read_uncommitted`, whatever the isolation level is.
 
+        :param partial: leave out partitions whose leader does not answer, instead of raising
         :raises KafkaUnavailableError: the leader of a partition did not answer in time; says why
         """
         answers = self._list_offsets(
-            dict.fromkeys(partitions, OffsetSpec.latest()), isolation=IsolationLevel.READ_UNCOMMITTED
+            dict.fromkeys(partitions, OffsetSpec.latest()),
+            {} if partial else None,
+            isolation=IsolationLevel.READ_UNCOMMITTED,
         )
         return {tp: info.offset for tp, info in answers.items()}
 
@@ -366,9 +371,8 @@ class Cluster:
         """
         if self._isolation != IsolationLevel.READ_COMMITTED or not logs:
             return {}
-        latest = dict.fromkeys(logs, OffsetSpec.latest())
-        ends = self._list_offsets(latest, {}, isolation=IsolationLevel.READ_UNCOMMITTED)
-        return {tp: info.offset - logs[tp].end for tp, info in ends.items() if info.offset > logs[tp].end}
+        ends = self.high_watermarks(logs.keys(), partial=True)
+        return {tp: end - logs[tp].end for tp, end in ends.items() if end > logs[tp].end}
 
     def consumer_group(self, group_id: str) -> ConsumerGroup | None:
         """Return a consumer group in Kafka; None if Kafka knows none of that name (it forgets groups whose commits

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, RESERVED_PREFIX, TOPIC
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError, TransformError
-from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, spark_type, type_name
+from airflow_kafka_offsets.formats.columns import ORIGIN_COLUMNS, has_type, spark_type, type_name
 from airflow_kafka_offsets.staging.rows import TargetColumns
 
 # Types of Arrow that Spark does not have, and the type that holds all of their values. Of UINT64, values above 2^63 - 1
@@ -30,17 +30,13 @@ def with_nulls(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return rows in which the fields of a struct that is null are null, too. Arrow leaves open what they are, and
     datafusion takes them for values, as `rows["after"].field("id")` does.
     """
-    arrays = [_with_nulls(column) if _has_struct(column.type) else column for column in rows.columns]
+    arrays = [_with_nulls(column) if has_type(column.type, pa.types.is_struct) else column for column in rows.columns]
     return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
-
-
-def _has_struct(kind: pa.DataType) -> bool:
-    return pa.types.is_struct(kind) or any(_has_struct(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def _with_nulls(array: pa.Array) -> pa.Array:
     kind = array.type
-    if not _has_struct(kind):
+    if not has_type(kind, pa.types.is_struct):
         return array
     if pa.types.is_struct(kind):
         fields = [_with_nulls(field) for field in array.flatten()]
@@ -124,17 +120,13 @@ def cast(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
         else pc.cast(array, options=pc.CastOptions(field.type, allow_time_truncate=True))
         for array, field in zip(rows.columns, columns, strict=True)
     ]
-    for array in filter(lambda array: _has_decimal(array.type), arrays):
+    for array in filter(lambda array: has_type(array.type, pa.types.is_decimal), arrays):
         try:
             array.validate(full=True)
         except pa.ArrowInvalid:
             # datafusion finds only what overflows 128 bits. Arrow's message quotes the value.
             raise pa.ArrowInvalid("Arithmetic overflow of a decimal") from None
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
-
-
-def _has_decimal(kind: pa.DataType) -> bool:
-    return pa.types.is_decimal(kind) or any(_has_decimal(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def check_columns(columns: Sequence[str], target: TargetColumns, transform: str) -> None:

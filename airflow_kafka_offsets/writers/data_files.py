@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -337,6 +338,9 @@ def _key(values: Mapping[str, Any]) -> str:
     return repr(values)  # NaN does not equal itself
 
 
+_OF_ANY_LENGTH = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+
+
 class PartitionLimit:
     """Tells the rows of a task whose partitions are too many, or have values that are too long for the metadata of a
     table, where each is kept whole, for each file.
@@ -386,19 +390,10 @@ def _longer(columns: Iterable[pa.Array], most: int) -> list[int]:
     sizes = [
         pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())
         for column in columns
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or _is_binary(column.type)
+        if any(is_kind(column.type) for is_kind in _OF_ANY_LENGTH)
     ]
-    if not sizes:
-        return []
-    whole = sizes[0]
-    for size in sizes[1:]:
-        whole = pc.add(whole, size)
-    indexes: list[int] = pc.indices_nonzero(pc.greater(whole, most)).to_pylist()
-    return indexes
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    long: list[int] = pc.indices_nonzero(pc.greater(reduce(pc.add, sizes), most)).to_pylist() if sizes else []
+    return long
 
 
 def _first_rows(codes: pa.Array) -> dict[int, int]:

@@ -26,7 +26,9 @@ class OpenTransaction(Cluster):
     def logs_of_partitions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionLog]:
         return {TP: PartitionLog(0, LAST_STABLE)}
 
-    def high_watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    def high_watermarks(
+        self, partitions: Collection[TopicPartition], *, partial: bool = False
+    ) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, HIGH_WATERMARK)
 
 

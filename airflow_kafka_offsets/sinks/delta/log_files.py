@@ -22,10 +22,10 @@ from airflow_kafka_offsets.writers.object_files import ObjectFiles
 
 _LOG = "_delta_log"
 
-_CHECKPOINT = re.compile(r"(\d+)\.checkpoint\..*", re.ASCII)
+_CHECKPOINT = re.compile(rf"{_LOG}/(\d+)\.checkpoint\..*", re.ASCII)
 
-_WHOLE = re.compile(r"\d+\.checkpoint\.parquet", re.ASCII)
-_PART = re.compile(r"\d+\.checkpoint\.\d+\.\d+\.parquet", re.ASCII)
+_WHOLE = re.compile(rf"{_LOG}/\d+\.checkpoint\.parquet", re.ASCII)
+_PART = re.compile(rf"{_LOG}/\d+\.checkpoint\.\d+\.\d+\.parquet", re.ASCII)
 
 # More than any writer writes.
 _MOST_HINT_BYTES = 1 << 20
@@ -43,7 +43,7 @@ def refuse_foreign_lists(name: str, files: ObjectFiles) -> None:
     files.refuse_links(_LOG)
     try:
         for path in _checkpoints(files):
-            if not (_is_named(_WHOLE, path) or _is_named(_PART, path)) or _has_sidecars(files, path):
+            if not (_WHOLE.fullmatch(path) or _PART.fullmatch(path)) or _has_sidecars(files, path):
                 raise TargetError(
                     f"Table {name!r} is refused: its checkpoint {path!r} is of version 2 and may name further files, "
                     "which are not read here. Set the property delta.checkpointPolicy to 'classic', drop the feature "
@@ -65,7 +65,7 @@ def _checkpoints(files: ObjectFiles) -> Iterator[str]:
     first = _hint(files)
     yield from (found := _newest(files, first))
     # Without one that is whole it looks for others.
-    if first and not any(_is_named(_WHOLE, path) for path in found):
+    if first and not any(map(_WHOLE.fullmatch, found)):
         yield from _newest(files, 0)
 
 
@@ -76,18 +76,14 @@ def _newest(files: ObjectFiles, first: int) -> list[str]:
     """
     found: dict[int, list[str]] = {}
     for file in files.find(_LOG, after=f"{_LOG}/{first:020}"):
-        if match := _CHECKPOINT.fullmatch(file.path.removeprefix(f"{_LOG}/")):
+        if match := _CHECKPOINT.fullmatch(file.path):
             found.setdefault(int(match[1]), []).append(file.path)
     chosen: list[str] = []
     for version in sorted(found, reverse=True):
         chosen += found[version]
-        if any(_is_named(_WHOLE, path) for path in found[version]):
+        if any(map(_WHOLE.fullmatch, found[version])):
             break
     return chosen
-
-
-def _is_named(pattern: re.Pattern[str], path: str) -> bool:
-    return pattern.fullmatch(path.removeprefix(f"{_LOG}/")) is not None
 
 
 def _hint(files: ObjectFiles) -> int:

@@ -137,6 +137,12 @@ def test_values_at_the_limits_are_in_partitions_of_iceberg(tmp_path: Path, term:
     assert read(reader, columns) == rows(values).select(columns.names).to_pylist()
 
 
+def second_is_refused(table: Table, values: dict[str, pa.Array], staging: Path, reason: str) -> None:
+    with pytest.raises(RecordError, match=reason) as raised:
+        publish_rows(table, rows(values), staging)
+    assert raised.value.offset == 1
+
+
 @pytest.mark.parametrize("kind", ["delta", "iceberg", "parquet"])
 @pytest.mark.parametrize(
     "text",
@@ -149,11 +155,7 @@ def test_a_text_that_is_no_name_of_a_directory_is_kept_or_refused(tmp_path: Path
     values = {"x": pa.array(["a", text])}
 
     if kind == "parquet" and len(text) in (254, 200, 100, 26):
-        with pytest.raises(
-            RecordError, match=r"column 'x' is the name of a directory, which (has 255|.* null)"
-        ) as raised:
-            publish_rows(table, rows(values), tmp_path)
-        assert raised.value.offset == 1
+        second_is_refused(table, values, tmp_path, r"column 'x' is the name of a directory, which (has 255|.* null)")
         return
     publish_rows(table, rows(values), tmp_path)
 
@@ -172,11 +174,8 @@ def test_texts_that_are_too_long_a_path_together_are_kept_or_refused(
     values = {name: pa.array(["a", text]) for name in names}
 
     if kind == "parquet":
-        with pytest.raises(
-            RecordError, match=r"columns 'x0', 'x1', .* are names of directories, whose path is too long"
-        ) as raised:
-            publish_rows(table, rows(values), tmp_path)
-        assert raised.value.offset == 1
+        reason = r"columns 'x0', 'x1', .* are names of directories, whose path is too long"
+        second_is_refused(table, values, tmp_path, reason)
         return
     publish_rows(table, rows(values), tmp_path)
 
@@ -193,15 +192,13 @@ def test_texts_that_are_too_long_a_path_together_are_kept_or_refused(
 def test_a_value_of_a_partition_is_short_because_metadata_holds_it_for_each_file(tmp_path: Path, kind: str) -> None:
     table = connected(kind, tmp_path, partition_by=("x", "y"))
 
-    def pair(x: str, y: str) -> pa.RecordBatch:
-        return rows({"x": pa.array(["a", x]), "y": pa.array(["b", y])})
+    def pair(x: str, y: str) -> dict[str, pa.Array]:
+        return {"x": pa.array(["a", x]), "y": pa.array(["b", y])}
 
-    for batch, (x, y) in enumerate([("x" * 2_049, "y"), ("é" * 512, "y" * 1_025)], 1):
-        with pytest.raises(RecordError, match=r"the values of x, y, .* have more than 2,048 bytes together") as raised:
-            publish_rows(table, pair(x, y), tmp_path, batch)
-        assert raised.value.offset == 1
+    for x, y in [("x" * 2_049, "y"), ("é" * 512, "y" * 1_025)]:
+        second_is_refused(table, pair(x, y), tmp_path, "the values of x, y, .* have more than 2,048 bytes together")
     for batch in (3, 4):
-        publish_rows(table, pair("é" * 512, "y" * 1_024), tmp_path, batch)
+        publish_rows(table, rows(pair("é" * 512, "y" * 1_024)), tmp_path, batch)
     for reader in readers(table):
         assert reader().num_rows == 4
 
