@@ -260,7 +260,7 @@ def test_compaction_leaves_holes_that_are_read_over(loader: Loader, kafka: Kafka
             return 50
 
     write(0, 50)
-    wait_until(lambda: kept() < 50, 60, "the first 50 records to be compacted", interval=0.3)
+    wait_until(lambda: kept() < 50, 120, "the first 50 records to be compacted", interval=0.3)
 
     loader(name)
 
