@@ -31,7 +31,7 @@ _OPTIONS = {
     "datafusion.execution.time_zone": "+00:00",
 }
 
-_NODES = ("Projection", "Filter", "TableScan", "SubqueryAlias", "Unnest", "EmptyRelation")
+_NODES = ("Projection", "Filter", "TableScan", "SubqueryAlias", "Unnest")
 
 # The parts of datafusion's messages that hold no value of a record.
 _SAFE = re.compile(
@@ -108,7 +108,9 @@ class Sql(Templated):
             raise ConfigurationError(f"{self._what}: {shortened(' '.join(str(error).split()))}") from None
         foreign = [line.strip() for line in lines if not line.strip().startswith(_NODES)]
         if foreign:
-            raise ConfigurationError(f"{self._what} does more than to select from one batch: {shortened(foreign[0])}")
+            raise ConfigurationError(
+                f"{self._what} does something else than to select from one batch: {shortened(foreign[0])}"
+            )
         return schema
 
     @property

@@ -152,14 +152,14 @@ def resolved(query: str, select: exp.Select, columns: Iterable[str]) -> str:
 
 
 def with_columns(query: str, columns: Iterable[str]) -> str:
-    """Return a checked text that also selects columns."""
+    """Return a checked text that also selects columns, on a line of their own: a comment may end the one before."""
     depth, before = 0, None
     for token in sqlglot.tokenize(query):
         depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
         # IS DISTINCT FROM compares.
         if token.token_type == TokenType.FROM and depth == 0 and before != TokenType.DISTINCT:
             added = "".join(f', "{name}"' for name in columns)
-            return f"{query[: token.start].rstrip()}{added} {query[token.start :]}"
+            return f"{query[: token.start].rstrip()}\n{added} {query[token.start :]}"
         before = token.token_type
     raise AssertionError(query)
 

@@ -73,6 +73,32 @@ def test_each_origin_column_is_there_once(select: str) -> None:
     assert set(ORIGIN) <= set(rows.schema.names)
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT 'eu' AS region -- of one order\nFROM records",
+        "SELECT 'eu' AS region --\n-- FROM nowhere\nFROM records -- all of them",
+        "SELECT 'eu' AS region /* -- of\none */ FROM records",
+        "SELECT 'eu' -- where\nAS region\r\nFROM records WHERE id > 0 -- FROM",
+    ],
+)
+def test_a_comment_hides_nothing_of_what_is_added(query: str) -> None:
+    sql = Sql(query).prepared(COLUMNS)
+    rows, bad = sql.function(COLUMNS)(batch({"id": 1}, {"id": 2}))
+
+    assert not bad
+    assert rows.select(["region", "_kafka_offset"]).to_pylist() == [
+        {"region": "eu", "_kafka_offset": 10},
+        {"region": "eu", "_kafka_offset": 11},
+    ]
+
+
+def test_what_datafusion_reads_must_select_from_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_kafka_offsets.transforms.sql_text.resolved", lambda *_: "SELECT 1 AS n")
+    with pytest.raises(ConfigurationError, match="does something else than to select from one batch: EmptyRelation"):
+        Sql("SELECT 1 AS n FROM records").prepared(COLUMNS)
+
+
 def test_names_are_compared_without_case_and_written_as_declared_or_as_they_are_named() -> None:
     assert values('ORDERID, "OrderId" AS Second, orderid AS "third one", records.OrderID AS x', {"orderId": "a"}) == [
         {"orderId": "a", "Second": "a", "third one": "a", "x": "a"}

@@ -116,7 +116,7 @@ def test_columns_are_named_as_they_are_declared() -> None:
 
 def test_columns_are_added_before_the_from_of_the_select() -> None:
     query = "SELECT extract(year FROM a) AS y, a IS DISTINCT FROM b AS d FROM records WHERE a IS DISTINCT FROM 'FROM'"
-    assert with_columns(query, ["x", "y"]) == query.replace(" FROM records", ', "x", "y" FROM records')
+    assert with_columns(query, ["x", "y"]) == query.replace(" FROM records", '\n, "x", "y" FROM records')
 
 
 def functions() -> Iterator[dict[str, Any]]:
