@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from difflib import get_close_matches
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -43,7 +43,7 @@ key.
 Read = Callable[["Future[Any]"], Answer]
 """Reads the answer from a future; raises KafkaException for an answer that is an error."""
 
-# So many unknown names are compared with those of all topics, which takes milliseconds each.
+# So many unknown names of a request are compared with those of all topics, which takes milliseconds each.
 _COMPARED = 10
 
 # Kafka's answers while a leader moves, or right after a topic was created. librdkafka returns these instead of
@@ -143,6 +143,7 @@ class RetryingAdmin:
         waiting: dict[Key, KafkaError | None] = dict.fromkeys(keys)
         pause = _FIRST_PAUSE_SECONDS
         request_seconds = _FIRST_REQUEST_SECONDS
+        like = _Like(self._client)
 
         def fail(without_answer: list[Key], error_of: Callable[[list[Key]], KafkaOffsetsError]) -> None:
             if without_answer and failed is None:
@@ -167,9 +168,9 @@ class RetryingAdmin:
                         waiting[key] = error.args[0]
                     else:
                         fail([key], partial(self._refused, what, error))
-            fail(_with(DENIED, waiting), partial(self._denied, what, operation, resource, waiting))
+            fail(_with(DENIED, waiting), partial(self._denied, what, operation, resource, waiting, like))
             if time.monotonic() - started > _UNKNOWN_GRACE_SECONDS:
-                fail(_with(_UNKNOWN, waiting), self._unknown)
+                fail(_with(_UNKNOWN, waiting), partial(self._unknown, like))
             if waiting:
                 time.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
@@ -211,25 +212,12 @@ class RetryingAdmin:
                     if (other := mismatch(self._config)) is not None:
                         raise other
 
-    def _unknown(self, keys: Collection[object]) -> UnknownTopicError:
+    def _unknown(self, like: _Like, keys: Collection[object]) -> UnknownTopicError:
         patterns = "Name each topic: patterns are not supported. " if any("*" in str(key) for key in keys) else ""
         return UnknownTopicError(
             f"Kafka at {self._servers} has no {first_few(sorted(map(_name, keys)))}, or this user may not describe it. "
-            f"{patterns}Check the spelling{self._like(keys)}, the connection, and the ACLs (Describe on the topic)."
+            f"{patterns}Check the spelling{like.those_of(keys)}, the connection, and the ACLs (Describe on the topic)."
         )
-
-    def _like(self, keys: Collection[object]) -> str:
-        """Return the names of topics that this user sees and that are like those of keys, in parentheses; empty where
-        there are none.
-        """
-        asked = sorted({str(getattr(key, "topic", key)) for key in keys})
-        seen: Collection[str] = ()
-        with suppress(KafkaException):
-            seen = self._client.list_topics(timeout=_FIRST_REQUEST_SECONDS).topics
-        like = {
-            name: None for topic in asked[:_COMPARED] for name in get_close_matches(topic, seen) if name not in asked
-        }
-        return f" (this user sees {first_few(map(repr, like))})" if like else ""
 
     def _denied(
         self,
@@ -237,13 +225,14 @@ class RetryingAdmin:
         operation: str,
         resource: str | None,
         waiting: Mapping[Key, KafkaError | None],
+        like: _Like,
         keys: Collection[Key],
     ) -> ConfigurationError:
         resources = {_resource(key, waiting[key], resource): None for key in sorted(keys, key=_name)}
         error = denied(self._config, f"Kafka at {self._servers} did not report {what}", operation, resources)
         if resource is None and operation == "Describe":
             # Where there are ACLs, Kafka answers so for a topic that does not exist.
-            error.args = (f"{error.args[0]}. Or the name is misspelt{self._like(keys)}: Kafka does not tell which",)
+            error.args = (f"{error.args[0]}. Or the name is misspelt{like.those_of(keys)}: Kafka does not tell which",)
         return error
 
     def _refused(self, what: str, cause: BaseException, _: object) -> KafkaUnavailableError:
@@ -263,6 +252,32 @@ class RetryingAdmin:
             f"{reasons(codes) or 'no reason given'}"
             f"{'. Check bootstrap.servers, and that the brokers run and can be reached' if is_down else ''}"
         )
+
+
+class _Like:
+    """The names of topics that are like unknown ones of a request: the cluster is asked for them once, and few are
+    compared, however many are unknown.
+    """
+
+    def __init__(self, client: AdminClient) -> None:
+        self._client = client
+        self._left = _COMPARED
+
+    @cached_property
+    def _seen(self) -> Collection[str]:
+        with suppress(KafkaException):
+            return list(self._client.list_topics(timeout=_FIRST_REQUEST_SECONDS).topics)
+        return ()
+
+    def those_of(self, keys: Collection[object]) -> str:
+        """Return the names of topics that this user sees and that are like those of keys, in parentheses; empty where
+        there are none.
+        """
+        asked = sorted({str(getattr(key, "topic", key)) for key in keys})
+        compared = asked[: self._left]
+        self._left -= len(compared)
+        like = {name: None for topic in compared for name in get_close_matches(topic, self._seen) if name not in asked}
+        return f" (this user sees {first_few(map(repr, like))})" if like else ""
 
 
 _NO_ANSWER = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._TRANSPORT)

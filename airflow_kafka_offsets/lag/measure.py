@@ -227,14 +227,14 @@ class _Snapshot(NamedTuple):
         """
         logs: dict[TopicPartition, PartitionLog] = {}
         errors: dict[TopicPartition, str] = {}
+        positions = _by_topic(committed)
         for topic in topics:
             logs |= self.logs.get(topic, {})
             errors |= self.partition_errors.get(topic, {})
             if error := self.topic_errors.get(topic):
-                partitions = [tp for tp in committed if tp.topic == topic]
-                if not partitions:
+                if topic not in positions:
                     raise error
-                errors |= dict.fromkeys(partitions, str(error))
+                errors |= dict.fromkeys(positions[topic], str(error))
         return logs, errors
 
 

@@ -6,19 +6,19 @@ import socketserver
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.threads import in_background
-from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, UnknownTopicError
 from airflow_kafka_offsets.kafka import admin
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.errors import reasons
@@ -31,6 +31,12 @@ DAY = {"cleanup.policy": "delete", "retention.ms": "86400000", "retention.bytes"
 def answered(answer: Any) -> Future[Any]:
     future: Future[Any] = Future()
     future.set_result(answer)
+    return future
+
+
+def failed_with(error: Exception) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(error)
     return future
 
 
@@ -107,23 +113,48 @@ def test_a_cluster_without_brokers_does_not_end_the_process_that_asks_for_its_id
     assert (done.returncode, done.stdout) == (0, "here here here\n"), done.stderr
 
 
-def test_of_many_unknown_topics_a_few_are_named_and_compared_with_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared: list[str] = []
+class TestManyUnknownTopics:
+    @pytest.fixture(autouse=True)
+    def cluster_of_one_topic(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.compared: list[str] = []
+        self.listed = 0
 
-    def compare(name: str, _: object) -> list[str]:
-        compared.append(name)
-        return ["orders"]
+        def compare(name: str, _: object) -> list[str]:
+            self.compared.append(name)
+            return ["orders"]
 
-    monkeypatch.setattr(admin, "get_close_matches", compare)
-    monkeypatch.setattr(AdminClient, "list_topics", lambda *_, **__: SimpleNamespace(topics=["orders"]))
+        def list_topics(*_: object, **__: object) -> SimpleNamespace:
+            self.listed += 1
+            return SimpleNamespace(topics=["orders"])
 
-    error = admin.RetryingAdmin({"bootstrap.servers": "127.0.0.1:1"}, 1.0)._unknown(
-        [f"order{number}" for number in range(10_000)]
-    )
+        monkeypatch.setattr(admin, "get_close_matches", compare)
+        monkeypatch.setattr(admin, "_UNKNOWN_GRACE_SECONDS", 0.0)
+        monkeypatch.setattr(AdminClient, "list_topics", list_topics)
 
-    assert len(compared) == 10
-    assert "topic 'order1005', and 9990 more, or this user may not describe it" in str(error)
-    assert "(this user sees 'orders')" in str(error)
+    def ask(self, code: int, failed: dict[str, KafkaOffsetsError] | None) -> None:
+        def request(_: object, keys: Collection[str], __: float) -> dict[str, Future[Any]]:
+            return {key: failed_with(KafkaException(KafkaError(code))) for key in keys}
+
+        names = [f"order{number}" for number in range(10_000)]
+        admin.RetryingAdmin({"bootstrap.servers": "127.0.0.1:1"}, 60.0).ask("its topics", names, request, failed=failed)
+
+    def test_a_few_are_named_and_compared_with_all(self) -> None:
+        with pytest.raises(UnknownTopicError) as raised:
+            self.ask(KafkaError.UNKNOWN_TOPIC_OR_PART, None)
+
+        assert (len(self.compared), self.listed) == (10, 1)
+        assert "topic 'order1005', and 9990 more, or this user may not describe it" in str(raised.value)
+        assert "(this user sees 'orders')" in str(raised.value)
+
+    @pytest.mark.parametrize("code", [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED])
+    def test_so_are_those_that_each_have_an_error(self, code: int) -> None:
+        failed: dict[str, KafkaOffsetsError] = {}
+
+        self.ask(code, failed)
+
+        assert (len(failed), len(self.compared), self.listed) == (10_000, 10, 1)
+        assert "(this user sees 'orders')" in str(failed["order0"])
+        assert "(this user sees" not in str(failed["order9999"])
 
 
 class TestRetention:
