@@ -530,12 +530,18 @@ class TaskSchemas:
 
         :raises RegistryUnavailableError: the registry does not answer
         """
+        from airflow_kafka_offsets.formats.schema_registry import without_context
+
         newest = self._format.versions
         if not newest or self._config is None:
             return True
         if number not in self._new:
             found = self._registry.versions_of(number)
-            self._new[number] = found is None or any(version > newest.get(name, version) for name, version in found)
+            # Registries name a subject of a context with it, or not.
+            known = {without_context(name): version for name, version in newest.items()}
+            self._new[number] = found is None or any(
+                version > known.get(without_context(name), version) for name, version in found
+            )
         return self._new[number]
 
     def _found(self, number: int) -> Any:
@@ -596,8 +602,8 @@ class TaskSchemas:
 
     @cached_property
     def _registry(self) -> SchemaRegistry:
-        from airflow_kafka_offsets.formats.schema_registry import SchemaRegistry
+        from airflow_kafka_offsets.formats.schema_registry import SchemaRegistry, context_of
 
-        registry = SchemaRegistry(self._config or {})
+        registry = SchemaRegistry(self._config or {}, context_of(self._format.subject or ""))
         finalize(self, registry.close)
         return registry

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import ssl
 import sys
 import time
@@ -51,6 +52,11 @@ _MOST_ANSWER_BYTES = 6 * MOST_BYTES + 1_000_000
 
 # Of the answers that are kept; a character takes up to four.
 _MOST_KEPT_BYTES = 16 * MOST_BYTES
+
+# The context of a qualified subject; `:.:` is the default one.
+_CONTEXT = re.compile(r":(\.[^:]*):", re.DOTALL)
+
+_DEFAULT_CONTEXT = ":.:"
 
 # Of a schema, those of its references counted.
 _MOST_REFERENCES = 500
@@ -127,14 +133,29 @@ def _answer_of(found: Mapping[str, Any]) -> _Answer:
     return answer
 
 
+def context_of(subject: str) -> str:
+    """Return the context that qualifies a subject, as it stands before it: `:.eu:` of `:.eu:orders-value`; empty for
+    the default one. A context has ids, subjects and versions of its own.
+    """
+    found = _CONTEXT.match(subject)
+    return "" if found is None or found[0] == _DEFAULT_CONTEXT else found[0]
+
+
+def without_context(subject: str) -> str:
+    """Return the name of a subject within its context."""
+    return _CONTEXT.sub("", subject, count=1) if _CONTEXT.match(subject) else subject
+
+
 class SchemaRegistry:
     """Asks a registry. A version, which means the same schema forever, is asked for once.
 
     :param config: see `CONFIG`; it holds secrets
+    :param context: whose ids are meant, see `context_of`; empty for the default one, or for that of the URL
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], context: str = "") -> None:
         self._config = config
+        self._context = context
         self._url = str(check_config(config)["url"]).rstrip("/")
         self._answers: dict[_Version, _Answer | str] = {}
         self._versions: dict[_Version, tuple[Any, RegisteredSchema]] = {}
@@ -153,7 +174,11 @@ class SchemaRegistry:
         :raises SchemaError: its references cannot be used
         :raises RegistryUnavailableError: the registry does not answer
         """
-        return self._registered(_answer_of(self._get(f"/schemas/ids/{number}")), Budget())
+        answer = _answer_of(self._get(self._in_context(f"/schemas/ids/{number}")))
+        return self._registered(answer, self._context, Budget())
+
+    def _in_context(self, path: str) -> str:
+        return f"{path}?subject={quote(self._context, safe='')}" if self._context else path
 
     def versions(self, subject: str) -> list[int]:
         """Return the versions of a subject, the latest one last.
@@ -174,7 +199,7 @@ class SchemaRegistry:
         :raises RegistryUnavailableError: the registry does not answer
         """
         try:
-            found = self._get(f"/schemas/ids/{number}/versions")
+            found = self._get(self._in_context(f"/schemas/ids/{number}/versions"))
             return [(str(each["subject"]), int(each["version"])) for each in found]
         except NotFoundError:
             return []
@@ -206,7 +231,7 @@ class SchemaRegistry:
             if isinstance(answer, str):
                 raise SchemaError(answer)
             budget.fetch([answer.text])
-            self._versions[key] = answer.id, self._registered(answer, budget, (*within, key))
+            self._versions[key] = answer.id, self._registered(answer, context_of(key[0]), budget, (*within, key))
         return self._versions[key]
 
     def _keep(self, key: _Version, answer: _Answer | str) -> None:
@@ -223,9 +248,13 @@ class SchemaRegistry:
         if (client := vars(self).pop("_client", None)) is not None:
             client.close()
 
-    def _registered(self, answer: _Answer, budget: Budget, within: tuple[_Version, ...] = ()) -> RegisteredSchema:
+    def _registered(
+        self, answer: _Answer, context: str, budget: Budget, within: tuple[_Version, ...] = ()
+    ) -> RegisteredSchema:
         references: dict[Reference, None] = {}
-        for name, subject, version in answer.references:
+        for name, stated, version in answer.references:
+            # A subject without a context is one of the context of the schema that refers to it.
+            subject = stated if _CONTEXT.match(stated) else context + stated
             budget.take(len(within), most=_MOST_REFERENCES, what="references")
             try:
                 _, referred = self._version((subject, version), budget, within)

@@ -77,6 +77,33 @@ def test_the_subject_is_that_of_the_part_or_the_named_one(server: FakeRegistry) 
     assert prepared(server, replace(AVRO, subject="shop.Order"), "a", "b").columns().names == ["id", "note"]
 
 
+def test_ids_are_those_of_the_context_that_the_subject_names(server: FakeRegistry) -> None:
+    eu = server.contexts[":.eu:"] = FakeRegistry(late={1})
+    amount, tip, note = ({"name": name, "type": "int"} for name in ("amount", "tip", "note"))
+    server.register("orders-value", V1 | {"fields": [tip, amount]})
+    eu.register("orders-value", written := V1 | {"fields": [amount, tip]})
+    eu.register("orders-value", V1 | {"fields": [amount, tip, note | {"default": 0}]})
+    record_format = prepared(server, replace(AVRO, subject=":.eu:orders-value"))
+    assert (sorted(record_format.schemas), record_format.versions) == (["2"], {":.eu:orders-value": 2})
+
+    found = decode(server, record_format, wire(1, encode(written, {"amount": 100, "tip": 5})))
+
+    assert found.rows.to_pylist() == [{"amount": 100, "tip": 5, "note": 0}]
+
+
+@pytest.mark.parametrize("name", ["orders-value", ":.eu:orders-value"])
+def test_a_newer_version_is_one_of_the_context(server: FakeRegistry, name: str) -> None:
+    known = replace(AVRO, subject=":.eu:orders-value")
+    eu = server.contexts[":.eu:"] = FakeRegistry()
+    eu.register("orders-value", V1)
+    schemas = registry_format.TaskSchemas(prepared(server, known), server.config)
+    eu.register("orders-value", V2)
+    eu.subjects[name] = eu.subjects.pop("orders-value")
+
+    assert not schemas.is_new(1)
+    assert schemas.is_new(2)
+
+
 def test_tasks_ask_for_nothing_that_is_known_and_once_for_what_is_not(server: FakeRegistry) -> None:
     server.register("orders-value", V1)
     found = prepared(server)

@@ -7,6 +7,7 @@ import logging
 import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from airflow_kafka_offsets.exceptions import REGISTRY, ConfigurationError, RegistryUnavailableError
 from airflow_kafka_offsets.formats import schema_registry
-from airflow_kafka_offsets.formats.schema_registry import NotFoundError, SchemaRegistry
+from airflow_kafka_offsets.formats.schema_registry import NotFoundError, SchemaRegistry, context_of, without_context
 from tests.support.certificates import Authority
 from tests.support.registry import FakeRegistry, fake_registry
 
@@ -64,6 +65,41 @@ def test_references_come_before_their_schema(server: FakeRegistry, registry: Sch
 
     references_found = registry.by_id(number).references
     assert [(found.name, found.text) for found in references_found] == [("money", '"first"'), ("line", '"second"')]
+
+
+@pytest.mark.parametrize(
+    ("subject", "context", "name"),
+    [
+        ("orders-value", "", "orders-value"),
+        (":.eu:orders-value", ":.eu:", "orders-value"),
+        (":.eu::odd:", ":.eu:", ":odd:"),
+        (":.:orders-value", "", "orders-value"),
+        (":eu:orders-value", "", ":eu:orders-value"),
+        ("of:.eu:orders", "", "of:.eu:orders"),
+    ],
+)
+def test_a_subject_may_be_qualified_with_a_context(subject: str, context: str, name: str) -> None:
+    assert (context_of(subject), without_context(subject)) == (context, name)
+
+
+def test_ids_and_references_are_those_of_the_context(server: FakeRegistry) -> None:
+    eu = server.contexts[":.eu:"] = FakeRegistry()
+    for where, text in ((server, '"int"'), (eu, '"long"')):
+        where.register("money", text)
+        where.register("orders-value", '"string"', [{"name": "money", "subject": "money", "version": 1}])
+    eu.register("lines-value", '"string"', [{"name": "money", "subject": ":.:money", "version": 1}])
+
+    with closing(SchemaRegistry(server.config, ":.eu:")) as registry:
+        assert registry.by_id(1).text == '"long"'
+        assert registry.versions_of(2) == [("orders-value", 1)]
+        assert [found.text for found in registry.by_id(2).references] == ['"long"']
+        assert [found.text for found in registry.by_id(3).references] == ['"int"']
+        assert [found.text for found in registry.version(":.eu:orders-value", 1)[1].references] == ['"long"']
+        with pytest.raises(NotFoundError):
+            registry.by_id(4)
+    with closing(SchemaRegistry(server.config)) as registry:
+        assert registry.by_id(1).text == '"int"'
+        assert [found.text for found in registry.by_id(2).references] == ['"int"']
 
 
 def test_unknown_schema_is_not_found(registry: SchemaRegistry) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 Reference = Mapping[str, Any]
 
@@ -28,6 +28,7 @@ class FakeRegistry:
     :param forbidden: the ids of schemas that this user may not read
     :param late: the ids of schemas that the versions of subjects do not have yet
     :param authorization: the header that a request must have; None for any
+    :param contexts: each has ids and subjects of its own, by names such as `:.eu:`
     """
 
     url: str = ""
@@ -38,6 +39,7 @@ class FakeRegistry:
     authorization: str | None = None
     late: set[int] = field(default_factory=set)
     forbidden: set[int] = field(default_factory=set)
+    contexts: dict[str, FakeRegistry] = field(default_factory=dict)
 
     @property
     def config(self) -> dict[str, str]:
@@ -72,8 +74,15 @@ class FakeRegistry:
             r"/subjects/([^/]+)/versions": self._versions,
             r"/subjects/([^/]+)/versions/(\d+)": self._version,
         }
+        url = urlsplit(path)
+        # As Confluent's and Redpanda's do: of an id, the parameter says in which context it is.
+        named = unquote(url.path.removeprefix("/subjects/"))
+        qualified = re.match(r":[^:]+:", parse_qs(url.query).get("subject", [named])[0])
+        if qualified is not None:
+            within = self if qualified[0] == ":.:" else self.contexts.get(qualified[0], FakeRegistry())
+            return within.answer(path.replace(quote(qualified[0], safe=""), ""), authorization)
         for route, respond in routes.items():
-            if found := re.fullmatch(route, path):
+            if found := re.fullmatch(route, url.path):
                 return respond(*found.groups())
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
 
