@@ -23,23 +23,34 @@ pytestmark = pytest.mark.server
 
 SETTINGS = "SELECT @@time_zone, @@character_set_client, @@sql_mode LIKE '%%STRICT_ALL_TABLES%%'"
 
+ODD: dict[str, str | int] = {
+    "sql_mode": "ANSI_QUOTES,NO_BACKSLASH_ESCAPES",
+    "time_zone": "-11:00",
+    "sql_select_limit": 2,
+    "sql_auto_is_null": 1,
+    "completion_type": "RELEASE",
+    "unique_checks": 0,
+}
+
 
 @pytest.fixture
 def odd(mariadb: MariaDbServer) -> Iterator[None]:
     """A server whose sessions begin otherwise."""
-    kept = mariadb.execute("SELECT @@GLOBAL.sql_mode, @@GLOBAL.time_zone")[0]
-    mariadb.execute("SET GLOBAL sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES', time_zone = '-11:00'")
+    kept = mariadb.execute(f"SELECT {', '.join(f'@@GLOBAL.{name}' for name in ODD)}")[0]
+    mariadb.execute(f"SET {', '.join(f'GLOBAL {name} = {value!r}' for name, value in ODD.items())}")
     yield
-    mariadb.execute(f"SET GLOBAL sql_mode = '{kept[0]}', time_zone = '{kept[1]}'")
+    mariadb.execute(f"SET {', '.join(f'GLOBAL {name} = {value!r}' for name, value in zip(ODD, kept, strict=True))}")
 
 
 @pytest.mark.parametrize("charset", ["utf8mb4", "latin1"])
 @pytest.mark.parametrize("used", [False, True], ids=["new", "used-before"])
 def test_mysql_sessions_are_the_same_whatever_the_server_sets(
-    odd: None, mariadb_database: str, charset: str, used: bool
+    odd: None, mariadb: MariaDbServer, mariadb_database: str, charset: str, used: bool
 ) -> None:
     engine = sa.create_engine(f"{mariadb_database}?charset={charset}")
     if used:
+        # Its sessions would end when they go back to the pool.
+        mariadb.execute("SET GLOBAL completion_type = 0")
         with engine.connect() as conn:
             assert conn.get_isolation_level() == "REPEATABLE READ"
     unify_sessions(engine)
@@ -49,6 +60,12 @@ def test_mysql_sessions_are_the_same_whatever_the_server_sets(
             assert conn.get_isolation_level() == "READ COMMITTED"
             assert tuple(conn.exec_driver_sql(SETTINGS).one()) == ("+00:00", "utf8mb4", 1)
             assert conn.scalar(sa.select(sa.literal("ж😀\\n'"))) == "ж😀\\n'"
+            rows = "SELECT 1 AS id UNION ALL SELECT 2 UNION ALL SELECT 3"
+            assert conn.exec_driver_sql(rows).scalars().all() == [1, 2, 3]
+            assert tuple(conn.exec_driver_sql("SELECT @@sql_auto_is_null, @@unique_checks").one()) == (0, 1)
+            session = conn.scalar(sa.func.connection_id())
+            conn.commit()
+            assert conn.scalar(sa.func.connection_id()) == session
             # Whichever quotes names have.
             conn.execute(sa.select(sa.literal_column("1").label("a b")).subquery("c d").select()).one()
             # Another program sharing the pool may set others.
