@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -101,13 +102,12 @@ class Sql(Templated):
             session = _session()
             session.register_record_batches(RECORDS, [[pa.RecordBatch.from_pylist([], schema=columns)]])
             frame = session.sql(query)
-            lines = frame.logical_plan().display_indent().splitlines()
+            nodes = list(_nodes(frame.logical_plan()))
             schema: pa.Schema = frame.schema()
         except Exception as error:
             # Of the text alone: there are no records.
             raise ConfigurationError(f"{self._what}: {shortened(' '.join(str(error).split()))}") from None
-        foreign = [line.strip() for line in lines if not line.strip().startswith(_NODES)]
-        if foreign:
+        if foreign := [node for node in nodes if not node.startswith(_NODES)]:
             raise ConfigurationError(
                 f"{self._what} does something else than to select from one batch: {shortened(foreign[0])}"
             )
@@ -123,6 +123,13 @@ class Sql(Templated):
     def function(self, columns: pa.Schema) -> BatchFunction:
         assert self.columns is not None  # see `prepared`
         return _Function(self._what, self.planned, self.columns)
+
+
+def _nodes(plan: Any) -> Iterator[str]:
+    """Yield the nodes of a plan, each as datafusion describes it: its name comes first."""
+    yield plan.display()
+    for each in plan.inputs():
+        yield from _nodes(each)
 
 
 class _FailedError(Exception):

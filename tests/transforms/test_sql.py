@@ -132,6 +132,7 @@ def test_no_row_may_be_left() -> None:
         ("tags[2]", "INT", 9),
         ("place.town", "STRING", "Köln"),
         ("'größe'", "STRING", "größe"),
+        ("'a\nFROM b'", "STRING", "a\nFROM b"),
         ("arrow_cast(id, 'UInt32')", "BIGINT", 7),
         ("arrow_cast(orderId, 'Utf8View')", "STRING", "a-1"),
         ("arrow_cast(orderId, 'LargeUtf8')", "STRING", "a-1"),
