@@ -25,11 +25,18 @@ _FORMATS = {"date": pa.date32(), "date-time": pa.timestamp("us", "UTC")}
 # So many values of an enum, or types that are listed, count as one type: to look at a value takes little.
 _LISTED_AS_ONE = 100
 
-# Of these a value has to fulfil several or any; which columns come of it is for a person to say.
-_COMBINED = ("allOf", "if", "not", "patternProperties", "dependentSchemas", "prefixItems")
+# Those that may add properties to the ones of the records; the others only restrict them. Some are of older drafts.
+_ADDING = (
+    *("allOf", "anyOf", "oneOf", "then", "else", "dependentSchemas", "patternProperties"),
+    *("$dynamicRef", "$recursiveRef", "dependencies", "extends"),
+)
 
-# Those that may add properties to the ones of the records; the others only restrict them.
-_ADDING = ("allOf", "anyOf", "oneOf", "then", "else", "dependentSchemas", "patternProperties")
+# Which columns come of several schemas is for a person to say.
+_COMBINED = ("if", "not", "prefixItems", *(word for word in _ADDING if word not in ("anyOf", "oneOf")))
+
+# Whose schemas each have a name.
+_NAMED = ("dependentSchemas", "dependencies")
+
 _RESTRICTING = {"required", "properties", "minProperties", "maxProperties", "not", "type", "title", "description"}
 
 
@@ -92,16 +99,23 @@ def _object(registered: RegisteredSchema) -> tuple[_Place, Mapping[str, Any]]:
     place = _resolved(_Place(document, document, "", Budget()), documents)
     if not isinstance(place.schema, dict) or not isinstance(place.schema.get("properties"), dict):
         raise SchemaError("it is not an object with properties")
-    for word in _ADDING:
-        parts = place.schema.get(word, ())
-        found = parts.values() if word == "dependentSchemas" and isinstance(parts, dict) else parts
-        if word in place.schema and not all(_restricts(part, place) for part in _listed(found)):
+    for word in _applied(place.schema, _ADDING):
+        if not all(_restricts(part, place) for part in _listed(place.schema[word], word)):
             raise _undecided(place, f"has {word!r} beside 'properties'")
     return place, documents
 
 
-def _listed(parts: Any) -> Iterable[Any]:
-    return [parts] if isinstance(parts, dict) or not isinstance(parts, Iterable) else parts
+def _applied(schema: Mapping[str, Any], words: Iterable[str]) -> list[str]:
+    """Return those of some words that a schema has, and that say more of its values than which properties they have."""
+    return [word for word in words if word in schema and (word not in _NAMED or _listed(schema[word], word))]
+
+
+def _listed(parts: Any, word: str) -> list[Any]:
+    """Return the schemas that a word has."""
+    if word in _NAMED and isinstance(parts, dict):
+        # A list has the names of properties that are needed.
+        return [part for part in parts.values() if not isinstance(part, list)]
+    return parts if isinstance(parts, list) else [parts]
 
 
 def _restricts(part: Any, place: _Place) -> bool:
@@ -136,10 +150,12 @@ def _type(place: _Place, documents: Mapping[str, Any]) -> pa.DataType:
     # Each is looked at wherever it is used.
     listed = [schema[word] for word in ("type", "enum", "oneOf", "anyOf") if isinstance(schema.get(word), list)]
     place.budget.take(place.depth, sum(map(len, listed)) // _LISTED_AS_ONE)
-    if combined := [word for word in _COMBINED if word in schema]:
+    if combined := _applied(schema, _COMBINED):
         raise _undecided(place, f"has {combined[0]!r}")
     for word in ("oneOf", "anyOf"):
         if word in schema:
+            if beside := [other for other in ("anyOf", "properties", "items") if other in schema and other != word]:
+                raise _undecided(place, f"has {word!r} beside {beside[0]!r}")
             return _type(place.inner(_only(place, schema[word], word)), documents)
     kind = _kind(place)
     if kind == "object" and isinstance(schema.get("properties"), dict):
@@ -181,8 +197,9 @@ def _only(place: _Place, schemas: Any, word: str) -> Any:
 def _resolved(place: _Place, documents: Mapping[str, Any]) -> _Place:
     """Return what a schema refers to."""
     while isinstance(place.schema, dict) and "$ref" in place.schema:
-        if "properties" in place.schema:
-            raise _undecided(place, "has '$ref' beside 'properties'")
+        # By the later drafts both are true of a value, by the earlier ones what is beside says nothing.
+        if beside := _applied(place.schema, ("properties", "items", "prefixItems", *_ADDING)):
+            raise _undecided(place, f"has '$ref' beside {beside[0]!r}")
         reference = check_text(str(place.schema["$ref"]))
         name, _, fragment = reference.partition("#")
         # Two documents may use the same reference for things of their own.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import pickle
 import random
 from collections.abc import Callable, Iterator
@@ -120,6 +121,14 @@ def test_the_column_of_a_property(schema: Any, ddl_type: str) -> None:
         ({"enum": [1, "a"]}, "property 'a' has no type"),
         ({"$ref": "#anchor"}, "property 'a' refers to the anchor '#anchor', and only '#/…' is followed"),
         ({"$ref": "#/$defs/x", **order(b={"type": "integer"})}, r"property 'a' has '\$ref' beside 'properties'"),
+        ({"$ref": "#/$defs/x", "anyOf": [{"required": ["b"]}]}, r"property 'a' has '\$ref' beside 'anyOf'"),
+        ({"$ref": "#/$defs/x", "items": {"type": "integer"}}, r"property 'a' has '\$ref' beside 'items'"),
+        ({"anyOf": [{"type": "null"}, order(b={"type": "integer"})], **order(c={"type": "integer"})},
+         "property 'a' has 'anyOf' beside 'properties'"),
+        ({"oneOf": [{"type": "integer"}], "anyOf": [{"type": "null"}]}, "property 'a' has 'oneOf' beside 'anyOf'"),
+        ({**order(b={"type": "integer"}), "dependencies": {"b": order(c={"type": "integer"})}},
+         "property 'a' has 'dependencies'"),
+        ({**order(b={"type": "integer"}), "$dynamicRef": "#node"}, r"property 'a' has '\$dynamicRef'"),
     ],
 )  # fmt: skip
 def test_a_property_without_a_column_is_named(schema: Any, reason: str) -> None:
@@ -144,12 +153,18 @@ def test_schema_without_an_object_is_refused(text: str) -> None:
         {"dependentSchemas": {"id": order(b={"type": "integer"})}},
         {"patternProperties": {"^x": {"type": "string"}}},
         {"allOf": 5},
+        {"dependencies": {"name": ["id"], "id": order(b={"type": "integer"})}},
+        {"extends": order(b={"type": "integer"})},
+        {"$dynamicRef": "#T"},
+        {"$recursiveRef": "#"},
     ],
 )
 def test_what_may_add_properties_to_a_record_is_named(beside: dict[str, Any]) -> None:
     (word,) = beside
     text = json.dumps({**order(id={"type": "integer"}), **beside, "$defs": {"T": order(a={"type": "integer"})}})
-    with pytest.raises(SchemaError, match=f"^the schema has '{word}' beside 'properties'; declare the columns"):
+    with pytest.raises(
+        SchemaError, match=f"^the schema has '{re.escape(word)}' beside 'properties'; declare the columns"
+    ):
         columns_of(RegisteredSchema("JSON", text))
 
 
@@ -158,6 +173,7 @@ def test_what_only_restricts_the_properties_of_a_record_adds_none() -> None:
     schema["anyOf"] = [{"required": ["id"]}, {"required": ["name"]}]
     schema |= {"if": order(a={}), "then": {"required": ["name"]}, "not": order(b={}), "patternProperties": {}}
     schema["allOf"] = [{"type": "object", "properties": {"id": {"minimum": 0}}}]
+    schema["dependencies"] = {"id": ["name"], "name": {"required": ["id"]}}
     assert columns_of(RegisteredSchema("JSON", json.dumps(schema))).names == ["id", "name"]
 
 
