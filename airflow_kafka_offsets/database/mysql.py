@@ -32,9 +32,8 @@ _SQL_MODE = (
     "NO_AUTO_VALUE_ON_ZERO"
 )
 
-# Notes say that a text lost spaces at its end; both are counted only if they are kept. A limit would cut the results of
-# queries without a word, IS NULL would find a row that was just inserted, COMMIT would end the session, and InnoDB might
-# not see that a key is there already.
+# Notes say that a text lost spaces at its end; both are counted only if they are kept. As others set them: results of
+# queries are cut, IS NULL finds a row that was just inserted, COMMIT ends the session, a key may be there twice.
 _SETTINGS = (
     "time_zone = '+00:00', sql_notes = 1, max_error_count = 64, sql_safe_updates = 0, "
     "sql_select_limit = 18446744073709551615, sql_auto_is_null = 0, completion_type = 0, unique_checks = 1"

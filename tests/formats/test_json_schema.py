@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import re
 import pickle
 import random
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
