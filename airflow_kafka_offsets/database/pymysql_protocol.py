@@ -13,7 +13,8 @@ from typing import Any
 from pymysql.connections import MySQLResult
 from pymysql.constants import COMMAND
 
-_PACKET_BYTES = 1 << 20
+# Less than the smallest `max_allowed_packet` of those who keep the default of an old version, 1 MiB.
+_PACKET_BYTES = 256 << 10
 
 
 def run(connection: Any, statement: str, name: bytes = b"", lines: Iterable[bytes] = ()) -> MySQLResult:

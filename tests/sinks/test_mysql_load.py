@@ -181,6 +181,45 @@ def test_a_record_that_a_trigger_refuses_is_named(mariadb_engine: Engine, count:
     assert [record.offset for record in rows.refused.reasons] == [3]
 
 
+@pytest.mark.usefixtures("way")
+def test_a_record_that_a_statement_of_a_trigger_refuses_is_named(mariadb_engine: Engine, tmp_path: Path) -> None:
+    """The number of the row in the server's message is that of the trigger's statement."""
+    do(
+        mariadb_engine,
+        "CREATE TABLE target (id BIGINT, name VARCHAR(100))",
+        "CREATE TABLE audit (id BIGINT, name VARCHAR(3))",
+        "CREATE TRIGGER audits AFTER INSERT ON target FOR EACH ROW INSERT INTO audit VALUES (NEW.id, NEW.name)",
+    )
+    bad = {7, 30, 31, 399}
+    rows = [at(n, id=n, name="too long" if n in bad else "x") for n in range(400)]
+    kept = staged(tmp_path, columns(id=pa.int64(), name=pa.string()), rows, dead_letters=True)
+
+    assert write(mariadb_engine, SqlTable("target"), kept) == 396
+
+    assert {record.offset for record in kept.refused.reasons} == bad
+    for table in ("target", "audit"):
+        counted = f"SELECT count(*), count(DISTINCT id), sum(name = 'x') FROM {table}"
+        assert select(mariadb_engine, counted) == [(396, 396, 396)]
+
+
+def test_rows_are_sent_to_a_server_that_takes_small_packets(
+    mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path
+) -> None:
+    (kept,) = mariadb.execute("SELECT @@GLOBAL.max_allowed_packet")[0]
+    mariadb.execute(f"SET GLOBAL max_allowed_packet = {1 << 20}")
+    engine = sa.create_engine(mariadb_database)
+    try:
+        do(engine, "CREATE TABLE target (id BIGINT, name VARCHAR(100))")
+        rows = [at(n, id=n, name="x" * 100) for n in range(20_000)]
+        assert (
+            write(engine, SqlTable("target"), staged(tmp_path, columns(id=pa.int64(), name=pa.string()), rows))
+            == 20_000
+        )
+    finally:
+        mariadb.execute(f"SET GLOBAL max_allowed_packet = {kept}")
+        engine.dispose()
+
+
 def test_a_row_with_a_key_that_is_there_is_an_error_and_no_dead_letter(
     mariadb_engine: Engine, way: str, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any
@@ -166,12 +167,37 @@ class _Load:
                 raise
             if not (mysql.is_value_number(number) or isinstance(error, IntegrityError)):
                 raise refused_statement(error, self.table) from None
-            raise self._refused(error, number, place) from None
+            refused = self._refused(error, number, place)
+        else:
+            changed = self._changed(result, place)
+            if changed is None:
+                return int(result.affected_rows)
+            refused = changed
+        named = refused.row
+        if named is not None and len(texts) > 1 and not self._is_refused_alone(insert + texts[named - place]):
+            # Within a trigger, the number is that of a row of its own statement.
+            refused.row = None
+        raise refused
+
+    def _changed(self, result: Any, place: int) -> RowRefusedError | None:
         for number, message in self._warnings(result):
             # Such as spaces at the end of a text, of which a shorter column keeps fewer even in strict mode.
             warned = sa.exc.DataError(None, None, pymysql.err.DataError(number, message))
-            raise self._refused(warned, number, place)
-        return int(result.affected_rows)
+            return self._refused(warned, number, place)
+        return None
+
+    def _is_refused_alone(self, statement: str) -> bool:
+        """Return whether the server refuses a row by itself, or changes one of its values. It is not written."""
+        trial = self.conn.begin_nested()
+        try:
+            return bool(self._warnings(self._run(statement)))
+        except DBAPIError as error:
+            if is_outage(error):
+                raise
+            return True
+        finally:
+            with suppress(DBAPIError):
+                trial.rollback()
 
     def _refused(self, error: DBAPIError, number: int, place: int) -> RowRefusedError:
         row = mysql.row_of_message(str(error.orig.args[1])) if mysql.is_value_number(number) and error.orig else None
