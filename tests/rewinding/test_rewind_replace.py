@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets import DeadLetters, Limits, replay
-from airflow_kafka_offsets.exceptions import ConfigurationError, RewindConflictError
+from airflow_kafka_offsets.exceptions import ConfigurationError, RewindConflictError, TargetError
 from airflow_kafka_offsets.ledger import replaced_output
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.tables import Ledger
@@ -22,6 +22,19 @@ from tests.support.loads import BESIDE_OTHERS, TopicFactory, names, rows
 from tests.support.rewinds import TARGET, Rewinder, once, only
 
 pytestmark = pytest.mark.server
+
+
+KEPT = {
+    "postgresql": (
+        "CREATE FUNCTION keep() RETURNS trigger AS 'BEGIN RETURN NULL; END' LANGUAGE plpgsql",
+        "CREATE TRIGGER keeps BEFORE DELETE ON target FOR EACH ROW WHEN (OLD._kafka_offset <> 7) "
+        "EXECUTE FUNCTION keep()",
+    ),
+    "sqlite": (
+        "CREATE TRIGGER keeps BEFORE DELETE ON target WHEN OLD._kafka_offset <> 7 BEGIN SELECT RAISE(IGNORE); END",
+    ),
+}
+"""Statements after which only one row of the target can be deleted."""
 
 
 def dead_letters(rewinder: Rewinder) -> dict[int, int]:
@@ -116,6 +129,21 @@ class TestReplace:
         assert rewinder.times(name) == once((0, offset))
         rewinder.prove()
         rewinder.loader(name)
+        assert rewinder.times(name) == once((0, 10))
+        rewinder.prove()
+
+    @pytest.mark.parametrize("engine", ["postgresql", "sqlite"], indirect=True)
+    def test_a_table_that_keeps_its_rows_moves_nothing(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name, engine = topic(), rewinder.loader.engine
+        produce(rewinder.loader.kafka, name, names(0, 10))
+        rewinder.loader(name)
+        with engine.begin() as conn:
+            for statement in KEPT[engine.dialect.name]:
+                conn.exec_driver_sql(statement)
+
+        with pytest.raises(TargetError, match=r"Table 'target' keeps 4 rows of the offsets to replace: a trigger"):
+            rewinder("to-offset", 5, replace=TARGET)
+
         assert rewinder.times(name) == once((0, 10))
         rewinder.prove()
 

@@ -20,7 +20,7 @@ from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.tables import reflected
 from airflow_kafka_offsets.database.transactions import stream
-from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.row_origin import PLACE, OriginRows
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 from airflow_kafka_offsets.sinks.target_rows import (
@@ -191,7 +191,15 @@ def delete_rows(
         if replaced.span.until is not None:
             condition &= timestamp < _instant(replaced.span.until, conn)
     counts = conn.execute(sa.select(*keys, sa.func.count()).where(condition).group_by(*keys)).all()
-    conn.execute(table.delete().where(condition))
+    deleted = conn.execute(table.delete().where(condition)).rowcount
+    if deleted != sum(row[-1] for row in counts):
+        kept = conn.scalar(sa.select(sa.func.count()).select_from(table).where(condition))
+        if kept:
+            raise TargetError(
+                f"Table {table.fullname!r} keeps {count(kept, 'row')} of the offsets to replace: a trigger or a rule "
+                "prevents DELETE, as of tables whose rows are only marked. Nothing was changed; have the trigger let "
+                "this user delete, or do without replacing"
+            )
     return [Removed(batch, TopicPartition(topic, partition), count) for batch, topic, partition, count in counts]
 
 
