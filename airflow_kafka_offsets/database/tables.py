@@ -275,3 +275,12 @@ def _is_denied(conn: Connection, table: sa.Table, right: str) -> bool:
 
 def _quoted(conn: Connection, table: sa.Table) -> str:
     return without_placeholders(conn.dialect).identifier_preparer.format_table(table)
+
+
+def octets(column: sa.ColumnElement[Any], dialect: Dialect) -> sa.ColumnElement[int]:
+    """Return how many bytes a text or binary value has. SQLite's length of a text ends at NUL, others' is that in
+    characters.
+    """
+    if dialect.name == "sqlite":
+        return sa.func.length(sa.cast(column, sa.LargeBinary))
+    return sa.func.octet_length(column)

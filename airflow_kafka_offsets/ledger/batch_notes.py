@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
-from airflow_kafka_offsets.database.tables import ExactText
+from airflow_kafka_offsets.database.tables import ExactText, octets
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema
 from airflow_kafka_offsets.ledger.batch_rows import update_batch
 from airflow_kafka_offsets.ledger.tables import Tables
@@ -126,7 +126,7 @@ def schemas_of_group(conn: Connection, tables: Tables, group_id: str) -> list[Re
         (read.batch_id == latest.c.batch_id) & (read.part == latest.c.part) & (read.schema_id == latest.c.schema_id)
     )
     query = (
-        sa.select(read.part, read.schema_id, texts.digest, texts.type, sa.func.length(texts.texts).label("size"))
+        sa.select(read.part, read.schema_id, texts.digest, texts.type, octets(texts.texts, conn.dialect).label("size"))
         .join(latest, is_latest)
         .join(tables.schema_texts, texts.digest == read.digest)
         .order_by(read.batch_id.desc(), read.part, read.schema_id)

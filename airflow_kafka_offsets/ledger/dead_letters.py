@@ -16,6 +16,7 @@ from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.instants import format_instant
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.database.mysql import is_mysql
+from airflow_kafka_offsets.database.tables import octets
 from airflow_kafka_offsets.database.transactions import database_now, stream, transact
 from airflow_kafka_offsets.exceptions import LedgerError
 from airflow_kafka_offsets.ledger.batch_rows import Batch
@@ -182,7 +183,7 @@ def with_contents(
     dead_letters = tables.dead_letters.c
     place = tuple(tables.dead_letters.primary_key)
     contents = (dead_letters.key, dead_letters.value, dead_letters.headers, dead_letters.error)
-    size = sum((sa.func.coalesce(sa.func.length(column), 0) for column in contents), start=sa.literal(0))
+    size = sum((sa.func.coalesce(octets(column, conn.dialect), 0) for column in contents), start=sa.literal(0))
     places = sa.select(*place, size).where(condition).order_by(*place).limit(limit)
     for some in chunks(stream(conn, places), lambda row: int(row[-1])):
         if some[-1][-1] > _MOST_BYTES:

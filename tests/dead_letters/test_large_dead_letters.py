@@ -20,11 +20,14 @@ from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.kafka import producer
 from airflow_kafka_offsets.ledger import dead_letters as ledger_dead_letters
 from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed
+from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.staging.arrow_files import write_records
 from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory
 
-pytestmark = [pytest.mark.server, pytest.mark.parametrize("engine", ["sqlite"], indirect=True)]
+pytestmark = pytest.mark.server
+
+on_sqlite = pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
 
 LARGE = b'{"id": "%s"}' % (b"x" * 1_000)
 
@@ -34,6 +37,7 @@ def kafka(log: Kafka) -> Kafka:
     return log
 
 
+@on_sqlite
 def test_few_are_held_at_once(inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     loader, name, dead = inline_loader, topic(), topic()
     monkeypatch.setattr(chunks, "_BYTES", 2_500)
@@ -75,6 +79,7 @@ def test_few_are_held_at_once(inline_loader: Loader, topic: TopicFactory, monkey
     assert fetched == [3, 3, 1, 1, 3, 3, 1]
 
 
+@on_sqlite
 def test_one_that_is_larger_than_a_load_writes_is_named_and_not_read(
     inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,3 +95,24 @@ def test_one_that_is_larger_than_a_load_writes_is_named_and_not_read(
         LedgerError, match=f"Dead letter at topic '{name}' partition 0 offset 1 of batch 1 has 6,0.. bytes"
     ):
         replay_dead_letters(DeadLetterFilter("loader"), loader.pipeline([name]), engine=loader.engine)
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgresql"], indirect=True)
+@pytest.mark.parametrize("column", ["headers", "error"])
+def test_texts_are_measured_in_bytes(
+    inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch, column: str
+) -> None:
+    """Also those that SQLite takes for empty."""
+    loader, name = inline_loader, topic()
+    produce(loader.kafka, name, [LARGE] * 2)
+    loader(name, value_format=Json("id BIGINT"), on_bad_record=DeadLetters())
+    monkeypatch.setattr(ledger_dead_letters, "_MOST_BYTES", 5_000)
+    text = ("\0" if loader.engine.dialect.name == "sqlite" else "") + "😀" * 1_500
+    dead_letters = Tables.of().dead_letters
+    with loader.engine.begin() as conn:
+        conn.execute(dead_letters.update().where(dead_letters.c.offset_value == 1).values({column: text}))
+
+    with pytest.raises(LedgerError, match=r" offset 1 of batch 1 has [67],... bytes"):
+        replay_dead_letters(
+            DeadLetterFilter("loader"), loader.pipeline([name], value_format=Json("id BIGINT")), engine=loader.engine
+        )
