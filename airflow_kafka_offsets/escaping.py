@@ -20,7 +20,12 @@ def printable(text: str, keep: str = "") -> str:
 
 def command_line(*words: str) -> str:
     """Return a command of this package for people to copy: a shell takes each of its words as one, whatever it has."""
-    return printable(shlex.join(["kafka-offsets", *words]))
+    return shell_words("kafka-offsets", *words)
+
+
+def shell_words(*words: str) -> str:
+    """Return options of a command for people to copy, as `command_line` does."""
+    return printable(shlex.join(words))
 
 
 def _is_shown(char: str, keep: str) -> bool:

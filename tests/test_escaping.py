@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.core.offsets import OffsetRange, Slice, TopicPartition
-from airflow_kafka_offsets.escaping import printable
+from airflow_kafka_offsets.escaping import command_line, printable, shell_words
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     RecordError,
@@ -45,6 +45,13 @@ from tests.support.hostile import HOSTILE, controls, hostile_texts
 )
 def test_what_is_no_visible_character_is_escaped(text: str, shown: str) -> None:
     assert printable(text) == shown
+
+
+@given(st.text(st.characters(exclude_categories=("Cc", "Cs"))))
+def test_a_shell_takes_what_is_to_be_copied_as_words(text: str) -> None:
+    for words in (("--replace", text), ("rewind", text)):
+        assert shlex.split(shell_words(*words)) == [printable(word) for word in words]
+        assert command_line(*words) == f"kafka-offsets {shell_words(*words)}"
 
 
 @given(st.text(st.characters(exclude_categories=())) | hostile_texts())

@@ -14,6 +14,7 @@ from airflow_kafka_offsets.cli.load_target import CommandTarget, check_target, t
 from airflow_kafka_offsets.cli.output import note, show, show_value, write
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.text import count
+from airflow_kafka_offsets.escaping import shell_words
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
 from airflow_kafka_offsets.ledger.batches import check_open
 from airflow_kafka_offsets.ledger.group_changes import without_positions
@@ -209,7 +210,10 @@ def _consequences(args: Namespace, preview: RewindPreview, ledger: Ledger, targe
         where, remedy = "the target", "--replace"
         if known is not None:
             where = repr(known.name)
-            remedy = f"--replace {known.name}" if is_table(known.name) else "--replace --dag-id DAG --task-id TASK"
+            if is_table(known.name):
+                remedy = shell_words("--replace", known.name)
+            else:
+                remedy = "--replace --dag-id DAG --task-id TASK"
         consequences.append(
             f"Rows stay in {where}: the next load duplicates those of the offsets that are read again, unless it has "
             f"an upsert key. {remedy} removes them"

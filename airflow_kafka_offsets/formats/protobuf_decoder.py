@@ -304,7 +304,10 @@ def _value(message: Any, node: Node) -> Any:
 
 
 def _item(item: Any, node: Node) -> Any:
-    if not node.is_encoded and is_message(node.field):
+    if node.is_encoded:
+        # One that stands between tags is a message, all of whose fields are unknown.
+        return item if isinstance(item, bytes) else item.SerializeToString()
+    if is_message(node.field):
         return _row(item, node.children)
     if node.physical_item == pa.string() and not isinstance(item, str):
         # That of a text which is not UTF-8 is bytes.

@@ -58,6 +58,11 @@ _CONTEXT = re.compile(r":(\.[^:]*):", re.DOTALL)
 
 _DEFAULT_CONTEXT = ":.:"
 
+# Of an answer, outside of texts: of a list of versions, or of a schema with its references.
+_MOST_MARKS = 100_000
+
+_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+
 # Of a schema, those of its references counted.
 _MOST_REFERENCES = 500
 
@@ -312,7 +317,7 @@ class SchemaRegistry:
                 "and password, or bearer.auth.token, of its connection, and the permissions of its user"
             )
         try:
-            body = json.loads(content)
+            body = None if _marks(content) > _MOST_MARKS else json.loads(content)
         except (ValueError, RecursionError):
             body = None
         if status == 404 and isinstance(body, dict) and body.get("error_code") in _NOT_FOUND:
@@ -358,6 +363,12 @@ class SchemaRegistry:
         return context
 
 
+def _marks(content: bytes) -> int:
+    """Return how many objects of Python's an answer becomes, about: each of its texts, as a schema is, is one."""
+    outside = _TEXT.sub(b"", content)
+    return sum(map(outside.count, (b"[", b"{", b",")))
+
+
 def _content(response: Any) -> bytes:
     """Return what a response has, which may be compressed. httpx would decompress all that came at once.
 
@@ -387,7 +398,11 @@ def check_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
         raise ConfigurationError(
             f"A schema registry has no property {', '.join(unknown)}; known are {', '.join(CONFIG)}"
         )
-    parts = urlsplit(str(config.get("url") or ""))
+    try:
+        parts = urlsplit(str(config.get("url") or ""))
+    except ValueError:
+        # Its message may have a part of the URL.
+        raise ConfigurationError("The URL of the schema registry cannot be read") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigurationError("The URL of a schema registry begins with http:// or https:// and a host")
     if parts.username or parts.password:

@@ -195,10 +195,11 @@ def open_url(url: str) -> AbstractContextManager[sa.Engine]:
     name = "database URL"
     try:
         parsed = sa.make_url(url)
-    except sa.exc.ArgumentError:
-        # Its message has the URL.
+    except (sa.exc.ArgumentError, ValueError):
+        # The message has the URL, or what it takes for the port.
         raise ConfigurationError(
-            "The database URL cannot be read; its form is dialect://user:password@host:port/database"
+            "The database URL cannot be read; its form is dialect://user:password@host:port/database, with @, : and / "
+            "in user and password as %40, %3A and %2F"
         ) from None
     if parsed.get_backend_name() in ("mysql", "mariadb"):
         engine = _mysql_engine(parsed, {key: _value(text) for key, text in parsed.query.items()}, name)
@@ -274,7 +275,11 @@ def registry_config(conn_id: str) -> dict[str, Any]:
             "type 'http' or 'generic'"
         )
     host = connection.host or ""
-    url = urlsplit(host if "://" in host else f"{connection.schema or 'http'}://{host}")
+    try:
+        url = urlsplit(host if "://" in host else f"{connection.schema or 'http'}://{host}")
+    except ValueError:
+        # Its message may have a part of the URL.
+        raise ConfigurationError(f"Connection {conn_id!r}: its host is no URL of a schema registry") from None
     if connection.port:
         url = url._replace(netloc=f"{url.netloc}:{connection.port}")
     config = {**connection.extra_dejson, "url": url.geturl()}

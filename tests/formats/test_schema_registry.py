@@ -141,6 +141,18 @@ def test_an_answer_of_something_else_is_no_unknown_schema(server: FakeRegistry) 
     registry.close()
 
 
+def test_an_answer_of_more_values_than_a_registry_has_is_not_read(server: FakeRegistry) -> None:
+    server.subjects["s"] = [1] * 60_000
+    server.schemas[1] = {"schema": '{,["\\' * 100_000}
+    with closing(SchemaRegistry(server.config)) as registry:
+        assert len(registry.versions("s")) == 60_000
+        assert len(registry.by_id(1).text) == 500_000
+        for value in ([], {}, 1):
+            server.schemas[1]["more"] = [value] * 150_000
+            with pytest.raises(ConfigurationError, match="is not a schema registry"):
+                registry.by_id(1)
+
+
 def test_a_redirection_sends_no_credentials_to_a_stranger(server: FakeRegistry) -> None:
     class Redirects(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets.database.weakness import database_weakness
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.hooks.connections import database_engine
+from airflow_kafka_offsets.hooks.connections import database_engine, open_url
 from airflow_kafka_offsets.sinks.sql.connected_table import why_no_copy
 from devstack.certificates import Authority
 from devstack.postgres import PostgresServer
@@ -143,3 +144,11 @@ def test_several_hosts_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
     (_, given) = engine.dialect.create_connect_args(engine.url)
     assert (given["host"], given["port"]) == ("db1,db2", "5432,5433")
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
+def test_a_url_that_cannot_be_read_is_not_quoted(scheme: str) -> None:
+    url = f"{scheme}://loader:first@second:rest@127.0.0.1:5432/db"
+    with pytest.raises(ConfigurationError, match="with @, : and / in user and password as %40") as refused:
+        open_url(url)
+    assert "rest" not in "".join(traceback.format_exception(refused.value))

@@ -52,6 +52,7 @@ def test_login_and_extra(monkeypatch: pytest.MonkeyPatch) -> None:
             "'registry' is of type 'kafka'; the connection of a schema registry has type 'http' or 'generic'",
         ),
         ({}, "Connection 'registry': The URL of a schema registry begins with http"),
+        ({"host": "http://u:fi[x@h"}, "'registry': its host is no URL of a schema registry"),
         ({"host": "r", "schema": "apis"}, "'registry': The URL of a schema registry begins with http"),
         ({"host": "r", "extra": '{"headers": "x"}'}, "'registry': A schema registry has no property headers"),
     ],

@@ -162,6 +162,11 @@ def _checked_url(uri: str) -> str:
         kind = url.get_backend_name()
     except sa.exc.ArgumentError:  # of another kind of catalog
         return uri
+    except ValueError:
+        # Its message has what it takes for the port, such as the rest of a password with @ or :.
+        raise ConfigurationError(
+            "The URL of the catalog cannot be read: write @, : and / in its user and password as %40, %3A and %2F"
+        ) from None
     if url.drivername not in _KNOWN_DRIVERS:
         raise ConfigurationError(
             f"The URL of the catalog begins with {url.drivername}://: a SQL catalog may be in SQLite, Postgres "

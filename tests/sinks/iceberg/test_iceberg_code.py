@@ -362,6 +362,14 @@ def test_a_catalog_has_no_driver_that_may_load_libraries_or_send_files(engine: E
         IcebergTable("shop.orders", {"type": "sql", "uri": uri}).connect(engine).snapshot()
 
 
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql+pymysql", "https"])
+def test_a_url_that_cannot_be_read_is_not_quoted(engine: Engine, scheme: str) -> None:
+    uri = f"{scheme}://loader:first@second:rest@127.0.0.1:9/d"
+    with pytest.raises(ConfigurationError, match="write @, : and / in its user and password as %40") as refused:
+        IcebergTable("shop.orders", {"type": "sql", "uri": uri}).connect(engine).snapshot()
+    assert "rest" not in "".join(traceback.format_exception(refused.value))
+
+
 @pytest.mark.parametrize("where", ["positions", "sql"])
 @pytest.mark.parametrize("content", ["the key of another system", '{"key": "of another system"}', "1"])
 def test_a_catalog_that_names_another_file_as_metadata_does_not_get_it_quoted(
