@@ -111,6 +111,22 @@ def test_the_column_of_a_type_and_its_values(field: str, written: Any, ddl_type:
 
 
 @pytest.mark.parametrize(
+    ("kind", "written", "value"),
+    [
+        ("google.protobuf.Value", {"string_value": "é"}, '"é"'),
+        ("google.protobuf.ListValue", {"values": [{"number_value": 1.5}, {"null_value": 0}]}, "[1.5, null]"),
+        ("google.protobuf.Struct", {"b": 1.5}, '{"b": 1.5}'),
+        ("repeated google.protobuf.Value", [{"bool_value": True}, {"null_value": 0}], ["true", "null"]),
+        ("repeated google.protobuf.Struct", [{"b": 1.5}, {}], ['{"b": 1.5}', "{}"]),
+    ],
+)
+def test_json_may_stand_between_tags(kind: str, written: Any, value: Any) -> None:
+    imports = 'import "google/protobuf/struct.proto"; '
+    proto = f'edition = "2023"; {imports}message M {{ {kind} a = 1 [features.message_encoding = DELIMITED]; }}'
+    assert read(proto, datum(proto, a=written)) == [value]
+
+
+@pytest.mark.parametrize(
     ("field", "written", "value", "absent"),
     [
         ("optional int32 a = 1;", 0, 0, None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import ssl
 import threading
@@ -147,8 +148,8 @@ def test_an_answer_of_more_values_than_a_registry_has_is_not_read(server: FakeRe
     with closing(SchemaRegistry(server.config)) as registry:
         assert len(registry.versions("s")) == 60_000
         assert len(registry.by_id(1).text) == 500_000
-        for value in ([], {}, 1):
-            server.schemas[1]["more"] = [value] * 150_000
+        for value in ("[]", "{}", "1"):
+            server.schemas[1]["more"] = [json.loads(value)] * 150_000
             with pytest.raises(ConfigurationError, match="is not a schema registry"):
                 registry.by_id(1)
 
