@@ -25,6 +25,7 @@ from airflow_kafka_offsets.kafka.start_offsets import first_offsets
 from airflow_kafka_offsets.lag.report import Committed, LagQuestion, LagReport, evaluate
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import installed_version
+from airflow_kafka_offsets.ledger.positions import too_many_positions
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
 T = TypeVar("T")
@@ -105,13 +106,13 @@ class LagPolls:
         self, question: LagQuestion, state: GroupState, topics: frozenset[str], snapshot: _Snapshot
     ) -> LagReport:
         check_cluster(question.group_id, state.cluster_id, snapshot.cluster_id)
+        stored = state.committed()
         if not topics:
             if not state.known:
                 raise ConfigurationError(
                     f"There are no stored positions of group {question.group_id!r} yet: name its topics"
                 )
             return LagReport(())
-        stored = state.committed()
         logs, errors = snapshot.of_topics(topics, stored)
         scope = partitions_in(question.scope, {*stored, *errors}, logs)
         committed = {tp: stored[tp] for tp in scope if tp in stored}
@@ -265,6 +266,7 @@ class GroupState:
     :param busy: whether a run holds the group's lease
     :param stored: the group's positions
     :param installed: whether the state tables exist
+    :param error: why the positions were not read
     """
 
     now: datetime
@@ -273,6 +275,7 @@ class GroupState:
     busy: bool = False
     stored: Sequence[_Stored] = ()
     installed: bool = True
+    error: KafkaOffsetsError | None = None
 
     @property
     def topics(self) -> frozenset[str]:
@@ -284,7 +287,12 @@ class GroupState:
         return hash(frozenset(row[:3] for row in self.stored))
 
     def committed(self) -> dict[TopicPartition, Committed]:
-        """Return the positions as objects, created at each call; see `_Stored`."""
+        """Return the positions as objects, created at each call; see `_Stored`.
+
+        :raises KafkaOffsetsError: they were not read
+        """
+        if self.error is not None:
+            raise self.error
         return {
             TopicPartition(topic, partition): Committed(Position(offset, topic_id, epoch), newest, updated_at)
             for topic, partition, offset, topic_id, epoch, newest, updated_at in self.stored
@@ -305,9 +313,13 @@ def group_states(conn: Connection, tables: Tables, group_ids: Collection[str]) -
     stored: dict[str, list[_Stored]] = {group_id: [] for group_id in wanted}
     states = {group_id: GroupState(now) for group_id in wanted}
     for some in portions(wanted, _GROUPS_PER_QUERY):
-        for group_id, *position in conn.execute(positions.where(offsets.consumer_group.in_(some))):
+        errors = too_many_positions(conn, tables, some)
+        states |= {group_id: GroupState(now, error=error) for group_id, error in errors.items()}
+        read = [group_id for group_id in some if group_id not in errors]
+        for group_id, *position in conn.execute(positions.where(offsets.consumer_group.in_(read))):
             stored[group_id].append(tuple(position))
         for row in conn.execute(leases.where(groups.group_id.in_(some))):
             busy = row.lease_owner is not None and (row.lease_expires_at or now) > now
-            states[row.group_id] = GroupState(now, True, row.cluster_id, busy, stored[row.group_id])
+            held, error = stored[row.group_id], errors.get(row.group_id)
+            states[row.group_id] = GroupState(now, True, row.cluster_id, busy, held, error=error)
     return states

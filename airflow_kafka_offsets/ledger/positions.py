@@ -6,7 +6,7 @@ positions are in `ledger.batches`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 
@@ -15,9 +15,12 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import OffsetRange, Position, TopicPartition
 from airflow_kafka_offsets.database.transactions import database_now
-from airflow_kafka_offsets.exceptions import PositionConflictError
+from airflow_kafka_offsets.exceptions import LedgerError, PositionConflictError
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables, UtcDateTime
+
+# As many partitions as a cluster of Kafka has with ZooKeeper, and groups with that many are none of a person's.
+_MOST_POSITIONS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +60,30 @@ def read_positions(ledger: Ledger, group_id: str) -> dict[TopicPartition, Positi
 
 
 def stored_positions(conn: Connection, tables: Tables, group_id: str) -> dict[TopicPartition, Position]:
-    """Return the stored positions of a group, within a transaction."""
+    """Return the stored positions of a group, within a transaction.
+
+    :raises LedgerError: there are more than a load stores
+    """
     offsets = tables.consumed_offsets
+    if error := too_many_positions(conn, tables, [group_id]).get(group_id):
+        raise error
     rows = conn.execute(sa.select(offsets).where(offsets.c.consumer_group == group_id))
     return {
         TopicPartition(row.topic, row.partition): Position(row.offset_value, row.topic_id, row.leader_epoch)
         for row in rows
+    }
+
+
+def too_many_positions(conn: Connection, tables: Tables, group_ids: Sequence[str]) -> dict[str, LedgerError]:
+    """Return those of some groups that have more positions than is worth the memory, with the error for each."""
+    group_id = tables.consumed_offsets.c.consumer_group
+    counted = sa.select(group_id, sa.func.count().label("stored")).where(group_id.in_(group_ids)).group_by(group_id)
+    return {
+        name: LedgerError(
+            f"Group {name!r} has {stored:,} positions in {tables.consumed_offsets.fullname!r}, of which no load stores "
+            f"more than {_MOST_POSITIONS:,}: another program wrote rows. Delete those of partitions that do not exist"
+        )
+        for name, stored in conn.execute(counted.having(sa.func.count() > _MOST_POSITIONS))
     }
 
 

@@ -7,14 +7,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.instants import CommittedBy, Start, milliseconds
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
-from airflow_kafka_offsets.exceptions import KafkaUnavailableError
+from airflow_kafka_offsets.exceptions import KafkaUnavailableError, LedgerError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag.measure import LagPolls, group_states, measure_lag
 from airflow_kafka_offsets.lag.report import LagQuestion, LagReport
+from airflow_kafka_offsets.ledger import positions
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from devstack.kafka import KafkaBroker
 from devstack.kafka_cluster import KafkaCluster
@@ -205,3 +207,31 @@ def test_an_error_of_one_group_is_not_reported_for_others(inline_loader: Loader,
     assert isinstance(failed, OverflowError)
     assert isinstance(report, LagReport)
     assert (report.lag, report.complete) == (0, True)
+
+
+def test_a_group_with_more_positions_than_loads_store_is_not_read_and_hides_no_other(
+    inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, loader = topic(), inline_loader
+    produce(loader.kafka, name, names(0, 3))
+    loader(name)
+    ledger = Ledger(loader.engine)
+    stored = ledger.tables.consumed_offsets
+    with loader.engine.begin() as conn:
+        row = conn.execute(sa.select(stored)).mappings().one()
+        conn.execute(stored.insert(), [{**row, "consumer_group": "odd", "partition": number} for number in range(4)])
+    monkeypatch.setattr(positions, "_MOST_POSITIONS", 3)
+
+    with loader.engine.connect() as conn:
+        states = group_states(conn, ledger.tables, ["loader", "odd"])
+    questions = [(LagQuestion(group_id), states[group_id]) for group_id in states]
+    odd, healthy = sorted(
+        LagPolls(Cluster(loader.config)).reports(questions), key=lambda each: isinstance(each, LagReport)
+    )
+
+    assert isinstance(healthy, LagReport)
+    assert (healthy.lag, healthy.complete) == (0, True)
+    assert "Group 'odd' has 4 positions in 'consumed_offsets', of which no load stores more than 3" in str(odd)
+    with pytest.raises(LedgerError, match="Group 'odd' has 4 positions"):
+        positions.read_positions(ledger, "odd")
+    assert len(positions.read_positions(ledger, "loader")) == 1
