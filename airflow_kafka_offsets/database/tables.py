@@ -226,14 +226,24 @@ def check_rights(conn: Connection, table: sa.Table, rights: Sequence[str], what:
         )
 
 
+def with_policies(conn: Connection, tables: Sequence[sa.Table]) -> list[sa.Table]:
+    """Return those of some tables of which Postgres' row-level security may hide rows from the user.
+
+    :param tables: that exist
+    """
+    if conn.dialect.name != "postgresql":
+        return []
+    active = (sa.func.row_security_active(_quoted(conn, table)).label(f"_{n}") for n, table in enumerate(tables))
+    found = conn.execute(sa.select(*active)).one()
+    return [table for table, is_active in zip(tables, found, strict=True) if is_active]
+
+
 def check_policies(conn: Connection, table: sa.Table) -> None:
     """Check that no policy hides rows of a table from the user.
 
     :raises TargetError: Postgres' row-level security applies
     """
-    if conn.dialect.name != "postgresql" or not conn.scalar(
-        sa.select(sa.func.row_security_active(_quoted(conn, table)))
-    ):
+    if not with_policies(conn, [table]):
         return
     raise TargetError(
         f"Table {table.fullname!r} has row-level security, with policies for user {conn.engine.url.username!r}: COPY "

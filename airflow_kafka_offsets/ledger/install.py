@@ -13,9 +13,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
+from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.errors import database_message, is_outage, lacks_rights, sqlstate, translated_errors
 from airflow_kafka_offsets.database.mysql import check_transactional, error_number, is_mysql
-from airflow_kafka_offsets.database.tables import without_placeholders
+from airflow_kafka_offsets.database.tables import grantee, with_policies, without_placeholders
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
@@ -70,6 +71,7 @@ def create_missing(ledger: Ledger) -> bool:
         names = [table.name for table in tables.metadata.sorted_tables]
         check_transactional(conn, tables.metadata.schema, names, error=LedgerError)
         if installed_version(conn, tables) is not None:
+            _check_visible(conn, tables)
             return False
     return _change(ledger, lambda conn: _create(conn, tables), "created", "Grant CREATE on the schema")
 
@@ -230,13 +232,28 @@ def check_installed(conn: Connection, tables: Tables) -> None:
     """Check that there are state tables.
 
     :raises ConfigurationError: there are none
-    :raises LedgerError: they are of another version
+    :raises LedgerError: they are of another version, or policies hide rows
     """
     if installed_version(conn, tables) is None:
         raise ConfigurationError(
             f"Database {conn.engine.url.database!r} has no table {tables.schema_version.fullname!r}, or an empty one: "
             "nothing was loaded yet, or the state tables have another schema or prefix. The first load creates them, "
             "or 'kafka-offsets init'"
+        )
+    _check_visible(conn, tables)
+
+
+def _check_visible(conn: Connection, tables: Tables) -> None:
+    """Check that this user sees all rows of the state tables.
+
+    :raises LedgerError: Postgres' row-level security applies
+    """
+    if hidden := with_policies(conn, tables.metadata.sorted_tables):
+        raise LedgerError(
+            f"{first_few(f'State table {table.fullname!r}' for table in hidden)} has row-level security, with policies "
+            f"for user {conn.engine.url.username!r}: what was loaded would be loaded again where they hide it. ALTER "
+            f"TABLE … DISABLE ROW LEVEL SECURITY, or ALTER ROLE {grantee(conn)} BYPASSRLS; to separate teams, give "
+            "each state tables of its own"
         )
 
 

@@ -5,7 +5,7 @@ show them. The number of queries does not depend on the number of groups. Reads 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -134,6 +134,9 @@ def _rows(conn: Connection, query: sa.Select[Any]) -> list[Row]:
     return [{str(name): value for name, value in row.items()} for row in conn.execute(query).mappings()]
 
 
+_MOST_BETWEEN, _MOST_OF_TARGET = 10, 2_000
+
+
 class BetweenCommits(NamedTuple):
     """A batch whose external target may differ from the state tables; see `ledger.publications`.
 
@@ -147,15 +150,26 @@ class BetweenCommits(NamedTuple):
     since: datetime
 
 
-def between_commits(conn: Connection, tables: Tables) -> dict[str, list[BetweenCommits]]:
-    """Return the batches that may be between two commits, by group, in order."""
+def between_commits(
+    conn: Connection, tables: Tables, group_ids: Collection[str] | None = None
+) -> dict[str, list[BetweenCommits]]:
+    """Return the batches that may be between two commits, by group, in order: of each group the first ones, which has
+    two at most, unless another program wrote others.
+
+    :param group_ids: of some groups; None is all
+    """
     batches = tables.offset_batches.c
     state = sa.case((batches.kind.in_(REWIND_KINDS), batches.kind), else_=batches.state)
+    is_between = [batches.publish_started_at.is_not(None)]
+    if group_ids is not None:
+        is_between.append(batches.consumer_group.in_(group_ids))
+    place = sa.func.row_number().over(partition_by=batches.consumer_group, order_by=batches.batch_id)
+    placed = sa.select(batches.batch_id, place.label("place")).where(*is_between).subquery("placed")
+    target = sa.func.substr(batches.target_table, 1, _MOST_OF_TARGET, type_=sa.Text())
+    query = sa.select(batches.consumer_group, batches.batch_id, state, target, batches.publish_started_at)
+    query = query.join(placed, placed.c.batch_id == batches.batch_id).where(placed.c.place <= _MOST_BETWEEN)
     found: dict[str, list[BetweenCommits]] = defaultdict(list)
-    query = sa.select(batches.consumer_group, batches.batch_id, state, batches.target_table, batches.publish_started_at)
-    for group_id, *batch in conn.execute(
-        query.where(batches.publish_started_at.is_not(None)).order_by(batches.batch_id)
-    ):
+    for group_id, *batch in conn.execute(query.order_by(batches.batch_id)):
         found[group_id].append(BetweenCommits(*batch))
     return found
 
@@ -253,7 +267,7 @@ def group_summaries(
     ids = {batch_id for row in found for batch_id in (row.last_commit, row.last_load, row.open_load)} - {None}
     shown = _batches(conn, tables, sorted(ids))
     dead_letters: dict[str, int] = dict(conn.execute(with_contents).all())
-    between = between_commits(conn, tables)
+    between = between_commits(conn, tables, group_ids)
     summaries = []
     for row in found:
         held = row.lease_owner is not None and (row.lease_expires_at or now) > now

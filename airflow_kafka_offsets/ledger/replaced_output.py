@@ -367,6 +367,7 @@ def _may_have_rows(batches: sa.Table) -> sa.ColumnElement[bool]:
     """Return the condition that a target may have rows of a batch that is not open: a committed one, or an abandoned
     one, whose rows were removed, and come back with an older version of a lake table.
     """
-    has_rows = sa.and_(batches.c.state == "committed", batches.c.row_count > 0)
+    # None is that of what has no output. The number itself may be a stranger's, as a function's of the user.
+    has_rows = sa.and_(batches.c.state == "committed", batches.c.row_count.is_not(None))
     # The number of rows is stored once `publications.run_pending_cleanups` has removed them.
     return sa.or_(has_rows, sa.and_(batches.c.state == "abandoned", batches.c.row_count == 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 import sqlalchemy as sa
@@ -15,7 +16,7 @@ from airflow_kafka_offsets.lag.measure import LagPolls, group_states
 from airflow_kafka_offsets.lag.report import LagQuestion, LagReport
 from airflow_kafka_offsets.ledger.batch_notes import note_added_columns
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.overview import batches, group_summaries, history_points
+from airflow_kafka_offsets.ledger.overview import batches, between_commits, group_summaries, history_points
 from airflow_kafka_offsets.ledger.tables import Ledger
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
@@ -24,6 +25,8 @@ from tests.support.loads import Loader, TopicFactory, names
 from tests.support.mariadb import do
 
 pytestmark = [pytest.mark.server, pytest.mark.broker]
+
+AT = datetime(2026, 1, 2, tzinfo=UTC)
 
 _MOST, _LEAST = 2**63 - 1, -(2**63)
 
@@ -129,7 +132,7 @@ def test_of_a_text_of_any_length_the_beginning_is_read(kafka: KafkaBroker, topic
 
     assert group.last is not None
     assert len(str(group.last.scenario)) == len(str(group.held_by)) == Description.most
-    assert len(group.between[0].target) == ShortenedText.most
+    assert len(group.between[0].target) == 2_000
     assert max(len(str(value)) for value in batch.values()) == ShortenedText.most
     assert {len(batch[text]) for text in texts} == {Description.most, ShortenedText.most}
 
@@ -146,3 +149,20 @@ def test_the_names_of_many_added_columns_are_kept(kafka: KafkaBroker, topic: Top
         stored = conn.scalar(sa.text("SELECT added_columns FROM offset_batches"))
 
     assert json.loads(str(stored)) == [*added, *added]
+
+
+def test_of_batches_between_two_commits_a_few_of_each_group_are_read(engine: Engine) -> None:
+    ledger = Ledger(engine)
+    initialize(ledger)
+    stored = ledger.tables.offset_batches
+    row = {"generation": 0, "kind": "load", "attempt": 1, "planned_at": AT, "publish_started_at": AT}
+    rows = [row | {"consumer_group": "odd", "state": "abandoned", "target_table": "😀" * 10_000}] * 30
+    with engine.begin() as conn:
+        conn.execute(stored.insert(), [*rows, row | {"consumer_group": "even", "state": "staged", "target_table": "t"}])
+
+        found = between_commits(conn, ledger.tables)
+        of_one = between_commits(conn, ledger.tables, ["even"])
+
+    assert [(len(found[group]), len(found[group][0].target)) for group in ("odd", "even")] == [(10, 2_000), (1, 1)]
+    assert of_one == {"even": found["even"]}
+    assert [batch[1:] for batch in of_one["even"]] == [("staged", "t", AT)]

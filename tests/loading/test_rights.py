@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import DeadLetters
+from airflow_kafka_offsets import DeadLetters, SqlTable, verify
 from airflow_kafka_offsets.exceptions import LedgerError, TargetError
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Ledger
@@ -143,6 +143,28 @@ def test_a_table_with_security_for_its_rows_is_refused(
 
     with pytest.raises(TargetError, match="'target' has row-level security, with policies for user"):
         Loader(kafka, guest, postgres_loader.launcher)(name)
+
+
+@pytest.mark.parametrize("table", ["consumed_offsets", "offset_ranges", "consumer_groups"])
+def test_state_tables_with_security_for_their_rows_are_refused(
+    postgres_loader: Loader, guest: Engine, kafka: KafkaBroker, topic: TopicFactory, table: str
+) -> None:
+    name = topic()
+    made_ready(
+        postgres_loader,
+        name,
+        f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY",
+        f"CREATE POLICY everyone ON {table} USING (false) WITH CHECK (true)",
+        f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {guest.url.username}",
+        f"GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {guest.url.username}",
+    )
+    message = f"State table '{table}' has row-level security, with policies for user"
+
+    with pytest.raises(LedgerError, match=message):
+        Loader(kafka, guest, postgres_loader.launcher)(name)
+    with pytest.raises(LedgerError, match=message):
+        verify("loader", sink=SqlTable("target"), engine=guest)
+    postgres_loader(name)
 
 
 def test_a_user_who_may_not_drop_old_dead_letters_is_told_before_spark(

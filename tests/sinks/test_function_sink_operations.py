@@ -68,6 +68,13 @@ def test_a_rewind_takes_back_what_the_function_removes(loader: Loader) -> None:
     assert proved(loader, kafka_config=loader.config) == (6, True)
 
 
+def test_rows_are_removed_whatever_number_the_function_returned(loader: Loader) -> None:
+    do(loader, "UPDATE offset_batches SET row_count = 0")
+
+    assert Rewinder(loader)("to-offset", 2, replace=PROVED).rows_removed == 4
+    assert written(loader) == [(1, 0), (1, 1)]
+
+
 def test_a_replay_replaces_in_one_transaction(loader: Loader) -> None:
     topic = loaded_topic(loader)
     result = replay(
