@@ -202,6 +202,11 @@ class StagedRows:
         return self._manifest.rows
 
     @property
+    def batch_id(self) -> int:
+        """The batch of the rows."""
+        return self._manifest.batch_id
+
+    @property
     def files(self) -> tuple[StagedFile, ...]:
         """The files, for a sink whose tasks write final ones."""
         return self._manifest.row_files

@@ -8,10 +8,11 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import Staging
+from airflow_kafka_offsets import SqlTable, Staging
 from tests.support.clients import Kafka, produce
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, names, rows
+from tests.support.replays import Replayer
 
 pytestmark = pytest.mark.server
 
@@ -25,6 +26,10 @@ _FUNCTION = (
 _DROPS = _FUNCTION.format("IF NEW.id % 10 = 3 THEN RETURN NULL; END IF; RETURN NEW;")
 _REWRITES = _FUNCTION.format("NEW.id = NEW.id + 1000; RETURN NEW;")
 _MOVES = "CREATE TABLE elsewhere (LIKE target); " + _FUNCTION.format("INSERT INTO elsewhere SELECT NEW.*; RETURN NULL;")
+
+_INHERITS = "CREATE TABLE of_day () INHERITS (target); " + _FUNCTION.format(
+    "INSERT INTO of_day SELECT NEW.*; RETURN NULL;"
+)
 
 
 @pytest.fixture
@@ -88,7 +93,7 @@ def test_dropped_rows_are_counted(
 
     assert rows(engine, "SELECT count(*) FROM target") == [(2700,)]
     (warning,) = warnings(caplog)
-    assert warning.startswith("The database reports 2,700 rows in table 'target', but 3,000 were sent")
+    assert warning.startswith("There are 2,700 rows in table 'target', but 3,000 were sent")
 
 
 def test_rewritten_rows_are_rows(
@@ -116,7 +121,26 @@ def test_rows_that_are_written_elsewhere_are_not_in_the_table(
     assert load(kafka, topic, engine, 10) == 0
 
     assert rows(engine, "SELECT count(*) FROM elsewhere") == [(10,)]
-    assert "reports 0 rows in table 'target', but 10 were sent" in warnings(caplog)[0]
+    assert "There are 0 rows in table 'target', but 10 were sent" in warnings(caplog)[0]
+
+
+@pytest.mark.parametrize("way", ["copy", "copy of text", "insert"], indirect=True)
+def test_rows_of_partitions_that_inherit_from_the_table_are_counted_and_replaced(
+    kafka: Kafka, topic: TopicFactory, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    with engine.begin() as conn:
+        for column in ("_kafka_topic TEXT", "_kafka_partition INT", "_kafka_offset BIGINT"):
+            conn.exec_driver_sql(f"ALTER TABLE target ADD COLUMN {column}")
+    alter(engine, _INHERITS, "")
+    name = topic()
+    produce(kafka, name, names(0, 10))
+    loader = Loader(kafka, engine, InlineLauncher())
+
+    assert loader(name).rows == 10
+    Replayer(loader)(name, {name: {0: (2, 7)}}, sink=SqlTable("target"), replace=True)
+
+    assert rows(engine, "SELECT count(*), count(DISTINCT _kafka_offset) FROM target") == [(10, 10)]
+    assert warnings(caplog) == []
 
 
 def test_without_any_there_is_no_warning(

@@ -18,7 +18,7 @@ class SqlTable(Sink):
     """Append rows to a table, or upsert them. Columns are matched by name; a missing table is created from the rows'
     columns.
 
-    The number of rows of a batch is the one that the database reports. If triggers or rules of the table drop rows, or
+    The number of rows of a batch is that of its rows in the table. If triggers or rules of the table drop rows, or
     write them elsewhere, it is lower than the number of rows sent, and a warning is logged.
 
     A created table on SQLite stores decimals of more than 15 digits as text, because SQLite's numbers would round them;
