@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, TypeVar, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
@@ -21,7 +21,10 @@ def checked(kind: type[T], fields: Mapping[str, Any]) -> T:
             value.encode()
         elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
             raise ValueError(f"{name} is too large")
-        if kinds[name] is not Any and not isinstance(value, kinds[name]):
+        kind_of = kinds[name]
+        # To Python, a truth value is a number.
+        is_odd = isinstance(value, bool) and bool not in (kind_of, *get_args(kind_of))
+        if kind_of is not Any and (is_odd or not isinstance(value, kind_of)):
             raise TypeError(f"{name} is of the type {type(value).__name__}")
     return made
 

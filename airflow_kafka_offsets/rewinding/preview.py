@@ -286,6 +286,8 @@ _FORMAT = "airflow-kafka-offsets rewind 3"
 
 # Fields that JSON holds as they are.
 _PLAIN = ("group_id", "cluster_id", "generation", "scenario", "kind", "open_batch", "moves_cluster")
+_KINDS = ("rewind", "undo", "import")
+_MOST_OF_SCENARIO = 10_000
 _PLAIN_OF_PARTITION = ("topic", "partition", "clamped", "note", "loaded_to")
 # How the columns of the command name them.
 _SAVED_AS = {
@@ -422,6 +424,10 @@ class RewindPreview:
             )
         try:
             partitions = tuple(map(_partition, saved["partitions"]))
+            if len({each.topic_partition for each in partitions}) < len(partitions):
+                raise ValueError("a partition is named twice")
+            if saved["kind"] not in _KINDS or len(str(saved["scenario"])) > _MOST_OF_SCENARIO:
+                raise ValueError("it is none of the kinds of rewinds")
             instant = datetime.fromisoformat(saved["instant"]) if saved["instant"] is not None else None
             plain = {name: saved[name] for name in _PLAIN}
             return checked(cls, {"partitions": partitions, "instant": instant, **plain})
@@ -465,6 +471,11 @@ def _partition(saved: Mapping[str, Any]) -> PartitionRewind:
         checked(Position, at) if (at := saved[name]) is not None else None for name in ("old_position", "new_position")
     )
     skipped = tuple((int(start), int(end)) for start, end in saved["skipped"])
+    ends = [offset for span in skipped for offset in span]
+    if any(at is not None and at.offset < 0 for at in (old, new)) or [0, *ends] != sorted([0, *ends]):
+        raise ValueError("an offset is negative, or offsets are skipped twice")
+    if ends and ends[-1] >= 1 << 63:
+        raise ValueError("an offset is too large")
     plain = {name: saved[name] for name in _PLAIN_OF_PARTITION}
     plain |= {name: saved[_SAVED_AS[name]] for name in ("beginning", "end")}
     return checked(PartitionRewind, {"old": old, "new": new, "skipped": skipped, **plain})

@@ -100,6 +100,11 @@ def test_saved_previews_are_read_again(preview: RewindPreview) -> None:
     assert RewindPreview.from_json(json.dumps(preview.as_dict(), indent=1, sort_keys=True)) == preview
 
 
+def test_offsets_are_skipped_from_the_first_on_and_side_by_side() -> None:
+    preview = replace(PREVIEW, partitions=(replace(PREVIEW.partitions[0], skipped=((0, 3), (3, 5), (9, 10))),))
+    assert RewindPreview.from_dict(preview.as_dict()) == preview
+
+
 def test_a_saved_preview_is_plain_data_with_every_move() -> None:
     back, on, chosen, gone, same = saved()["partitions"]
 
@@ -271,6 +276,10 @@ def test_any_text_in_the_middle_is_refused_or_means_the_same(at: int, text: str)
         {"generation": 2**70},
         {"group_id": "\ud800"},
         {"moves_cluster": "no"},
+        {"generation": True},
+        {"kind": "delete"},
+        {"scenario": "x" * 10_001},
+        {"partitions": 2 * saved()["partitions"][:1]},
     ],
 )
 def test_a_preview_of_another_kind_is_refused_whatever_its_checksum(change: dict[str, Any]) -> None:
@@ -288,6 +297,12 @@ def test_a_preview_of_another_kind_is_refused_whatever_its_checksum(change: dict
         {"skipped": [1]},
         {"skipped": [[1, "x"]]},
         {"skipped": [[1, float("inf")]]},
+        {"skipped": [[5, 3]]},
+        {"skipped": [[-5, 3]]},
+        {"skipped": [[1, 5], [3, 8]]},
+        {"skipped": [[1, 2**63]]},
+        {"old_position": {"offset": -1, "topic_id": None, "leader_epoch": None}},
+        {"new_position": {"offset": True, "topic_id": None, "leader_epoch": None}},
         {"beginning_offset": []},
         {"clamped": None},
     ],
