@@ -30,6 +30,7 @@ from airflow_kafka_offsets.dead_letters.selection import (
 )
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.record_format import Connections
+from airflow_kafka_offsets.kafka.producer import HEADER_BYTES
 from airflow_kafka_offsets.ledger.batch_notes import schemas_of_group
 from airflow_kafka_offsets.ledger.batch_rows import Batch, current_user
 from airflow_kafka_offsets.ledger.dead_letter_batches import (
@@ -109,7 +110,9 @@ class DeadLetterContext(BatchContext):
         """Yield dead letters as Kafka's reader yields records."""
 
         def size(dead_letter: DeadLetter) -> int:
-            return len(dead_letter.key or b"") + len(dead_letter.value or b"") + len(dead_letter.headers or "")
+            headers = dead_letter.headers or ""
+            own = len(headers) + HEADER_BYTES * headers.count("[")
+            return len(dead_letter.key or b"") + len(dead_letter.value or b"") + own
 
         for some in chunks(iter(dead_letters), size):
             rows = [

@@ -106,8 +106,12 @@ def send(config: Mapping[str, Any], topic: str, records: Iterable[Outgoing], lef
     return without
 
 
+HEADER_BYTES = 250
+"""What a header takes besides its name and value, here and in the client."""
+
+
 def _bytes(record: Outgoing) -> int:
-    own = sum(len(value or b"") for _, value in record.headers)
+    own = sum(HEADER_BYTES + len(name) + len(value or b"") for name, value in record.headers)
     return len(record.key or b"") + len(record.value or b"") + own
 
 

@@ -4,6 +4,7 @@ to their topic.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -77,6 +78,35 @@ def test_few_are_held_at_once(inline_loader: Loader, topic: TopicFactory, monkey
     assert sent == staged == [3, 3, 1]
     # With the one that the load names in its log.
     assert fetched == [3, 3, 1, 1, 3, 3, 1]
+
+
+@on_sqlite
+def test_of_those_with_many_headers_few_are_held_at_once(
+    inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names, and that there is a header, take memory, too."""
+    loader, name = inline_loader, topic()
+    monkeypatch.setattr(chunks, "_BYTES", 60_000)
+    held: list[int] = []
+
+    def noted(records: Any, size: Any) -> Any:
+        for some in chunks.chunks(records, size):
+            held.append(len(some))
+            yield some
+
+    monkeypatch.setattr(replay_module, "chunks", noted)
+    produce(loader.kafka, name, [b'{"id": "x"}'] * 6)
+    loader(name, value_format=Json("id BIGINT"), on_bad_record=DeadLetters())
+    with loader.engine.begin() as conn:
+        conn.exec_driver_sql("UPDATE dead_letters SET headers = ?", (json.dumps([["", None]] * 100),))
+        conn.exec_driver_sql("DROP TABLE target")
+
+    replay_dead_letters(
+        DeadLetterFilter("loader"), loader.pipeline([name], value_format=Json("id STRING")), engine=loader.engine
+    )
+
+    assert held == [3, 3]
+    assert producer._bytes(producer.Outgoing(None, None, [("é", None)] * 100, [])) > 25_000
 
 
 @on_sqlite
