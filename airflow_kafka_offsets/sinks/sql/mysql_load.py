@@ -173,10 +173,8 @@ class _Load:
             if changed is None:
                 return int(result.affected_rows)
             refused = changed
-        named = refused.row
-        if named is not None and len(texts) > 1 and not self._is_refused_alone(insert + texts[named - place]):
-            # Within a trigger, the number is that of a row of its own statement.
-            refused.row = None
+        if refused.row is not None:
+            refused.row = self._proved(refused.row, insert, texts, place)
         raise refused
 
     def _changed(self, result: Any, place: int) -> RowRefusedError | None:
@@ -185,6 +183,15 @@ class _Load:
             warned = sa.exc.DataError(None, None, pymysql.err.DataError(number, message))
             return self._refused(warned, number, place)
         return None
+
+    def _proved(self, named: int, insert: str, texts: list[str], place: int) -> int | None:
+        """Return the row that the server names if it is one that is refused: within a trigger, the number is that of a
+        row of the trigger's own statement.
+        """
+        if len(texts) == 1:
+            return place
+        row = named - place
+        return named if row < len(texts) and self._is_refused_alone(insert + texts[row]) else None
 
     def _is_refused_alone(self, statement: str) -> bool:
         """Return whether the server refuses a row by itself, or changes one of its values. It is not written."""
