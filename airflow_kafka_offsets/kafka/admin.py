@@ -20,7 +20,6 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.text import first_few
-from airflow_kafka_offsets.core.threads import emptied_in_background
 from airflow_kafka_offsets.exceptions import (
     KAFKA,
     ConfigurationError,
@@ -109,13 +108,9 @@ class RetryingAdmin:
         # Half of it passes, at least 11 ms, before a client asks its first broker for topics.
         self._config = {"reconnect.backoff.ms": 20, **checked, "error_cb": self._reasons.append}
         try:
-            self._kept = _Client(self._config)
+            self._client = AdminClient(self._config, logger=client_log)
         except KafkaException as error:
             raise unusable(checked, error) from error
-
-    @property
-    def _client(self) -> AdminClient:
-        return self._kept.client
 
     @about(KAFKA)
     def ask(
@@ -148,7 +143,7 @@ class RetryingAdmin:
         waiting: dict[Key, KafkaError | None] = dict.fromkeys(keys)
         pause = _FIRST_PAUSE_SECONDS
         request_seconds = _FIRST_REQUEST_SECONDS
-        like = _Like(self._kept)
+        like = _Like(self._client)
 
         def fail(without_answer: list[Key], error_of: Callable[[list[Key]], KafkaOffsetsError]) -> None:
             if without_answer and failed is None:
@@ -169,8 +164,6 @@ class RetryingAdmin:
                     answers[key] = read(future)
                     del waiting[key]
                 except Exception as error:
-                    # Which has this frame, and that the future.
-                    error.with_traceback(None)
                     if isinstance(error, KafkaException) and error.args[0].code() in _WAITING:
                         waiting[key] = error.args[0]
                     else:
@@ -182,7 +175,7 @@ class RetryingAdmin:
                 time.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
                 request_seconds *= 2
-                self._kept = _Client(self._config)
+                self._client = AdminClient(self._config, logger=client_log)
         return answers
 
     def ask_once(
@@ -261,36 +254,19 @@ class RetryingAdmin:
         )
 
 
-class _Client:
-    """Owns a client. It ends in the background: for that it waits for what it is doing, as for a token endpoint or a
-    name server that does not answer.
-
-    :raises KafkaException: there is no client of the configuration
-    """
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self._held = emptied_in_background(self)
-        self._held.append(AdminClient(dict(config), logger=client_log))
-
-    @property
-    def client(self) -> AdminClient:
-        client: AdminClient = self._held[0]
-        return client
-
-
 class _Like:
     """The names of topics that are like unknown ones of a request: the cluster is asked for them once, and few are
     compared, however many are unknown.
     """
 
-    def __init__(self, kept: _Client) -> None:
-        self._kept = kept
+    def __init__(self, client: AdminClient) -> None:
+        self._client = client
         self._left = _COMPARED
 
     @cached_property
     def _seen(self) -> Collection[str]:
         with suppress(KafkaException):
-            return list(self._kept.client.list_topics(timeout=_FIRST_REQUEST_SECONDS).topics)
+            return list(self._client.list_topics(timeout=_FIRST_REQUEST_SECONDS).topics)
         return ()
 
     def those_of(self, keys: Collection[object]) -> str:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import socketserver
 import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
-from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,12 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.threads import in_background
-from airflow_kafka_offsets.exceptions import (
-    ConfigurationError,
-    KafkaOffsetsError,
-    KafkaUnavailableError,
-    UnknownTopicError,
-)
+from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, UnknownTopicError
 from airflow_kafka_offsets.kafka import admin
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.errors import reasons
@@ -119,33 +111,6 @@ def test_a_cluster_without_brokers_does_not_end_the_process_that_asks_for_its_id
         finally:
             server.shutdown()
     assert (done.returncode, done.stdout) == (0, "here here here\n"), done.stderr
-
-
-def test_a_client_that_failed_ends_at_once_and_in_a_thread_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended: SimpleQueue[int] = SimpleQueue()
-
-    class Client:
-        def __init__(self, *_: object, **__: object) -> None:
-            self.poll = lambda _: 0
-
-        def __del__(self) -> None:
-            ended.put(threading.get_ident())
-
-    def ask(code: int) -> None:
-        answer = failed_with(KafkaException(KafkaError(code)))
-        with pytest.raises(KafkaUnavailableError):
-            admin.RetryingAdmin({"bootstrap.servers": "127.0.0.1:1"}, 0.05).ask_once(
-                "anything", lambda *_: answer, Future.result
-            )
-
-    monkeypatch.setattr(admin, "AdminClient", Client)
-    gc.disable()
-    try:
-        for code in (KafkaError._TIMED_OUT, KafkaError.UNKNOWN):
-            ask(code)
-            assert ended.get(timeout=30) != threading.get_ident()
-    finally:
-        gc.enable()
 
 
 class TestManyUnknownTopics:
