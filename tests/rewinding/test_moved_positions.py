@@ -305,7 +305,7 @@ def test_a_preview_of_many_partitions_takes_a_handful_of_requests(
                         asked.append(question)
                     return getattr(client, question)
 
-            monkeypatch.setattr(admin.RetryingAdmin, "_client", Counting())
+            self._admin._client = Counting()
 
     monkeypatch.setattr(previewing, "Cluster", Counted)
 
