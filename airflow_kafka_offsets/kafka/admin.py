@@ -143,7 +143,7 @@ class RetryingAdmin:
         waiting: dict[Key, KafkaError | None] = dict.fromkeys(keys)
         pause = _FIRST_PAUSE_SECONDS
         request_seconds = _FIRST_REQUEST_SECONDS
-        like = _Like(self._client)
+        like = _Like(lambda: self._client)
 
         def fail(without_answer: list[Key], error_of: Callable[[list[Key]], KafkaOffsetsError]) -> None:
             if without_answer and failed is None:
@@ -257,16 +257,19 @@ class RetryingAdmin:
 class _Like:
     """The names of topics that are like unknown ones of a request: the cluster is asked for them once, and few are
     compared, however many are unknown.
+
+    :param client: returns the client: a retry has its own, and one that is kept beyond its requests ends the process
+        where a late answer comes to it (librdkafka 2.16: `rd_kafka_enq_once_del_source_return`)
     """
 
-    def __init__(self, client: AdminClient) -> None:
+    def __init__(self, client: Callable[[], AdminClient]) -> None:
         self._client = client
         self._left = _COMPARED
 
     @cached_property
     def _seen(self) -> Collection[str]:
         with suppress(KafkaException):
-            return list(self._client.list_topics(timeout=_FIRST_REQUEST_SECONDS).topics)
+            return list(self._client().list_topics(timeout=_FIRST_REQUEST_SECONDS).topics)
         return ()
 
     def those_of(self, keys: Collection[object]) -> str:
