@@ -54,7 +54,7 @@ _MOST_ANSWER_BYTES = 6 * MOST_BYTES + 1_000_000
 _MOST_KEPT_BYTES = 16 * MOST_BYTES
 
 # The context of a qualified subject; `:.:` is the default one.
-_CONTEXT = re.compile(r":(\.[^:]*):", re.DOTALL)
+_CONTEXT = re.compile(r"\A:\.[^:]*:")
 
 _DEFAULT_CONTEXT = ":.:"
 
@@ -148,7 +148,7 @@ def context_of(subject: str) -> str:
 
 def without_context(subject: str) -> str:
     """Return the name of a subject within its context."""
-    return _CONTEXT.sub("", subject, count=1) if _CONTEXT.match(subject) else subject
+    return _CONTEXT.sub("", subject)
 
 
 class SchemaRegistry:

@@ -167,31 +167,12 @@ class _Load:
                 raise
             if not (mysql.is_value_number(number) or isinstance(error, IntegrityError)):
                 raise refused_statement(error, self.table) from None
-            refused = self._refused(error, number, place)
-        else:
-            changed = self._changed(result, place)
-            if changed is None:
-                return int(result.affected_rows)
-            refused = changed
-        if refused.row is not None:
-            refused.row = self._proved(refused.row, insert, texts, place)
-        raise refused
-
-    def _changed(self, result: Any, place: int) -> RowRefusedError | None:
+            raise self._refused(error, number, insert, texts, place) from None
         for number, message in self._warnings(result):
             # Such as spaces at the end of a text, of which a shorter column keeps fewer even in strict mode.
             warned = sa.exc.DataError(None, None, pymysql.err.DataError(number, message))
-            return self._refused(warned, number, place)
-        return None
-
-    def _proved(self, named: int, insert: str, texts: list[str], place: int) -> int | None:
-        """Return the row that the server names if it is one that is refused: within a trigger, the number is that of a
-        row of the trigger's own statement.
-        """
-        if len(texts) == 1:
-            return place
-        row = named - place
-        return named if row < len(texts) and self._is_refused_alone(insert + texts[row]) else None
+            raise self._refused(warned, number, insert, texts, place)
+        return int(result.affected_rows)
 
     def _is_refused_alone(self, statement: str) -> bool:
         """Return whether the server refuses a row by itself, or changes one of its values. It is not written."""
@@ -206,8 +187,15 @@ class _Load:
             with suppress(DBAPIError):
                 trial.rollback()
 
-    def _refused(self, error: DBAPIError, number: int, place: int) -> RowRefusedError:
+    def _refused(self, error: DBAPIError, number: int, insert: str, texts: list[str], place: int) -> RowRefusedError:
+        """Return the error of the server as that of the row that it names, if this is one that it refuses: within a
+        trigger, the number is that of a row of the trigger's own statement.
+        """
         row = mysql.row_of_message(str(error.orig.args[1])) if mysql.is_value_number(number) and error.orig else None
+        if row is not None and len(texts) == 1:
+            row = 0
+        elif row is not None and not (row < len(texts) and self._is_refused_alone(insert + texts[row])):
+            row = None
         return refused_row(error, self.table, None if row is None else place + row)
 
     def _warnings(self, result: Any) -> list[tuple[int, str]]:

@@ -192,14 +192,13 @@ def delete_rows(
             condition &= timestamp < _instant(replaced.span.until, conn)
     counts = conn.execute(sa.select(*keys, sa.func.count()).where(condition).group_by(*keys)).all()
     deleted = conn.execute(table.delete().where(condition)).rowcount
-    if deleted != sum(row[-1] for row in counts):
-        kept = conn.scalar(sa.select(sa.func.count()).select_from(table).where(condition))
-        if kept:
-            raise TargetError(
-                f"Table {table.fullname!r} keeps {count(kept, 'row')} of the offsets to replace: a trigger or a rule "
-                "prevents DELETE, as of tables whose rows are only marked. Nothing was changed; have the trigger let "
-                "this user delete, or do without replacing"
-            )
+    of_offsets = sa.select(sa.func.count()).select_from(table).where(condition)
+    if deleted != sum(row[-1] for row in counts) and (kept := conn.scalar(of_offsets)):
+        raise TargetError(
+            f"Table {table.fullname!r} keeps {count(kept, 'row')} of the offsets to replace: a trigger or a rule "
+            "prevents DELETE, as of tables whose rows are only marked. Nothing was changed; have the trigger let this "
+            "user delete, or do without replacing"
+        )
     return [Removed(batch, TopicPartition(topic, partition), count) for batch, topic, partition, count in counts]
 
 
