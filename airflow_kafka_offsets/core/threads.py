@@ -16,12 +16,15 @@ def in_background(work: Callable[[], T], name: str = "kafka-offsets") -> Future[
     :param name: of the thread
     """
     future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
+    threading.Thread(target=_run, args=(work, future), name=name, daemon=True).start()
     return future
+
+
+def _run(work: Callable[[], T], future: Future[T]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:
+        future.set_exception(error)
+    finally:
+        # Otherwise the error would hold itself, with what the work has, by the frame in its traceback.
+        del work, future

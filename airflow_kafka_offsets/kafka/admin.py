@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.core.threads import in_background
 from airflow_kafka_offsets.exceptions import (
     KAFKA,
     ConfigurationError,
@@ -79,10 +80,26 @@ _WAITING = RETRIABLE | _UNKNOWN | DENIED
 _UNKNOWN_GRACE_SECONDS = 3.0
 
 # A client goes on asking a dead leader, or a dead "controller" (in KRaft any broker), for as long as it lives: each
-# retry has its own client, and the first requests are short.
+# retry has its own client, which is left as soon as a request fails, and the first requests are short.
 _FIRST_REQUEST_SECONDS = 3.0
 
 _POLL_SECONDS = 0.05
+
+# Nobody waits longer than a request may take and this, for the client to say that it failed.
+_GRACE_SECONDS = 0.25
+
+_COORDINATOR_SECONDS = 60.0
+
+
+def of_a_coordinator(seconds: float) -> float:
+    """Return what a client is told that a request to a group's coordinator may take, so that it does not fail before
+    the client is left: a client that learns later where the coordinator is ends the process (librdkafka 2.16: it frees
+    the failed request twice; issue 4605 there).
+
+    :param seconds: that the request may take
+    """
+    return seconds + _COORDINATOR_SECONDS
+
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
 
@@ -108,9 +125,26 @@ class RetryingAdmin:
         # Half of it passes, at least 11 ms, before a client asks its first broker for topics.
         self._config = {"reconnect.backoff.ms": 20, **checked, "error_cb": self._reasons.append}
         try:
-            self._client = AdminClient(self._config, logger=client_log)
+            self._client: AdminClient | None = self._new_client()
         except KafkaException as error:
             raise unusable(checked, error) from error
+
+    def _new_client(self) -> AdminClient:
+        return AdminClient(self._config, logger=client_log)
+
+    def _current(self) -> AdminClient:
+        if self._client is None:
+            self._client = self._new_client()
+        return self._client
+
+    def _leave_client(self) -> None:
+        """Leave a client with a request that failed. It ends in the background: for that it waits for what it is doing,
+        as for a token endpoint or a name server that does not answer.
+        """
+        if self._client is not None:
+            self._client.poll(0)
+            left, self._client = [self._client], None
+            in_background(left.clear, "kafka-offsets-end")
 
     @about(KAFKA)
     def ask(
@@ -137,13 +171,31 @@ class RetryingAdmin:
         :raises UnknownTopicError: naming every topic or partition that the cluster does not show
         :raises KafkaUnavailableError: the cluster did not answer in time; says why
         """
+        try:
+            return self._ask(what, keys, request, read, operation, resource, timeout, failed)
+        except BaseException:
+            self._leave_client()
+            raise
+
+    def _ask(
+        self,
+        what: str,
+        keys: Collection[Key],
+        request: Request[Key],
+        read: Read[Answer],
+        operation: str,
+        resource: str | None,
+        timeout: float | None,
+        failed: dict[Key, KafkaOffsetsError] | None,
+    ) -> dict[Key, Answer]:
         limit = self._timeout if timeout is None else timeout
         started = time.monotonic()
         answers: dict[Key, Answer] = {}
         waiting: dict[Key, KafkaError | None] = dict.fromkeys(keys)
+        many = len(waiting)
         pause = _FIRST_PAUSE_SECONDS
         request_seconds = _FIRST_REQUEST_SECONDS
-        like = _Like(lambda: self._client)
+        like = _Like(self._current)
 
         def fail(without_answer: list[Key], error_of: Callable[[list[Key]], KafkaOffsetsError]) -> None:
             if without_answer and failed is None:
@@ -158,16 +210,26 @@ class RetryingAdmin:
             if left <= 0:
                 fail(list(waiting), partial(self._unavailable, what, waiting, limit))
                 break
-            for key, future in request(self._client, list(waiting), min(left, request_seconds)).items():
-                self._await(future)
+            seconds = min(left, request_seconds)
+            until = time.monotonic() + seconds + _GRACE_SECONDS
+            for key, future in request(self._current(), list(waiting), seconds).items():
+                if not self._await(future, until):
+                    waiting[key] = KafkaError(KafkaError._TIMED_OUT)
+                    continue
                 try:
                     answers[key] = read(future)
                     del waiting[key]
-                except Exception as error:
-                    if isinstance(error, KafkaException) and error.args[0].code() in _WAITING:
+                except KafkaException as error:
+                    # Its traceback has this frame, that the future, and the future the error: it would hold what asked.
+                    error.with_traceback(None)
+                    if error.args[0].code() in _WAITING:
                         waiting[key] = error.args[0]
                     else:
                         fail([key], partial(self._refused, what, error))
+                except Exception as error:
+                    fail([key], partial(self._refused, what, error))
+            if len(answers) < many:
+                self._leave_client()
             fail(_with(DENIED, waiting), partial(self._denied, what, operation, resource, waiting, like))
             if time.monotonic() - started > _UNKNOWN_GRACE_SECONDS:
                 fail(_with(_UNKNOWN, waiting), partial(self._unknown, like))
@@ -175,7 +237,6 @@ class RetryingAdmin:
                 time.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
                 request_seconds *= 2
-                self._client = AdminClient(self._config, logger=client_log)
         return answers
 
     def ask_once(
@@ -194,15 +255,17 @@ class RetryingAdmin:
 
         return self.ask(what, [None], alone, read, resource=resource, timeout=timeout)[None]
 
-    def _await(self, future: Future[Any]) -> None:
-        """Wait for an answer.
+    def _await(self, future: Future[Any], until: float) -> bool:
+        """Wait for an answer; False if there is none by an instant.
 
         :raises ConfigurationError: the client reports an error that no retry fixes
         """
         while not future.done():
+            if time.monotonic() > until:
+                return False
             # The answer comes on a thread of the client; poll() delivers only what it reports of failing connections.
             wait([future], timeout=_POLL_SECONDS)
-            self._client.poll(0)
+            self._current().poll(0)
             for reason in self._reasons[self._seen :]:
                 self._seen += 1
                 if (refusal := refused_connection(self._config, reason)) is not None:
@@ -211,6 +274,7 @@ class RetryingAdmin:
                     self._looked = True
                     if (other := mismatch(self._config)) is not None:
                         raise other
+        return True
 
     def _unknown(self, like: _Like, keys: Collection[object]) -> UnknownTopicError:
         patterns = "Name each topic: patterns are not supported. " if any("*" in str(key) for key in keys) else ""
@@ -243,7 +307,6 @@ class RetryingAdmin:
     def _unavailable(
         self, what: str, waiting: Mapping[Key, KafkaError | None], seconds: float, keys: Collection[Key]
     ) -> KafkaUnavailableError:
-        self._client.poll(0)
         codes = [*self._reasons, *(code for key in keys if (code := waiting[key]) is not None)]
         names = first_few(sorted(map(_name, keys)), most=5)
         is_down = not codes or any(code.code() in _NO_ANSWER for code in codes)
@@ -258,8 +321,7 @@ class _Like:
     """The names of topics that are like unknown ones of a request: the cluster is asked for them once, and few are
     compared, however many are unknown.
 
-    :param client: returns the client: a retry has its own, and one that is kept beyond its requests ends the process
-        where a late answer comes to it (librdkafka 2.16: `rd_kafka_enq_once_del_source_return`)
+    :param client: returns the client to ask
     """
 
     def __init__(self, client: Callable[[], AdminClient]) -> None:

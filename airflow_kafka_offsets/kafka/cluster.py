@@ -37,7 +37,7 @@ from airflow_kafka_offsets.exceptions import (
     KafkaUnavailableError,
     UnknownTopicError,
 )
-from airflow_kafka_offsets.kafka.admin import RETRIABLE, RetryingAdmin
+from airflow_kafka_offsets.kafka.admin import RETRIABLE, RetryingAdmin, of_a_coordinator
 from airflow_kafka_offsets.kafka.errors import denied
 
 log = logging.getLogger(__name__)
@@ -383,7 +383,9 @@ class Cluster:
         """
         return self._admin.ask_once(
             f"the state of consumer group {group_id!r}",
-            lambda client, seconds: client.describe_consumer_groups([group_id], request_timeout=seconds)[group_id],
+            lambda client, seconds: client.describe_consumer_groups(
+                [group_id], request_timeout=of_a_coordinator(seconds)
+            )[group_id],
             _read_group,
             resource=f"group {group_id!r}",
         )
@@ -402,7 +404,9 @@ class Cluster:
         asked = [ConsumerGroupTopicPartitions(group_id, scope)]
         return self._admin.ask_once(
             f"what consumer group {group_id!r} committed",
-            lambda client, seconds: client.list_consumer_group_offsets(asked, request_timeout=seconds)[group_id],
+            lambda client, seconds: client.list_consumer_group_offsets(
+                asked, request_timeout=of_a_coordinator(seconds)
+            )[group_id],
             _read_committed,
             resource=f"group {group_id!r}",
             timeout=timeout,
@@ -429,7 +433,9 @@ class Cluster:
         asked = [ConsumerGroupTopicPartitions(group_id, commits)]
         return self._admin.ask_once(
             f"whether it took the positions for consumer group {group_id!r}",
-            lambda client, seconds: client.alter_consumer_group_offsets(asked, request_timeout=seconds)[group_id],
+            lambda client, seconds: client.alter_consumer_group_offsets(
+                asked, request_timeout=of_a_coordinator(seconds)
+            )[group_id],
             partial(_read_refused, positions),
             timeout=timeout,
         )

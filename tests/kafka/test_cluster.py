@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import socketserver
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +21,12 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.threads import in_background
-from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, UnknownTopicError
+from airflow_kafka_offsets.exceptions import (
+    ConfigurationError,
+    KafkaOffsetsError,
+    KafkaUnavailableError,
+    UnknownTopicError,
+)
 from airflow_kafka_offsets.kafka import admin
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.errors import reasons
@@ -111,6 +119,39 @@ def test_a_cluster_without_brokers_does_not_end_the_process_that_asks_for_its_id
         finally:
             server.shutdown()
     assert (done.returncode, done.stdout) == (0, "here here here\n"), done.stderr
+
+
+@pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError.UNKNOWN])
+def test_a_client_whose_request_failed_ends_at_once_in_a_thread_of_its_own(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: SimpleQueue[int] = SimpleQueue()
+
+    class Client:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def poll(self, _: float) -> None: ...
+
+        def __del__(self) -> None:
+            ended.put(threading.get_ident())
+
+    def request(client: AdminClient, _: float) -> Future[Any]:
+        def work() -> None:
+            assert client is not None
+            raise KafkaException(KafkaError(code))
+
+        return in_background(work)
+
+    monkeypatch.setattr(admin, "AdminClient", Client)
+    monkeypatch.setattr(admin, "_FIRST_PAUSE_SECONDS", 0.0)
+    asking = admin.RetryingAdmin({"bootstrap.servers": "127.0.0.1:1"}, 0.05)
+    gc.disable()
+    try:
+        with pytest.raises(KafkaUnavailableError):
+            asking.ask_once("anything", request, Future.result)
+        assert ended.get(timeout=30) != threading.get_ident()
+    finally:
+        gc.enable()
 
 
 class TestManyUnknownTopics:
