@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Dialect, Engine
 
 from airflow_kafka_offsets.core.text import first_few
-from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
+from airflow_kafka_offsets.exceptions import ConfigurationError
 
 _DIALECTS = ("mysql", "mariadb")
 
@@ -202,15 +202,11 @@ def _note_interrupted(context: Any) -> None:
         context.is_disconnect = True
 
 
-def check_transactional(
-    conn: Connection, schema: str | None, names: Sequence[str], *, error: type[Exception] = TargetError
-) -> None:
-    """Check that tables have transactions: rows of others would stay where the transaction is rolled back.
+def check_engines(conn: Connection, schema: str | None, names: Sequence[str], error: type[Exception]) -> None:
+    """Check that the storage engines of tables of MySQL have transactions.
 
     :param error: raised where one has none
     """
-    if not is_mysql(conn.dialect):
-        return
     query = sa.text(
         "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = coalesce(:schema, database()) "
         "AND table_name IN :names AND engine <> 'InnoDB' ORDER BY table_name"

@@ -20,8 +20,16 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import TypeCompiler
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.errors import is_outage
-from airflow_kafka_offsets.database.mysql import UNKNOWN_DATABASE, error_number, exact_collation, is_mariadb, is_mysql
+from airflow_kafka_offsets.database.mysql import (
+    UNKNOWN_DATABASE,
+    check_engines,
+    error_number,
+    exact_collation,
+    is_mariadb,
+    is_mysql,
+)
 from airflow_kafka_offsets.database.session import codec
 from airflow_kafka_offsets.exceptions import TargetError
 
@@ -250,6 +258,37 @@ def check_policies(conn: Connection, table: sa.Table) -> None:
         "does not write into it, and replays, rewinds and verify would not see all rows. Have the owner of the table "
         f"load, or ALTER ROLE {grantee(conn)} BYPASSRLS"
     )
+
+
+# Partitions, and tables that inherit.
+_FOREIGN_TABLES = """
+WITH RECURSIVE parts AS (
+    SELECT CAST(to_regclass(name) AS oid) AS part FROM unnest(CAST(:names AS text[])) AS name
+    UNION SELECT inhrelid FROM pg_catalog.pg_inherits JOIN parts ON inhparent = part
+)
+SELECT CAST(CAST(part AS regclass) AS text) FROM pg_catalog.pg_class JOIN parts ON oid = part
+WHERE relkind = 'f' ORDER BY 1 LIMIT 10
+"""
+
+
+def check_transactional(conn: Connection, tables: Sequence[sa.Table], *, error: type[Exception] = TargetError) -> None:
+    """Check that rows of tables are committed with the transaction, or not at all; tables that do not exist are passed
+    over.
+
+    :param tables: of one schema
+    :param error: raised where rows of one are not
+    """
+    if is_mysql(conn.dialect):
+        check_engines(conn, tables[0].schema, [table.name for table in tables], error)
+    elif conn.dialect.name == "postgresql":
+        found = conn.scalars(sa.text(_FOREIGN_TABLES), {"names": [_quoted(conn, table) for table in tables]}).all()
+        if found:
+            raise error(
+                "Rows and positions are committed in one transaction, but "
+                f"{first_few(f'table {name}' for name in found)} is a foreign table: what another server has committed "
+                "stays there where this one fails, and may hide rows from it. Load into a table of this database, or "
+                "with a connection to that server, which then has the state tables, too"
+            )
 
 
 def grantee(conn: Connection) -> str:

@@ -15,8 +15,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.errors import database_message, is_outage, lacks_rights, sqlstate, translated_errors
-from airflow_kafka_offsets.database.mysql import check_transactional, error_number, is_mysql
-from airflow_kafka_offsets.database.tables import grantee, with_policies, without_placeholders
+from airflow_kafka_offsets.database.mysql import error_number, is_mysql
+from airflow_kafka_offsets.database.tables import check_transactional, grantee, with_policies, without_placeholders
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
@@ -68,8 +68,7 @@ def create_missing(ledger: Ledger) -> bool:
     tables = ledger.tables
     tables.check_names(ledger.engine.dialect)
     with ledger.connect() as conn:
-        names = [table.name for table in tables.metadata.sorted_tables]
-        check_transactional(conn, tables.metadata.schema, names, error=LedgerError)
+        check_transactional(conn, tables.metadata.sorted_tables, error=LedgerError)
         if installed_version(conn, tables) is not None:
             _check_visible(conn, tables)
             return False

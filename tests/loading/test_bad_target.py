@@ -55,6 +55,54 @@ def test_a_schema_in_the_name_of_a_table_is_refused_where_it_would_be_created(
     inline_loader(topic(), sink=SqlTable(f"{schema}.orders"))
 
 
+FOREIGN = """
+CREATE FOREIGN TABLE {name} (id BIGINT, name TEXT, _kafka_topic TEXT, _kafka_partition INT, _kafka_offset BIGINT)
+SERVER elsewhere
+"""
+
+
+@pytest.mark.parametrize("kind", ["table", "partition", "child of a child"])
+def test_a_foreign_table_is_refused_because_it_is_committed_elsewhere(
+    postgres_engine: Engine, kafka: KafkaBroker, topic: TopicFactory, kind: str
+) -> None:
+    loader = Loader(kafka, postgres_engine, InlineLauncher())
+    columns = FOREIGN.split("(", 1)[1].split(")")[0]
+    parts = {
+        "table": [FOREIGN.format(name="target")],
+        "partition": [
+            f"CREATE TABLE target ({columns}) PARTITION BY LIST (name)",
+            "CREATE FOREIGN TABLE part PARTITION OF target FOR VALUES IN ('far') SERVER elsewhere ",
+        ],
+        "child of a child": [
+            f"CREATE TABLE target ({columns})",
+            "CREATE TABLE near () INHERITS (target)",
+            "CREATE FOREIGN TABLE part () INHERITS (near) SERVER elsewhere",
+        ],
+    }
+    with postgres_engine.begin() as conn:
+        conn.exec_driver_sql("CREATE FOREIGN DATA WRAPPER far")
+        conn.exec_driver_sql("CREATE SERVER elsewhere FOREIGN DATA WRAPPER far")
+        for statement in parts[kind]:
+            conn.exec_driver_sql(statement)
+
+    foreign = "target" if kind == "table" else "part"
+    with pytest.raises(TargetError, match=rf"table {foreign} is a foreign table: what another server has committed"):
+        loader(topic(), sink=SqlTable("target"))
+
+
+def test_state_tables_are_no_foreign_tables(postgres_engine: Engine, kafka: KafkaBroker, topic: TopicFactory) -> None:
+    loader, name = Loader(kafka, postgres_engine, InlineLauncher()), topic()
+    produce(kafka, name, names(0, 3))
+    loader(name)
+    with postgres_engine.begin() as conn:
+        conn.exec_driver_sql("CREATE FOREIGN DATA WRAPPER far")
+        conn.exec_driver_sql("CREATE SERVER elsewhere FOREIGN DATA WRAPPER far")
+        conn.exec_driver_sql("CREATE FOREIGN TABLE part () INHERITS (dead_letters) SERVER elsewhere")
+
+    with pytest.raises(LedgerError, match="table part is a foreign table"):
+        loader(name)
+
+
 def test_a_view_is_refused_before_spark_starts(loader: Loader, topic: TopicFactory) -> None:
     name, kinds = topic(), {"shown": "VIEW"}
     if loader.engine.dialect.name == "postgresql":

@@ -17,10 +17,11 @@ from sqlalchemy.engine.reflection import ObjectKind
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.database.errors import database_message, is_outage, lacks_rights
-from airflow_kafka_offsets.database.mysql import check_driver, check_transactional, is_mysql
+from airflow_kafka_offsets.database.mysql import check_driver, is_mysql
 from airflow_kafka_offsets.database.tables import (
     check_policies,
     check_rights,
+    check_transactional,
     forget_reflected,
     reflected,
     without_placeholders,
@@ -202,7 +203,7 @@ class ConnectedSqlTable(Table):
                 f"{self.sink.name!r} is a view, but rows are loaded into tables: name the table of the view, or "
                 "another table"
             )
-        check_transactional(conn, schema, [name])
+        check_transactional(conn, [table])
         check_rights(conn, table, ("INSERT",), "insert into table {table!r}")
         check_policies(conn, table)
         if _leads_an_index(table, BATCH_ID):  # see last_batch
