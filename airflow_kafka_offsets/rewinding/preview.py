@@ -220,13 +220,17 @@ def _decide_partition(
     clamped = offset != wanted
     if clamped:
         note = f"clamped: {wanted} is {'beyond the end' if offset < wanted else 'before the beginning'} offset"
-    # The leader's epoch holds for any offset up to the end of its log.
-    moved = replace(unchanged, new=Position(offset, log.topic_id, log.leader_epoch), clamped=clamped)
+    counted = old if scenario.name == "shift-by" else looked_up.get(tp)
+    epoch = _epoch_at(offset, log, counted)
+    moved = replace(unchanged, new=Position(offset, log.topic_id, epoch), clamped=clamped)
     if moved.other_topic:
         owner = "the old cluster" if moves_cluster else "an earlier topic of this name"
         note = "; ".join(filter(None, [note, f"the old position belongs to {owner}"]))
     elif moved.difference == 0:
-        return replace(unchanged, clamped=clamped, note=note)
+        # Who names the offset accepts the log as it is, also one that was truncated.
+        if scenario.name != "to-offset" or old is None or old.leader_epoch in (None, log.leader_epoch):
+            return replace(unchanged, clamped=clamped, note=note)
+        note = "; ".join(filter(None, [note, "the log is accepted as it is now"]))
     # Of a topic that is loaded, a recreated or an added partition skips what is before the position, and an open batch
     # has begun its partitions. Any other first position of a topic is a choice.
     before = log.beginning if is_loaded else offset
@@ -234,6 +238,19 @@ def _decide_partition(
         before = began.offset
     start = before if old is None or moved.other_topic else old.offset
     return replace(moved, note=note, skipped=((start, offset),) if offset > start else ())
+
+
+def _epoch_at(offset: int, log: PartitionLog, counted: Position | None) -> int | None:
+    """Return the leader epoch of a new position.
+
+    Up to an earlier position its own holds: the next read proves that the log was not truncated before it. The
+    leader's holds for any offset up to the end of its log, but says nothing of what was loaded.
+
+    :param counted: the earlier position that the new one is counted from; None if it is not
+    """
+    if counted is None or counted.leader_epoch is None or offset > counted.offset:
+        return log.leader_epoch
+    return counted.leader_epoch
 
 
 def _wanted_offset(

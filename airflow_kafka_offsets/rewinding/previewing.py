@@ -191,7 +191,7 @@ class _Request:
                 state = current_state(self.ledger, other)
                 way_out = "Its offsets are not valid in this one; name an offset or a time."
                 check_cluster(other, state.cluster_id, self.cluster.cluster_id(), way_out)
-                return {tp: Position(position.offset, position.topic_id) for tp, position in state.positions.items()}
+                return state.positions
         return {}
 
 

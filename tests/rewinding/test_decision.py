@@ -50,6 +50,35 @@ def new_offset(decided: PartitionRewind) -> int:
 # --- the cases ---
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "stored", "found", "expected"),
+    [
+        ("shift-by", -10, at(90), None, (80, 3)),
+        ("shift-by", 0, at(90), None, (90, 3)),
+        ("shift-by", 5, at(90), None, (95, 7)),
+        ("undo", None, at(50), at(90), (90, 3)),
+        ("to-batch", 4, at(50), at(90), (90, 3)),
+        ("to-group", "other", None, at(90), (90, 3)),
+        ("to-group", "other", None, at(150), (100, 3)),
+        ("to-group", "other", None, at(5), (20, 7)),
+        ("to-group", "other", None, Position(90, ID), (90, 7)),
+        ("to-earliest", None, at(90), None, (20, 7)),
+        ("to-offset", 60, at(90), None, (60, 7)),
+        # Who names the offset accepts the log; a file, which may be an export, does not.
+        ("to-offset", 90, at(90), None, (90, 7)),
+        ("from-file", {T0: 90}, at(90), Position(90), (90, 3)),
+        ("to-latest", None, at(100), None, (100, 3)),
+    ],
+)
+def test_a_position_that_is_counted_from_an_earlier_one_keeps_its_epoch(
+    name: str, value: object, stored: Position | None, found: Position | None, expected: tuple[int, int]
+) -> None:
+    """With the leader's, a load would not notice that the log was truncated before the earlier position."""
+    new = one(name, value, stored=stored, of=log(20, 100), found=None if found is None else {T0: found}).new
+    assert new is not None
+    assert (new.offset, new.leader_epoch) == expected
+
+
 def test_r01_without_a_position_an_offset_is_chosen() -> None:
     decided = one("to-offset", 50, of=log(0, 100))
 
