@@ -53,7 +53,7 @@ class Avro(RegistryFormat):
     column: str = "value"
 
     def fingerprint(self) -> str:
-        return json.dumps([self.kind, self.registry_conn_id, self._reader_texts, self.single_object])
+        return json.dumps([self.kind, self.id_space, self.registry_host, self._reader_texts, self.single_object])
 
     def check_parameters(self) -> None:
         if self.registry_conn_id is None and self.schema is None:

@@ -47,7 +47,7 @@ class JsonSchema(RegistryFormat):
     columns_from: ColumnsFrom = "schema"
 
     def fingerprint(self) -> str:
-        return json.dumps([self.kind, self.registry_conn_id])
+        return json.dumps([self.kind, self.id_space, self.registry_host])
 
     def check_parameters(self) -> None:
         if self.registry_conn_id is None:

@@ -71,7 +71,7 @@ class Protobuf(RegistryFormat):
 
     def fingerprint(self) -> str:
         texts = [self.schemas.get(number) for number in (self.latest, _GIVEN) if number is not None]
-        return json.dumps([self.kind, self.registry_conn_id, self.message, *texts])
+        return json.dumps([self.kind, self.id_space, self.registry_host, self.message, *texts])
 
     def check_parameters(self) -> None:
         given = [name for name in ("registry_conn_id", "proto", "descriptor_file") if getattr(self, name) is not None]

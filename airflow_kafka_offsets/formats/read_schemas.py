@@ -21,7 +21,7 @@ class ReadSchema:
     """A schema that records of a batch were read with.
 
     :param part: of the records: `value` or `key`
-    :param type: the kind of the format
+    :param type: the kind of the format, and where its id means something, see `RegistryFormat.stored_kind`
     :param text: the schema, as its format keeps it, in a form that JSON can hold; None where the format of the job has
         it
     """
@@ -55,7 +55,7 @@ def schemas_read(record_format: RecordFormat, decode: Decoder) -> tuple[ReadSche
         if isinstance(decoder, PrefixedDecoder) and isinstance(part_format, RegistryFormat):
             for number, text in decoder.schemas_read.items():
                 known = str(number) in part_format.schemas
-                read.append(ReadSchema(part, number, part_format.kind, None if known else text))
+                read.append(ReadSchema(part, number, part_format.stored_kind, None if known else text))
     return tuple(read)
 
 
@@ -81,6 +81,6 @@ def with_stored(record_format: RecordFormat, part: str, stored: Iterable[ReadSch
     known = {
         str(schema.schema_id): schema.text
         for schema in stored
-        if schema.part == part and schema.type == record_format.kind
+        if schema.part == part and schema.type == record_format.stored_kind
     }
     return with_values(record_format, stored=known)

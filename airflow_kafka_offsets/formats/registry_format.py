@@ -4,6 +4,8 @@ registry, and the schemas that tasks ask for. A DAG file imports this module.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -68,6 +70,7 @@ class RegistryFormat(Templated, ABC):
     :ivar latest: the id of the reader's schema, if it is the latest of the subject; the worker fills it in
     :ivar versions: the newest version of each subject that has one; the worker fills it in
     :ivar left_out: the fields of older schemas that cannot be columns, with reasons; the worker fills them in
+    :ivar registry_host: of the registry; the worker fills it in
     """
 
     kind: ClassVar[str]
@@ -91,6 +94,7 @@ class RegistryFormat(Templated, ABC):
     latest: str | None = field(default=None, repr=False, init=False)
     versions: dict[str, int] = field(default_factory=dict, repr=False, init=False)
     left_out: dict[str, str] = field(default_factory=dict, repr=False, init=False)
+    registry_host: str | None = field(default=None, repr=False, init=False)
 
     def __post_init__(self) -> None:
         self.check_parameters()
@@ -108,7 +112,22 @@ class RegistryFormat(Templated, ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Return what decides how a record is decoded. Known schemas do not: an id always means the same one."""
+        """Return what decides how a record is decoded. Known schemas do not: in a registry, and within a context of it,
+        an id always means the same one.
+        """
+
+    @property
+    def id_space(self) -> tuple[str | None, str]:
+        """The connection of the registry, and the context, in which the ids of schemas mean something."""
+        from airflow_kafka_offsets.formats.schema_registry import context_of
+
+        return self.registry_conn_id, context_of(self.subject or "")
+
+    @property
+    def stored_kind(self) -> str:
+        """The kind, and a digest of the id space, by which the history knows what its ids meant: 20 characters."""
+        digest = hashlib.sha256(json.dumps(self.id_space).encode()).hexdigest()
+        return f"{self.kind}:{digest[:8]}"
 
     @abstractmethod
     def check_parameters(self) -> None:
@@ -251,6 +270,7 @@ class RegistryFormat(Templated, ABC):
         latest: dict[str, str] = {}
         newest: dict[str, int] = {}
         with closing(SchemaRegistry(connections[conn_id])) as registry:
+            host = registry.host
             for subject in subjects:
                 try:
                     versions = registry.versions(subject)[-_VERSIONS:]
@@ -274,8 +294,10 @@ class RegistryFormat(Templated, ABC):
                         latest.setdefault(subject, str(number))
                 registered |= reversed(found.items())
         needed = latest.values() if self.takes_latest else ()
-        with_schemas = with_values(self, schemas=self.usable_schemas(registered, needed), versions=newest)
-        return with_schemas._with_latest(subjects, latest, registry.host) if self.takes_latest else with_schemas
+        with_schemas = with_values(
+            self, schemas=self.usable_schemas(registered, needed), versions=newest, registry_host=host
+        )
+        return with_schemas._with_latest(subjects, latest, host) if self.takes_latest else with_schemas
 
     def _leave_out(self, what: str, error: SchemaError, is_needed: bool) -> None:
         """Log that a schema is left out, so that records with it are bad.

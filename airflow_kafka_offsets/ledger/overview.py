@@ -118,7 +118,11 @@ def batch_parts(
         .where(read.batch_id == batch_id)
         .order_by(read.part, read.schema_id)
     )
-    return rows + [{"part": "schema"} | names | row for row in _rows(conn, schemas)]
+    read_schemas = _rows(conn, schemas)
+    for row in read_schemas:
+        # Without the digest of where its id means something.
+        row["type"] = row["type"].partition(":")[0]
+    return rows + [{"part": "schema"} | names | row for row in read_schemas]
 
 
 def _select(table: sa.Table, *names: str) -> sa.Select[Any]:

@@ -258,7 +258,8 @@ class Pipeline:
 
         :param columns: those of a decoded row
         """
-        decoding = [self.record_format.fingerprint(), spark_ddl(columns), self.reading.isolation_level]
+        reading = [self.reading.isolation_level, self.reading.every_offset]
+        decoding = [self.record_format.fingerprint(), spark_ddl(columns), *reading]
         code = [self._transform.kind, self._transform.fingerprint()] if self._transform is not None else []
         bad_records = [self.dead_letters is not None, self.reading.max_record_bytes]
         parts = [*decoding, *code, *bad_records, self.extra_columns.on_new_field]

@@ -6,7 +6,7 @@ import importlib.util
 import json
 import logging
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,6 +18,8 @@ from airflow_kafka_offsets.core import libraries
 from airflow_kafka_offsets.exceptions import REGISTRY, ConfigurationError, RegistryUnavailableError, StagingError
 from airflow_kafka_offsets.formats import avro_decoder, registry_format, schema_registry
 from airflow_kafka_offsets.formats.avro_format import Avro
+from airflow_kafka_offsets.formats.json_schema_format import JsonSchema
+from airflow_kafka_offsets.formats.protobuf_format import Protobuf
 from airflow_kafka_offsets.formats.record_format import Decoded
 from tests.support.avro import encode, wire
 from tests.support.decoding import record_batch
@@ -269,6 +271,39 @@ def test_the_fingerprint_is_that_of_the_reader_and_not_of_what_is_known(server: 
     server.register("orders-value", V2)
     assert prepared(server).fingerprint() != first.fingerprint()
     assert prepared(server, replace(AVRO, ddl="id INT")).fingerprint() == declared.fingerprint()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda **given: Avro("id INT", **given),
+        lambda **given: Protobuf("id INT", **given),
+        lambda **given: JsonSchema("id INT", **given),
+    ],
+    ids=["avro", "protobuf", "json_schema"],
+)
+def test_the_fingerprint_is_that_of_the_registry_and_of_the_context(
+    server: FakeRegistry, made: Callable[..., Avro | Protobuf | JsonSchema]
+) -> None:
+    """Where one of them is corrected, a batch that is staged with the other is staged again."""
+    server.contexts[":.eu:"] = FakeRegistry()
+    config = server.config
+    corrected = config | {"url": str(config["url"]).replace("127.0.0.1", "localhost")}
+    connections = {"registry": config, "other": config}
+
+    def printed(config: Mapping[str, Any] = config, **given: Any) -> str:
+        record_format = made(**{"registry_conn_id": "registry", **given})
+        return record_format.prepared(["orders"], "value", {**connections, "registry": config}).fingerprint()
+
+    prints = [
+        printed(),
+        printed(corrected),
+        printed(registry_conn_id="other"),
+        printed(subject=":.eu:orders-value"),
+        printed(subject=":.us:orders-value"),
+    ]
+    assert len(set(prints)) == len(prints)
+    assert printed(subject="other-value") == printed(subject=":.:other-value") == prints[0]
 
 
 def test_the_plain_data_holds_no_secret(server: FakeRegistry) -> None:

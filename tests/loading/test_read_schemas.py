@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,11 +115,11 @@ def test_ids_and_texts_of_values_and_keys_are_stored_with_each_batch(
 
     long = json.dumps(['"long"'])
     assert rows(loader.engine, READ) == [
-        (1, "key", 3, "avro", long),
-        (1, "value", 1, "avro", texts(V1)),
+        (1, "key", 3, AVRO.stored_kind, long),
+        (1, "value", 1, AVRO.stored_kind, texts(V1)),
         # One that a task has asked for: its subject is not that of the topic.
-        (1, "value", 2, "avro", texts(V2)),
-        (2, "value", 1, "avro", texts(V1)),
+        (1, "value", 2, AVRO.stored_kind, texts(V2)),
+        (2, "value", 1, AVRO.stored_kind, texts(V1)),
     ]
     assert rows(loader.engine, "SELECT count(*) FROM schema_texts") == [(3,)]
 
@@ -152,7 +153,29 @@ def test_a_batch_that_an_earlier_attempt_staged_is_stored_with_what_that_read(
     loader(orders, value_format=AVRO)
 
     assert len(loader.launcher.jobs) == 1
-    assert rows(loader.engine, READ) == [(1, "value", 1, "avro", texts(V1))]
+    assert rows(loader.engine, READ) == [(1, "value", 1, AVRO.stored_kind, texts(V1))]
+
+
+@pytest.mark.parametrize("elsewhere", ["context", "connection"])
+def test_what_an_id_meant_in_another_registry_or_context_is_not_what_it_means_here(
+    loader: Loader, registry: FakeRegistry, orders: str, elsewhere: str
+) -> None:
+    put(loader, orders, (None, value(1, 1)))
+    loader(orders, value_format=AVRO)
+    forget(registry)
+    loader.connections = {**loader.connections, "other": registry.config}
+    changed = {"context": {"subject": f":.eu:{orders}-value"}, "connection": {"registry_conn_id": "other"}}
+
+    pipeline = loader.pipeline([orders], value_format=replace(AVRO, **changed[elsewhere]), sink=SqlTable("again"))
+    with pytest.raises(RecordError, match="1"):
+        replay(
+            pipeline,
+            {orders: {0: (0, 1)}},
+            kafka_config=loader.config,
+            engine=loader.engine,
+            launcher=loader.launcher,
+            connections=loader.connections,
+        )
 
 
 def test_a_replay_reads_ids_that_the_registry_does_not_know_any_more(
@@ -242,7 +265,7 @@ def test_dead_letters_are_replayed_with_ids_that_the_registry_does_not_know_any_
 def test_a_replay_of_dead_letters_stores_what_it_read(loader: Loader, registry: FakeRegistry, orders: str) -> None:
     put(loader, orders, (None, value(2, 2, V2)), (None, value(1, 1)))
     loader(orders, value_format=AVRO, **LEFT_OUT)
-    assert rows(loader.engine, READ) == [(1, "value", 1, "avro", texts(V1))]
+    assert rows(loader.engine, READ) == [(1, "value", 1, AVRO.stored_kind, texts(V1))]
     registry.register(f"{orders}-value", V2)
 
     assert dead_letters_again(loader, orders, value_format=AVRO) == [Replayed(1, 1, 1, 0, 2)]
