@@ -90,6 +90,13 @@ class ShortenedText(TypeDecorator[str]):
         return sa.type_coerce(sa.func.substr(column, 1, self.most), self)
 
 
+class TargetName(ShortenedText):
+    """The name of a target, or of the several ones of a fan-out. Loads of all groups read those of others."""
+
+    cache_ok = True
+    most = 50_000
+
+
 class Description(ShortenedText):
     """A text of users or programs that nothing but its readers depends on: no statement fails for it.
 
@@ -98,7 +105,7 @@ class Description(ShortenedText):
     """
 
     cache_ok = True
-    most = 100_000
+    most = 10_000
 
     def __init__(self, length: int | None = None) -> None:
         super().__init__(length)

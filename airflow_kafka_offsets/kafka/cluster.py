@@ -332,21 +332,32 @@ class Cluster:
         return {topic: retention for topic, retention in retentions.items() if retention is not None}
 
     def offsets_for_times(
-        self, timestamps_ms: Mapping[TopicPartition, int], *, partial: bool = False
+        self, timestamps_ms: Mapping[TopicPartition, int], *, partial: bool = False, uncommitted: bool = False
     ) -> dict[TopicPartition, TimedOffset]:
-        """Return what brokers report as first at or after an instant; partitions without anything as new are left out.
+        """Return what brokers report as first at or after an instant; partitions without anything as new are left out,
+        and others of which a broker finds nothing.
 
-        No record of these partitions that a reader gets is as new and lies before it. It may itself be none: see
-        `TimeSearch`.
+        No record of these partitions that a reader gets is as new and lies before it. It may itself be none, and of the
+        other partitions a record may be as new: see `TimeSearch`.
 
         :param timestamps_ms: milliseconds since 1970 in UTC
         :param partial: leave out partitions whose leader does not answer, too, instead of raising
+        :param uncommitted: whether to find what `read_uncommitted` reads, whatever the isolation level is
         :raises KafkaUnavailableError: the leader of a partition did not answer in time; says why
         """
         specs = {tp: OffsetSpec.for_timestamp(timestamp_ms) for tp, timestamp_ms in timestamps_ms.items()}
-        answers = self._list_offsets(specs, {} if partial else None)
+        isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else None
+        answers = self._list_offsets(specs, {} if partial else None, isolation)
         # Kafka answers -1 if no record is as new.
         return {tp: TimedOffset(info.offset, info.timestamp) for tp, info in answers.items() if info.offset >= 0}
+
+    def newest_timestamps(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the largest timestamp in milliseconds that brokers know of each log, perhaps of a record that was
+        deleted; partitions whose broker does not tell (before Kafka 3.0) are left out.
+        """
+        specs = dict.fromkeys(partitions, OffsetSpec.max_timestamp())
+        answers = self._list_offsets(specs, {}, IsolationLevel.READ_UNCOMMITTED)
+        return {tp: int(info.timestamp) for tp, info in answers.items()}
 
     def high_watermarks(
         self, partitions: Collection[TopicPartition], *, partial: bool = False

@@ -3,7 +3,8 @@
 The result goes to `core.planning`, which decides the ranges. What a broker finds at or after an instant is proved by a
 look at the record that lies there. A broker searches everything that a log holds: it may find the marker that ends a
 transaction, whose timestamp is the broker's clock, or a record of an aborted transaction. No reader gets these, and the
-first record that a reader gets may lie far behind them.
+first record that a reader gets may lie far behind them. And it may find nothing where there is a record: it looks into
+the first segment only that ever had one as new (Kafka 4.2), which may have been deleted or compacted away.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ class TimeSearch:
         """Return the first record of each partition whose timestamp is at or after an instant; partitions without one
         are left out.
 
-        Where the broker's answer is no record, the log is read from there to the first record that is not older. That
-        takes as long as reading these records does.
+        Where the broker's answer is no record, the log is read from there to the first record that is not older; and
+        from its beginning where the broker finds nothing, but knows of a newer timestamp. That takes as long as reading
+        these records does.
 
         :param timestamps_ms: milliseconds since 1970 in UTC
         :param begins: offsets before which no record is looked for
@@ -75,6 +77,33 @@ class TimeSearch:
         unproved = [tp for tp, record in found.items() if record is None]
         ends = self._ends(unproved)
         found |= self._of_each(unproved, lambda tp: self._first(tp, timestamps_ms[tp], first[tp] + 1, ends[tp]))
+        missing = {tp: timestamp for tp, timestamp in timestamps_ms.items() if tp not in reported}
+        found |= self.not_found(missing, begins)
+        return {tp: record for tp, record in found.items() if record is not None}
+
+    def not_found(
+        self, timestamps_ms: Mapping[TopicPartition, int], begins: Mapping[TopicPartition, int] | None = None
+    ) -> dict[TopicPartition, TimedOffset]:
+        """Return the first record at or after an instant of partitions in which their broker found none; those without
+        one are left out.
+
+        :param timestamps_ms: of these partitions, as for `first_records`
+        :param begins: as for `first_records`
+        """
+        missing = dict(timestamps_ms)
+        if self.cluster.isolation_level == "read_committed":
+            # One of an open transaction is behind the end.
+            for tp in self.cluster.offsets_for_times(missing, uncommitted=True):
+                del missing[tp]
+        newest = self.cluster.newest_timestamps(missing)
+        hidden = [tp for tp in missing if newest.get(tp, -1) >= missing[tp]]
+        logs = self.cluster.logs_of_partitions(hidden)
+
+        def first(tp: TopicPartition) -> TimedOffset | None:
+            begin = max(logs[tp].beginning, (begins or {}).get(tp, 0))
+            return self._first(tp, missing[tp], begin, logs[tp].end)
+
+        found = self._of_each(logs, first)
         return {tp: record for tp, record in found.items() if record is not None}
 
     def count_within(

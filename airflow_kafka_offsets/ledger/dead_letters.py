@@ -120,6 +120,7 @@ def _without_erased(conn: Connection, tables: Tables, batch: Batch, rows: list[d
         offsets[TopicPartition(row["topic"], row["partition"])].append(row["offset_value"])
     decisions: dict[tuple[str, int, int], str] = {}
     for tp, found in offsets.items():
+        wanted = set(found)
         query = sa.select(erased.offset_value, erased.decision).where(
             erased.consumer_group == batch.group_id,
             erased.topic == tp.topic,
@@ -129,7 +130,9 @@ def _without_erased(conn: Connection, tables: Tables, batch: Batch, rows: list[d
         # Not of an earlier topic of this name.
         if (topic_id := topic_ids.get(tp)) is not None:
             query = query.where(erased.topic_id.in_(("", topic_id)))
-        decisions |= {(*tp, row.offset_value): row.decision for row in conn.execute(query)}
+        # There may be others between them.
+        rows_of = stream(conn, query)
+        decisions |= {(*tp, row.offset_value): row.decision for row in rows_of if row.offset_value in wanted}
     places = [(row["topic"], row["partition"], row["offset_value"]) for row in rows]
     return [
         row | EMPTY | {"error": decisions[place]} if place in decisions else row

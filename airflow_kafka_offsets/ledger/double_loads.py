@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.chunks import portions
 from airflow_kafka_offsets.core.history import DELETE, OPEN_STATES
 from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import OffsetRange, Span, TopicPartition, subtract
@@ -24,7 +25,7 @@ from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import DoubleLoadError
 from airflow_kafka_offsets.ledger.batch_rows import deletion_of
 from airflow_kafka_offsets.ledger.group_changes import deleted_or_renamed
-from airflow_kafka_offsets.ledger.group_table import group_tables, names_of
+from airflow_kafka_offsets.ledger.group_table import AT_ONCE, group_tables, names_of
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.target_names import TargetNames
 
@@ -97,8 +98,9 @@ def refuse_loaded(
     if not beside_others:
         groups = groups_into(conn, tables, target, topics, besides=group_id) | ({group_id: target} if deleted else {})
         batches, last = tables.offset_batches.c, min(loads.get(tp, 0) for tp in starts)
-        if groups:
-            written.append(_written(tables, topics).where(batches.consumer_group.in_(groups), batches.batch_id > last))
+        for some in portions(sorted(groups), AT_ONCE):
+            of_groups = batches.consumer_group.in_(some)
+            written.append(_written(tables, topics).where(of_groups, batches.batch_id > last))
     # From its first load of a topic on, nothing is replayed into the table but by key, or in the place of other rows.
     if first_topics := topics - {tp.topic for tp in loads}:
         written += _replayed(conn, tables, target, first_topics, group_id if beside_others else None)
@@ -166,12 +168,13 @@ def _output(
     :param is_read: whether offsets that groups have read count, too, if they had no records
     """
     names, stored = TargetNames(conn), tables.offset_ranges.c
-    query = _written(tables, {range_.topic for range_ in ranges}, is_read=is_read).where(
-        tables.offset_batches.c.consumer_group.in_(groups),
+    written = _written(tables, {range_.topic for range_ in ranges}, is_read=is_read).where(
         stored.start_offset < max(range_.end for range_ in ranges),
         stored.end_offset > min(range_.start for range_ in ranges),
     )
-    for row in conn.execute(query).all():
+    of_group = tables.offset_batches.c.consumer_group
+    queries = [written.where(of_group.in_(some)) for some in portions(sorted(groups), AT_ONCE)]
+    for row in chain.from_iterable(conn.execute(query).all() for query in queries):
         for range_ in ranges:
             span = (max(row.start_offset, range_.start), min(row.end_offset, range_.end))
             is_other = range_.topic_partition != (row.topic, row.partition) or span[0] >= span[1]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.chunks import portions
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.tables import reflected
@@ -26,6 +27,9 @@ from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.target_names import TargetNames, existing_table, is_table, targets_in
 
 log = logging.getLogger(__name__)
+
+AT_ONCE = 500
+"""How many groups a statement names: databases limit its bound values."""
 
 
 class GroupTable(NamedTuple):
@@ -48,7 +52,7 @@ def group_table(conn: Connection, tables: Tables, group_id: str) -> GroupTable |
 
 
 def group_tables(conn: Connection, tables: Tables, group_ids: Sequence[str]) -> dict[str, GroupTable]:
-    """Return the tables that groups load into, by group, with two queries."""
+    """Return the tables that groups load into, by group, with two queries for each few hundred."""
     groups, batches = tables.consumer_groups, tables.offset_batches.c
     into_table = (batches.state != "abandoned", batches.target_table.is_not(None))
     # A load decides; an `initialize` may be left of a load that was abandoned.
@@ -56,10 +60,14 @@ def group_tables(conn: Connection, tables: Tables, group_ids: Sequence[str]) -> 
         latest_batch(tables, groups.c.group_id, batches.kind == kind, *into_table).correlate(groups).scalar_subquery()
         for kind in ("load", "initialize")
     ]
-    found = conn.scalars(sa.select(sa.func.coalesce(*latest)).where(groups.c.group_id.in_(group_ids)))
     columns = (batches.consumer_group, batches.batch_id, batches.kind, batches.target_table)
-    query = sa.select(*columns).where(batches.batch_id.in_([batch_id for batch_id in found if batch_id is not None]))
-    return {group: GroupTable(*known) for group, *known in conn.execute(query)}
+    known: dict[str, GroupTable] = {}
+    for some in portions(group_ids, AT_ONCE):
+        found = conn.scalars(sa.select(sa.func.coalesce(*latest)).where(groups.c.group_id.in_(some)))
+        numbers = [batch_id for batch_id in found if batch_id is not None]
+        query = sa.select(*columns).where(batches.batch_id.in_(numbers))
+        known |= {group: GroupTable(*table) for group, *table in conn.execute(query)}
+    return known
 
 
 def targets_of_groups(conn: Connection, tables: Tables) -> list[str]:

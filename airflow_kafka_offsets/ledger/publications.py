@@ -33,7 +33,7 @@ from airflow_kafka_offsets.core.chunks import portions
 from airflow_kafka_offsets.core.history import DEAD_LETTERS, OPEN_STATES, REWIND_KINDS, UNFINISHED_STATES
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.text import count
-from airflow_kafka_offsets.database.transactions import database_now, now, transact
+from airflow_kafka_offsets.database.transactions import database_now, now, stream, transact
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.ledger.batch_notes import note_outputs
 from airflow_kafka_offsets.ledger.batch_rows import Batch, as_batch, change_open, update_batch
@@ -241,13 +241,17 @@ def run_pending_cleanups(ledger: Ledger, table: Table, group_id: str) -> None:
     """
     tables = ledger.tables
     batches = tables.offset_batches.c
-    query = sa.select(tables.offset_batches).where(
+    if not table.sink.commits_externally:
+        return
+    query = sa.select(batches.batch_id, batches.target_table).where(
         batches.publish_started_at.is_not(None), batches.state.not_in(OPEN_STATES)
     )
+    whole = sa.select(tables.offset_batches)
     with ledger.connect() as conn:
-        names, rows = TargetNames(conn), conn.execute(query.order_by(batches.batch_id)).all()
-        pending = [row for row in rows if names.same(row.target_table or "", table.sink.name)]
-    for row in pending:
+        names, found = TargetNames(conn), stream(conn, query.order_by(batches.batch_id))
+        pending = [number for number, name in found if names.same(name or "", table.sink.name)]
+        rows = [conn.execute(whole.where(batches.batch_id == number)).one() for number in pending]
+    for row in rows:
 
         def work(conn: Connection, row: Any = row) -> int:
             lock(conn, tables, row.consumer_group)

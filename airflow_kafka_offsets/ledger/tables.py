@@ -32,6 +32,7 @@ from airflow_kafka_offsets.database.tables import (
     ExactText,
     Moment,
     ShortenedText,
+    TargetName,
     is_too_long,
     longest_name,
     without_placeholders,
@@ -228,7 +229,7 @@ class Tables:
             *_columns(dict.fromkeys(("dag_id", "task_id", "run_id"), Description(NAME_LENGTH))),
             *_optional(map_index=sa.Integer, try_number=sa.Integer),
             *_optional(
-                target_table=ShortenedText,
+                target_table=TargetName,
                 staging_uri=ShortenedText,
                 transform=Description,
                 fingerprint=ExactString(64),

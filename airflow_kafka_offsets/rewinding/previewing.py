@@ -19,6 +19,7 @@ from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.transactions import now
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
 from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.kafka.start_offsets import TimeSearch
 from airflow_kafka_offsets.ledger.batch_rows import open_batch_of
 from airflow_kafka_offsets.ledger.batches import begun_positions
 from airflow_kafka_offsets.ledger.groups import cluster_of
@@ -180,7 +181,10 @@ class _Request:
         :param instant: the instant of a scenario of time
         """
         if instant is not None:
-            records = self.cluster.offsets_for_times(dict.fromkeys(partitions, milliseconds(instant)))
+            timestamps = dict.fromkeys(partitions, milliseconds(instant))
+            records = self.cluster.offsets_for_times(timestamps)
+            missing = {tp: timestamp for tp, timestamp in timestamps.items() if tp not in records}
+            records |= TimeSearch(self.cluster, self.group_id).not_found(missing)
             return _as_positions({tp: record.offset for tp, record in records.items()})
         match self.scenario.name, self.scenario.value:
             case "import", str(consumer_group):

@@ -144,6 +144,29 @@ def test_compacted_records_are_not_found(broker: Kafka, topic: TopicFactory) -> 
     assert first(broker, name, 4) == 2
 
 
+def test_a_record_is_found_behind_a_segment_whose_newest_record_was_deleted(
+    broker: Kafka, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic(**KEPT, segment_bytes="1048576")
+    tp = TopicPartition(name, 0)
+    produce_at(broker, name, [9, 1, 1, 1])
+    for _ in range(2):
+        # Of a segment of its own.
+        produce(broker, name, [b"{}" + b" " * 700_000], timestamp=minute(0.5))
+    produce_at(broker, name, [5, 6, 7])
+    delete_records(broker.bootstrap_servers, name, 2)
+    cluster = Cluster({"bootstrap.servers": broker.bootstrap_servers})
+    assert cluster.offsets_for_times({tp: minute(4)}) == {}, "the broker finds it itself"
+
+    assert [first(broker, name, minutes) for minutes in (4, 5.5, 6.5)] == [6, 7, 8]
+    assert [first(broker, name, 4, begin) for begin in (6, 7, 8, 9)] == [6, 7, 8, None]
+    assert first(broker, name, 8) is None
+
+    # What a broker knows to have nothing as new is not read.
+    monkeypatch.setattr(TimeSearch, "_read", None)
+    assert [first(broker, name, minutes) for minutes in (9.5, 10)] == [None, None]
+
+
 @pytest.mark.parametrize("deleted", [1, 5, 10])
 def test_records_that_expire_meanwhile_are_searched_for_again(
     broker: Kafka, transactions: str, deleted: int, monkeypatch: pytest.MonkeyPatch

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.database.tables import Description, ShortenedText
+from airflow_kafka_offsets.database.tables import Description, ShortenedText, TargetName
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag.measure import LagPolls, group_states
 from airflow_kafka_offsets.lag.report import LagQuestion, LagReport
@@ -134,7 +134,7 @@ def test_of_a_text_of_any_length_the_beginning_is_read(kafka: KafkaBroker, topic
     assert len(str(group.last.scenario)) == len(str(group.held_by)) == Description.most
     assert len(group.between[0].target) == 2_000
     assert max(len(str(value)) for value in batch.values()) == ShortenedText.most
-    assert {len(batch[text]) for text in texts} == {Description.most, ShortenedText.most}
+    assert {len(batch[text]) for text in texts} == {Description.most, TargetName.most, ShortenedText.most}
 
 
 def test_the_names_of_many_added_columns_are_kept(kafka: KafkaBroker, topic: TopicFactory, engine: Engine) -> None:

@@ -164,9 +164,12 @@ def test_what_an_id_meant_in_another_registry_or_context_is_not_what_it_means_he
     loader(orders, value_format=AVRO)
     forget(registry)
     loader.connections = {**loader.connections, "other": registry.config}
-    changed = {"context": {"subject": f":.eu:{orders}-value"}, "connection": {"registry_conn_id": "other"}}
+    changed = {
+        "context": replace(AVRO, subject=f":.eu:{orders}-value"),
+        "connection": replace(AVRO, registry_conn_id="other"),
+    }
 
-    pipeline = loader.pipeline([orders], value_format=replace(AVRO, **changed[elsewhere]), sink=SqlTable("again"))
+    pipeline = loader.pipeline([orders], value_format=changed[elsewhere], sink=SqlTable("again"))
     with pytest.raises(RecordError, match="1"):
         replay(
             pipeline,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _OFFSET_INVALID = -1001
-_EARLIEST, _LATEST = -2, -1
+_EARLIEST, _LATEST, _NEWEST = -2, -1, -3
 _LEADER_EPOCH = 0
 
 
@@ -65,6 +65,10 @@ class MemoryAdmin:
                 return SimpleNamespace(offset=log.beginning, timestamp=-1, leader_epoch=_LEADER_EPOCH)
             if spec == _LATEST:
                 return SimpleNamespace(offset=log.end, timestamp=-1, leader_epoch=_LEADER_EPOCH)
+            if spec == _NEWEST:
+                newest = max(log.records[log.beginning :], key=lambda record: record.timestamp_ms, default=None)
+                offset, timestamp = (-1, -1) if newest is None else (newest.at, newest.timestamp_ms)
+                return SimpleNamespace(offset=offset, timestamp=timestamp, leader_epoch=_LEADER_EPOCH)
             assert spec >= 0, f"the log in memory knows no {specs[partition]}"
             for record in log.records[log.beginning :]:
                 if record.timestamp_ms >= spec:

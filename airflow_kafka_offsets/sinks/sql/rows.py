@@ -34,6 +34,9 @@ from airflow_kafka_offsets.sinks.target_rows import (
 
 _MILLISECOND_DIGITS = 3
 
+# One more than the longest name has.
+_MOST_OF_TOPIC = 250
+
 
 @dataclass(frozen=True)
 class SqlRows(OriginRows):
@@ -68,7 +71,12 @@ class SqlRows(OriginRows):
         partition: list[Any] = []
         values: list[Any] = [sa.null(), sa.null(), sa.func.count()]
         if self.detail == "offsets":
-            _, *partition, offset = self._origin()
+            _, topic, number, offset = self._origin()
+            # The topics of foreign rows are texts of any length.
+            partition = [
+                sa.func.substr(topic, 1, _MOST_OF_TOPIC) if isinstance(topic.type, sa.String) else topic,
+                number,
+            ]
             distinct = sa.func.count(sa.distinct(offset))
             values = [*partition, sa.func.count(), distinct, sa.func.min(offset), sa.func.max(offset)]
         others = other_groups.subquery("_kafka_other_groups")
