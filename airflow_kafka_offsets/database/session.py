@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Dialect, Engine
+from sqlalchemy.engine import Connection, Dialect, Engine
 
 from airflow_kafka_offsets.database import mysql
 
@@ -30,6 +30,7 @@ _SETTINGS = {
 }
 
 _SET = f"SELECT {', '.join(f'set_config({name!r}, {value!r}, false)' for name, value in _SETTINGS.items())}"
+_SET_LOCAL = _SET.replace(", false)", ", true)")
 
 
 _codecs: WeakKeyDictionary[Dialect, str] = WeakKeyDictionary()
@@ -70,6 +71,14 @@ def unify_sessions(engine: Engine) -> None:
             _codecs[engine.dialect] = codec_of(info and info.parameter_status("server_encoding"))
 
     sa.event.listen(engine, "checkout", note_encoding)
+
+
+def unify_transaction(conn: Connection) -> None:
+    """Have a transaction that writes values use the same settings. A pooler such as PgBouncer may give each transaction
+    another session of the server than the one whose settings were looked at.
+    """
+    if conn.dialect.name == "postgresql":
+        conn.exec_driver_sql(_SET_LOCAL)
 
 
 def _take_any_text(connection: Any, *_: object) -> None:

@@ -1,17 +1,21 @@
-"""What Postgres says of a row that COPY cannot write."""
+"""What Postgres says of a row that COPY cannot write, and what it makes of texts."""
 
 from __future__ import annotations
 
 import json
 import random
 import string
+from datetime import timedelta
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.sinks.sql.postgres_copy import _failed_place
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from tests.support.clients import Kafka, produce
+from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, rows
 from tests.support.upserts import ORIGIN, POSTGRES, do
 from tests.support.verifying import LEFT_OUT
@@ -120,3 +124,21 @@ def test_a_text_that_is_too_long_for_an_index_is_bad(
     assert inline_loader(name, sink=SqlTable("target", upsert_key=key), **LEFT_OUT).rows == 2
 
     assert dead_letters(inline_loader) == [1]
+
+
+def test_values_are_what_they_are_behind_a_pooler_that_gives_each_transaction_another_session(
+    postgres_engine: Engine, kafka: Kafka, topic: TopicFactory
+) -> None:
+    """Each transaction begins with the settings of the database, as in a session that nobody has looked at."""
+    name = topic()
+    produce(kafka, name, [json.dumps({"id": 1, "span": "-1 days 02:03:00"}).encode()])
+    with postgres_engine.begin() as conn:
+        conn.exec_driver_sql(f"CREATE TABLE target (id BIGINT, span INTERVAL, {ORIGIN})")
+    sa.event.listen(
+        postgres_engine, "begin", lambda conn: conn.exec_driver_sql("SET LOCAL IntervalStyle = sql_standard")
+    )
+
+    Loader(kafka, postgres_engine, InlineLauncher())(name, value_format=Json("id BIGINT, span STRING"))
+
+    ((seconds,),) = rows(postgres_engine, "SELECT EXTRACT(epoch FROM span) FROM target")
+    assert timedelta(seconds=int(seconds)) == timedelta(days=-1, hours=2, minutes=3)

@@ -14,6 +14,7 @@ from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
+from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, names, positions, rows
 from tests.support.upserts import KEYED, ORIGIN, POSTGRES, SQLITE, do, held, record
 
@@ -263,3 +264,27 @@ def test_a_table_of_which_policies_hide_rows_is_refused(inline_loader: Loader, g
     for sink in (SqlTable("target"), SqlTable("target", upsert_key=("id",))):
         with pytest.raises(TargetError, match=rf"policies for user '{guest.url.username}'.* ALTER ROLE .*BYPASSRLS"):
             sink.connect(guest).prepare(None)
+
+
+@pytest.mark.parametrize(("column", "index"), [("", "any_case"), ("any_case", '"C"')])
+def test_an_index_that_takes_other_keys_for_equal_than_its_column_is_no_key(
+    postgres_engine: Engine, kafka: KafkaBroker, topic: TopicFactory, column: str, index: str
+) -> None:
+    collated = f"COLLATE {column}" if column else ""
+    do(
+        postgres_engine,
+        "CREATE COLLATION any_case (provider = libc, locale = 'C')",
+        f"CREATE TABLE target (id TEXT {collated}, {ORIGIN})",
+        f"CREATE UNIQUE INDEX other ON target (id COLLATE {index})",
+        # As one of ICU may be, which not every server has.
+        "UPDATE pg_collation SET collisdeterministic = false WHERE collname = 'any_case'",
+    )
+    loader = Loader(kafka, postgres_engine, InlineLauncher())
+
+    with pytest.raises(TargetError, match=r"index 'other' of table 'target' and the columns .* different collations"):
+        loader(topic(), value_format=Json("id STRING"), sink=SqlTable("target", upsert_key=("id",)))
+
+    do(postgres_engine, "DROP INDEX other", 'CREATE UNIQUE INDEX same ON target (id COLLATE "C")')
+    if column:
+        do(postgres_engine, "DROP INDEX same", "CREATE UNIQUE INDEX same ON target (id)")
+    loader(topic(), value_format=Json("id STRING"), sink=SqlTable("target", upsert_key=("id",)))

@@ -18,6 +18,7 @@ from sqlalchemy.engine.reflection import ObjectKind
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.database.errors import database_message, is_outage, lacks_rights
 from airflow_kafka_offsets.database.mysql import check_driver, is_mysql
+from airflow_kafka_offsets.database.session import unify_transaction
 from airflow_kafka_offsets.database.tables import (
     check_policies,
     check_rights,
@@ -311,6 +312,7 @@ class SqlTarget(Target):
         conn, sink, schema = self.conn, self.table.sink, rows.schema()
         if schema is None:
             return 0
+        unify_transaction(conn)
         table = self.table.reflect(conn)
         if table is None:
             raise TargetError(f"Table {sink.name!r} disappeared between staging and commit; nothing was written")

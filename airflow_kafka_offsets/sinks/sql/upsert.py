@@ -476,6 +476,7 @@ def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
             f"Table {table.fullname!r} has no column {names}: without it, the newest row of a key is unknown. "
             f"{'; '.join(add_column(table, field, conn.dialect) for field in lacking)}; or append, without upsert_key"
         )
+    _check_collations(conn, table, key)
     if not _is_unique(conn, table, key):
         index = sa.Index(f"{table.name}_key", *(table.columns[name] for name in key), unique=True)
         statement = CreateIndex(index).compile(dialect=without_placeholders(conn.dialect))
@@ -539,3 +540,34 @@ def _deferrable(conn: Connection, table: sa.Table) -> set[str]:
     query = sa.text("SELECT conname FROM pg_constraint WHERE conrelid = to_regclass(:name) AND condeferrable")
     name = without_placeholders(conn.dialect).identifier_preparer.format_table(table)
     return set(conn.scalars(query, {"name": name}))
+
+
+# Of unique indexes, with their columns: of deterministic collations, the same texts are equal.
+_OTHER_COLLATIONS = """
+SELECT relname, array_agg(CAST(attname AS text)) FROM pg_catalog.pg_index JOIN pg_catalog.pg_class ON oid = indexrelid,
+    unnest(CAST(indkey AS int2[])) WITH ORDINALITY AS part (number, place)
+    JOIN pg_catalog.pg_attribute ON attnum = number
+WHERE indrelid = to_regclass(:name) AND attrelid = indrelid AND indisunique
+GROUP BY relname HAVING bool_or(indcollation[place - 1] <> attcollation AND EXISTS (
+    SELECT FROM pg_catalog.pg_collation AS used
+    WHERE used.oid IN (indcollation[place - 1], attcollation) AND NOT collisdeterministic
+))
+"""
+
+
+def _check_collations(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
+    """Check that no unique index of the key takes other keys for equal than the columns do: by these, the newest record
+    of a key in a batch is found.
+
+    :raises TargetError: there is one
+    """
+    if conn.dialect.name != "postgresql":
+        return
+    name = without_placeholders(conn.dialect).identifier_preparer.format_table(table)
+    for index, columns in conn.execute(sa.text(_OTHER_COLLATIONS), {"name": name}):
+        if sorted(columns) == sorted(key):
+            raise TargetError(
+                f"The unique index {index!r} of table {table.fullname!r} and the columns of upsert_key, "
+                f"{quoted_names(key)}, have different collations, so that a key for one of them may be two for the "
+                "other: give the columns the collation of the index, or drop the index"
+            )
