@@ -282,7 +282,7 @@ class RegistryFormat(Templated, ABC):
                 for version in reversed(versions):
                     try:
                         number, schema = registry.version(subject, version)
-                    except SchemaError as error:
+                    except (SchemaError, NotFoundError) as error:
                         is_needed = self.takes_latest and version == versions[-1]
                         self._leave_out(f"Version {version} of subject {subject!r}", error, is_needed)
                         continue
@@ -299,7 +299,7 @@ class RegistryFormat(Templated, ABC):
         )
         return with_schemas._with_latest(subjects, latest, host) if self.takes_latest else with_schemas
 
-    def _leave_out(self, what: str, error: SchemaError, is_needed: bool) -> None:
+    def _leave_out(self, what: str, error: Exception, is_needed: bool) -> None:
         """Log that a schema is left out, so that records with it are bad.
 
         :raises ConfigurationError: it is needed

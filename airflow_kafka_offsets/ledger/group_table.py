@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.chunks import portions
-from airflow_kafka_offsets.core.origin import BATCH_ID
+from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.tables import reflected
 from airflow_kafka_offsets.database.transactions import transact
@@ -22,6 +22,7 @@ from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import ForeignBatchError
 from airflow_kafka_offsets.ledger.batch_rows import deletion_of, latest_batch
 from airflow_kafka_offsets.ledger.claims import Claim
+from airflow_kafka_offsets.ledger.compaction import Compacted
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.target_names import TargetNames, existing_table, is_table, targets_in
@@ -163,12 +164,27 @@ def _name_of_rows(conn: Connection, tables: Tables, target: str) -> str | None:
     table = None if found is None else reflected(conn, found.table, found.schema)
     if table is None or BATCH_ID not in table.columns:
         return None
-    number, batches = table.c[BATCH_ID], tables.offset_batches.c
-    written = conn.scalar(sa.select(number).where(number.is_not(None)).limit(1))
-    if not isinstance(written, int):
+    number, batches, ranges = table.c[BATCH_ID], tables.offset_batches.c, tables.offset_ranges.c
+    place = [table.c[name] for name in RECORD if name in table.columns]
+    row = conn.execute(sa.select(number, *place).where(number.is_not(None)).limit(1)).first()
+    if row is None or not isinstance(row[0], int):
         return None
-    name: str | None = conn.scalar(sa.select(batches.target_table).where(batches.batch_id == written))
-    return name
+    query = sa.select(batches.target_table, batches.consumer_group).where(batches.batch_id == row[0])
+    batch = conn.execute(query).first()
+    if batch is None:
+        return None
+    name: str | None = batch.target_table
+    span = Compacted.of(conn, tables, batch.consumer_group).span_of(row[0])
+    read = sa.select(ranges.topic, ranges.partition, ranges.start_offset, ranges.end_offset).where(
+        ranges.batch_id == (row[0] if span is None else span[1])
+    )
+    # Whoever may write a row may name any batch: it is of a record that the batch read, if ranges say what that was.
+    spans = [((topic, partition), range(start, end)) for topic, partition, start, end in conn.execute(read)]
+    if not spans or len(place) < len(RECORD):
+        return name
+    *partition, offset = row[1:]
+    is_read = any(tuple(partition) == of_partition and offset in offsets for of_partition, offsets in spans)
+    return name if is_read else None
 
 
 def _rename(conn: Connection, tables: Tables, old: str, new: str) -> None:

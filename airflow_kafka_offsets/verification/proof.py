@@ -15,6 +15,9 @@ from airflow_kafka_offsets.sinks.target_rows import Detail, RowCount
 from airflow_kafka_offsets.verification.facts import MOST_VIOLATIONS, BatchFacts, Findings, LoadedRange, RemovedOutput
 from airflow_kafka_offsets.verification.position_history import LoadedOffsets, PositionHistories
 
+# Of batches that are looked up again.
+_MOST_UNCOMMITTED = 100_000
+
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
@@ -75,7 +78,7 @@ class RowCounts:
                 violation = self.findings.add_violation(wrong, *place)
                 is_uncommitted = counts is batch.rows and batch.state in (None, *UNFINISHED_STATES)
                 # Foreign rows may name as many as there are numbers.
-                if is_uncommitted and len(self.findings.uncommitted) < MOST_VIOLATIONS:
+                if is_uncommitted and len(self.findings.uncommitted) < _MOST_UNCOMMITTED:
                     self.findings.uncommitted[batch.batch_id] = violation
 
     def _check_rows(self, batch: BatchFacts) -> None:

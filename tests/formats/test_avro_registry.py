@@ -21,6 +21,7 @@ from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.json_schema_format import JsonSchema
 from airflow_kafka_offsets.formats.protobuf_format import Protobuf
 from airflow_kafka_offsets.formats.record_format import Decoded
+from airflow_kafka_offsets.formats.schema_registry import NotFoundError, SchemaRegistry
 from tests.support.avro import encode, wire
 from tests.support.decoding import record_batch
 from tests.support.registry import FakeRegistry, fake_registry
@@ -304,6 +305,27 @@ def test_the_fingerprint_is_that_of_the_registry_and_of_the_context(
     ]
     assert len(set(prints)) == len(prints)
     assert printed(subject="other-value") == printed(subject=":.:other-value") == prints[0]
+
+
+def test_a_version_that_is_listed_and_not_given_is_left_out(
+    server: FakeRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.register("orders-value", V1)
+    server.register("orders-value", V2)
+    given = SchemaRegistry.version
+
+    def version(self: SchemaRegistry, subject: str, number: int) -> Any:
+        if number == gone:
+            raise NotFoundError(f"no version {number}")
+        return given(self, subject, number)
+
+    monkeypatch.setattr(SchemaRegistry, "version", version)
+    gone = 1
+    assert sorted(prepared(server).schemas) == ["2"]
+    assert "Version 1 of subject 'orders-value' is not a usable Avro schema: no version 1" in caplog.text
+    gone = 2
+    with pytest.raises(ConfigurationError, match="Version 2 of subject 'orders-value' is not a usable Avro schema"):
+        prepared(server)
 
 
 def test_the_plain_data_holds_no_secret(server: FakeRegistry) -> None:

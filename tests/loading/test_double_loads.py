@@ -313,6 +313,26 @@ def test_a_table_of_another_group_is_not_taken_for_a_renamed_one(inline_loader: 
     assert counted(inline_loader, "b") == [1] * 10
 
 
+@pytest.mark.parametrize("place", [None, (0, 99), (7, 3)], ids=["nowhere", "beyond", "another partition"])
+def test_a_row_that_names_a_batch_of_another_table_renames_nothing(
+    inline_loader: Loader, orders: str, place: tuple[int, int] | None
+) -> None:
+    """Whoever may insert into a table may write any batch id into it."""
+    inline_loader(orders, sink=A)
+    partition, offset = place or (None, None)
+    with inline_loader.engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE b AS SELECT * FROM a WHERE _kafka_offset = 3")
+        conn.execute(
+            sa.text("UPDATE b SET _kafka_topic = :topic, _kafka_partition = :partition, _kafka_offset = :offset"),
+            {"topic": None if place is None else orders, "partition": partition, "offset": offset},
+        )
+        conn.exec_driver_sql("ALTER TABLE a RENAME TO kept")
+
+    inline_loader(orders, sink=B, group_id="other")
+
+    assert rows(inline_loader.engine, "SELECT target_table FROM offset_batches ORDER BY batch_id") == [("a",), ("b",)]
+
+
 @pytest.mark.parametrize("sinks", [(A, B), ([A, C], [B, C])], ids=["one", "a-branch"])
 def test_the_first_load_of_a_group_finds_that_a_table_was_renamed(
     inline_loader: Loader, orders: str, topic: TopicFactory, sinks: tuple[Any, Any]
