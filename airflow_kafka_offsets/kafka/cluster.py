@@ -38,6 +38,7 @@ from airflow_kafka_offsets.exceptions import (
     UnknownTopicError,
 )
 from airflow_kafka_offsets.kafka.admin import RETRIABLE, RetryingAdmin, of_a_coordinator
+from airflow_kafka_offsets.kafka.consumer import committed_of_group, consumer_config
 from airflow_kafka_offsets.kafka.errors import denied
 
 log = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ def _read_committed(answer: Future[Any]) -> dict[TopicPartition, int]:
     :raises KafkaException: Kafka refused to answer, or to answer for a partition; the text names the topic or partition
     """
     committed: dict[TopicPartition, int] = {}
-    for partition in answer.result().topic_partitions:
+    for partition in answer.result():
         tp, error = TopicPartition(partition.topic, partition.partition), partition.error
         # Nothing is committed of a partition that does not exist.
         if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
@@ -411,17 +412,24 @@ class Cluster:
         :raises ConfigurationError: this user may not describe the group, or a topic
         :raises KafkaUnavailableError: the group's coordinator did not answer in time; says why
         """
-        scope = None if partitions is None else [ClientPartition(*tp) for tp in partitions]
-        asked = [ConsumerGroupTopicPartitions(group_id, scope)]
+        asked = list(self._all_partitions() if partitions is None else partitions)
+        config = consumer_config(self.config, group_id, "read_uncommitted")
         return self._admin.ask_once(
             f"what consumer group {group_id!r} committed",
-            lambda client, seconds: client.list_consumer_group_offsets(
-                asked, request_timeout=of_a_coordinator(seconds)
-            )[group_id],
+            lambda _, seconds: in_background(partial(committed_of_group, config, asked, seconds)),
             _read_committed,
             resource=f"group {group_id!r}",
             timeout=timeout,
         )
+
+    def _all_partitions(self) -> list[TopicPartition]:
+        """Return the partitions of all topics that this user may see."""
+        topics = self._admin.ask_once(
+            "its topics",
+            lambda client, seconds: in_background(lambda: client.list_topics(timeout=seconds)),
+            lambda answer: answer.result().topics,
+        )
+        return [TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions]
 
     def commit(
         self, group_id: str, positions: Mapping[TopicPartition, Position], *, timeout: float | None = None

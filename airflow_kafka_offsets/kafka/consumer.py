@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as ClientPartition
 
+from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.threads import in_background
 from airflow_kafka_offsets.kafka.config import client_log
-from airflow_kafka_offsets.kafka.errors import unusable
+from airflow_kafka_offsets.kafka.errors import DENIED, unusable
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +24,8 @@ WAIT_SECONDS = 0.1
 
 # In which a client closes that does not wait for ever.
 _CLOSE_SECONDS = 10
+
+_POLL_SECONDS = 0.05
 
 # A day, the most that the client takes for an interval.
 LONGEST_MS = 86_400_000
@@ -67,6 +72,34 @@ def new_consumer(config: Mapping[str, Any]) -> Consumer:
     except KafkaException as error:
         # As for a file of certificates that the worker has, and this machine has not.
         raise unusable(config, error, f" on {platform.node()}") from error
+
+
+def committed_of_group(
+    config: Mapping[str, Any], partitions: Sequence[TopicPartition], seconds: float
+) -> list[ClientPartition]:
+    """Return what the group of a consumer has committed, with errors of single partitions.
+
+    Not by the AdminClient: where the group's coordinator moves, or its connection breaks, before the answer is there,
+    that ends the process (librdkafka 2.16: it lets the client's own group look for its coordinator, which it has not).
+
+    :param config: of the consumer, which does not join the group
+    :param seconds: that it may take
+    :raises KafkaException: Kafka did not answer, or refused to
+    """
+    consumer = new_consumer(config)
+    # librdkafka ends its own wait; a call that is under way holds the consumer.
+    asked = [ClientPartition(*tp) for tp in partitions]
+    answer: Future[list[ClientPartition]] = in_background(lambda: consumer.committed(asked, timeout=seconds))
+    try:
+        while not answer.done():
+            # What Kafka says of the group as a whole is an event.
+            event = consumer.poll(_POLL_SECONDS)
+            error = event.error() if event is not None else None
+            if error is not None and error.code() in DENIED:
+                raise KafkaException(error)
+        return answer.result()
+    finally:
+        answer.add_done_callback(lambda _: close(consumer))
 
 
 def close(consumer: Consumer) -> None:

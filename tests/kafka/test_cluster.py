@@ -28,6 +28,7 @@ from airflow_kafka_offsets.exceptions import (
     UnknownTopicError,
 )
 from airflow_kafka_offsets.kafka import admin
+from airflow_kafka_offsets.kafka import cluster as cluster_module
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.errors import reasons
 
@@ -242,36 +243,39 @@ class TestCommitted:
     ORDERS = (TopicPartition("orders", 0), TopicPartition("orders", 1))
 
     def committed(
-        self, cluster: Cluster, answer: Callable[..., None], *answers: Sequence[tuple[int, KafkaError | None]]
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, *answers: Sequence[tuple[int, KafkaError | None]]
     ) -> dict[TopicPartition, int]:
         """What is found with these offsets and errors of the two partitions, one answer after another."""
         remaining = iter(answers)
 
-        def list_consumer_group_offsets(groups: Any) -> dict[str, Future[Any]]:
-            partitions = [
+        def committed_of_group(*_: object) -> list[SimpleNamespace]:
+            return [
                 SimpleNamespace(topic=tp.topic, partition=tp.partition, offset=offset, error=error)
                 for tp, (offset, error) in zip(self.ORDERS, next(remaining), strict=True)
             ]
-            return {groups[0].group_id: answered(SimpleNamespace(topic_partitions=partitions))}
 
-        answer("list_consumer_group_offsets", list_consumer_group_offsets)
+        monkeypatch.setattr(cluster_module, "committed_of_group", committed_of_group)
         return cluster.committed("group", self.ORDERS)
 
-    def test_a_partition_without_a_commit_is_left_out(self, cluster: Cluster, answer: Callable[..., None]) -> None:
-        assert self.committed(cluster, answer, [(5, None), (-1001, None)]) == {self.ORDERS[0]: 5}
+    def test_a_partition_without_a_commit_is_left_out(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.committed(cluster, monkeypatch, [(5, None), (-1001, None)]) == {self.ORDERS[0]: 5}
 
-    def test_a_partition_that_does_not_exist_has_no_commit(self, cluster: Cluster, answer: Callable[..., None]) -> None:
+    def test_a_partition_that_does_not_exist_has_no_commit(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         unknown = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
-        assert self.committed(cluster, answer, [(5, None), (-1001, unknown)]) == {self.ORDERS[0]: 5}
+        assert self.committed(cluster, monkeypatch, [(5, None), (-1001, unknown)]) == {self.ORDERS[0]: 5}
 
     def test_a_partition_that_this_user_may_not_see_is_not_one_without_a_commit(
-        self, cluster: Cluster, answer: Callable[..., None]
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
         with pytest.raises(ConfigurationError, match=r"group 'group' committed: .* the ACL Describe on topic 'orders'"):
-            self.committed(cluster, answer, [(5, None), (-1001, refused)])
+            self.committed(cluster, monkeypatch, [(5, None), (-1001, refused)])
 
-    def test_a_passing_error_of_a_partition_is_asked_again(self, cluster: Cluster, answer: Callable[..., None]) -> None:
+    def test_a_passing_error_of_a_partition_is_asked_again(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         passing = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
-        found = self.committed(cluster, answer, [(5, None), (-1001, passing)], [(5, None), (7, None)])
+        found = self.committed(cluster, monkeypatch, [(5, None), (-1001, passing)], [(5, None), (7, None)])
         assert found == {self.ORDERS[0]: 5, self.ORDERS[1]: 7}

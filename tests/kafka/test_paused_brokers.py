@@ -25,6 +25,7 @@ def ask():
     questions = [
         lambda: cluster.logs(["orders"]),
         cluster.cluster_id,
+        lambda: cluster.committed("group", None),
         lambda: cluster.consumer_group("group"),
         lambda: cluster.retention(["orders"]),
     ]

@@ -145,8 +145,10 @@ def test_compacted_records_are_not_found(broker: Kafka, topic: TopicFactory) -> 
 
 
 def test_a_record_is_found_behind_a_segment_whose_newest_record_was_deleted(
-    broker: Kafka, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+    broker: Kafka, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch, server_versions: dict[str, str]
 ) -> None:
+    if server_versions.get("kafka") == "2.8":
+        pytest.skip("brokers before 3.0 do not tell the newest timestamp of a log")
     name = topic(**KEPT, segment_bytes="1048576")
     tp = TopicPartition(name, 0)
     produce_at(broker, name, [9, 1, 1, 1])

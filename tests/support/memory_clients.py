@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import SimpleNamespace
@@ -83,20 +83,6 @@ class MemoryAdmin:
             return SimpleNamespace(state=ConsumerGroupState.EMPTY if known else ConsumerGroupState.DEAD, members=[])
 
         return _answers(groups, describe)
-
-    def list_consumer_group_offsets(self, asked: Sequence[Any], **options: Any) -> dict[str, Future[Any]]:
-        partitions = {one.group_id: one.topic_partitions for one in asked}
-
-        def find(group: str) -> Any:
-            commits = self._log.commits.get(group, {})
-            keys: Collection[tuple[str, int]] = commits
-            if partitions[group] is not None:
-                keys = [(one.topic, one.partition) for one in partitions[group]]
-            return SimpleNamespace(
-                topic_partitions=[Committed(*key, commits.get(key, _OFFSET_INVALID)) for key in keys]
-            )
-
-        return _answers(partitions, find)
 
     def alter_consumer_group_offsets(self, asked: Sequence[Any], **options: Any) -> dict[str, Future[Any]]:
         partitions = {one.group_id: one.topic_partitions for one in asked}
@@ -186,6 +172,14 @@ class MemoryConsumer:
     def get_watermark_offsets(self, partition: Any, timeout: float = -1) -> tuple[int, int]:
         log = self._log.log(partition.topic, partition.partition)
         return log.beginning, log.end
+
+    def poll(self, timeout: float = -1) -> None:
+        return None
+
+    def committed(self, partitions: Sequence[Any], timeout: float = -1) -> list[Committed]:
+        commits = self._log.commits.get(self._group, {})
+        keys = [(one.topic, one.partition) for one in partitions]
+        return [Committed(*key, commits.get(key, _OFFSET_INVALID)) for key in keys]
 
     def commit(self, *, offsets: Sequence[Any], asynchronous: bool) -> list[Committed]:
         assert not asynchronous
