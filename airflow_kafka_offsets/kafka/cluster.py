@@ -38,12 +38,15 @@ from airflow_kafka_offsets.exceptions import (
     UnknownTopicError,
 )
 from airflow_kafka_offsets.kafka.admin import RETRIABLE, RetryingAdmin, of_a_coordinator
-from airflow_kafka_offsets.kafka.consumer import committed_of_group, consumer_config
+from airflow_kafka_offsets.kafka.consumer import committed_of_group, consumer_config, new_consumer
 from airflow_kafka_offsets.kafka.errors import denied
 
 log = logging.getLogger(__name__)
 
 _ACTIVE = "the group has active members, and only they may commit; stop them, or choose another name"
+
+# Kinds of requests that a broker is too old for.
+_NOT_KNOWN_TO_BROKER = (KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE)
 
 _REFUSALS = {
     KafkaError.NON_EMPTY_GROUP: _ACTIVE,
@@ -355,9 +358,16 @@ class Cluster:
     def newest_timestamps(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the largest timestamp in milliseconds that brokers know of each log, perhaps of a record that was
         deleted; partitions whose broker does not tell (before Kafka 3.0) are left out.
+
+        :raises KafkaUnavailableError: the leader of a partition did not answer in time; says why
         """
         specs = dict.fromkeys(partitions, OffsetSpec.max_timestamp())
-        answers = self._list_offsets(specs, {}, IsolationLevel.READ_UNCOMMITTED)
+        failed: dict[TopicPartition, KafkaOffsetsError] = {}
+        answers = self._list_offsets(specs, failed, IsolationLevel.READ_UNCOMMITTED)
+        for error in failed.values():
+            cause = error.__cause__
+            if not isinstance(cause, KafkaException) or cause.args[0].code() not in _NOT_KNOWN_TO_BROKER:
+                raise error
         return {tp: int(info.timestamp) for tp, info in answers.items()}
 
     def high_watermarks(
@@ -416,7 +426,7 @@ class Cluster:
         config = consumer_config(self.config, group_id, "read_uncommitted")
         return self._admin.ask_once(
             f"what consumer group {group_id!r} committed",
-            lambda _, seconds: in_background(partial(committed_of_group, config, asked, seconds)),
+            lambda _, seconds: in_background(partial(committed_of_group, new_consumer(config), asked, seconds)),
             _read_committed,
             resource=f"group {group_id!r}",
             timeout=timeout,

@@ -75,18 +75,17 @@ def new_consumer(config: Mapping[str, Any]) -> Consumer:
 
 
 def committed_of_group(
-    config: Mapping[str, Any], partitions: Sequence[TopicPartition], seconds: float
+    consumer: Consumer, partitions: Sequence[TopicPartition], seconds: float
 ) -> list[ClientPartition]:
-    """Return what the group of a consumer has committed, with errors of single partitions.
+    """Return what the group of a consumer has committed, with errors of single partitions, and close the consumer.
 
     Not by the AdminClient: where the group's coordinator moves, or its connection breaks, before the answer is there,
     that ends the process (librdkafka 2.16: it lets the client's own group look for its coordinator, which it has not).
 
-    :param config: of the consumer, which does not join the group
+    :param consumer: does not join the group
     :param seconds: that it may take
     :raises KafkaException: Kafka did not answer, or refused to
     """
-    consumer = new_consumer(config)
     # librdkafka ends its own wait; a call that is under way holds the consumer.
     asked = [ClientPartition(*tp) for tp in partitions]
     answer: Future[list[ClientPartition]] = in_background(lambda: consumer.committed(asked, timeout=seconds))

@@ -90,13 +90,11 @@ class TimeSearch:
         :param timestamps_ms: of these partitions, as for `first_records`
         :param begins: as for `first_records`
         """
-        missing = dict(timestamps_ms)
-        if self.cluster.isolation_level == "read_committed":
-            # One of an open transaction is behind the end.
-            for tp in self.cluster.offsets_for_times(missing, uncommitted=True):
-                del missing[tp]
-        newest = self.cluster.newest_timestamps(missing)
-        hidden = [tp for tp in missing if newest.get(tp, -1) >= missing[tp]]
+        # In this order: a record that arrives between the requests is found by the second one. So is one of an open
+        # transaction, which is behind the end.
+        newest = self.cluster.newest_timestamps(timestamps_ms)
+        missing = {tp: timestamp for tp, timestamp in timestamps_ms.items() if newest.get(tp, -1) >= timestamp}
+        hidden = missing.keys() - self.cluster.offsets_for_times(missing, uncommitted=True).keys()
         logs = self.cluster.logs_of_partitions(hidden)
 
         def first(tp: TopicPartition) -> TimedOffset | None:

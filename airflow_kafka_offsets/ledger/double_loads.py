@@ -26,7 +26,7 @@ from airflow_kafka_offsets.exceptions import DoubleLoadError
 from airflow_kafka_offsets.ledger.batch_rows import deletion_of
 from airflow_kafka_offsets.ledger.group_changes import deleted_or_renamed
 from airflow_kafka_offsets.ledger.group_table import AT_ONCE, group_tables, names_of
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables
 from airflow_kafka_offsets.sinks.target_names import TargetNames
 
 
@@ -36,7 +36,7 @@ def lock_plans(conn: Connection, tables: Tables) -> None:
     A transaction that also locks a group must lock the group first.
     """
     version = tables.schema_version
-    conn.execute(version.update().values(version=version.c.version))
+    conn.execute(version.update().where(version.c.version == SCHEMA_VERSION).values(version=version.c.version))
 
 
 def groups_into(

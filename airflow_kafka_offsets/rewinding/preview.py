@@ -227,10 +227,9 @@ def _decide_partition(
         owner = "the old cluster" if moves_cluster else "an earlier topic of this name"
         note = "; ".join(filter(None, [note, f"the old position belongs to {owner}"]))
     elif moved.difference == 0:
-        # Who names the offset accepts the log as it is, also one that was truncated.
-        if scenario.name != "to-offset" or old is None or old.leader_epoch in (None, log.leader_epoch):
+        if old is None or not _changes_epoch(scenario, old.leader_epoch, epoch, is_counted=counted is not None):
             return replace(unchanged, clamped=clamped, note=note)
-        note = "; ".join(filter(None, [note, "the log is accepted as it is now"]))
+        note = "; ".join(filter(None, [note, "the log is accepted as it is now" if counted is None else ""]))
     # Of a topic that is loaded, a recreated or an added partition skips what is before the position, and an open batch
     # has begun its partitions. Any other first position of a topic is a choice.
     before = log.beginning if is_loaded else offset
@@ -251,6 +250,21 @@ def _epoch_at(offset: int, log: PartitionLog, counted: Position | None) -> int |
     if counted is None or counted.leader_epoch is None or offset > counted.offset:
         return log.leader_epoch
     return counted.leader_epoch
+
+
+def _changes_epoch(scenario: Scenario, old: int | None, new: int | None, *, is_counted: bool) -> bool:
+    """Return whether a rewind to the position itself changes its leader epoch.
+
+    Who names the offset accepts the log as it is, also one that was truncated; so does each scenario that counts from
+    no earlier position, if the leader went back. `undo` and `to-batch` restore what the position was.
+    """
+    if old == new:
+        return False
+    if scenario.name in ("undo", "to-batch"):
+        return True
+    if old is None or is_counted:
+        return False
+    return scenario.name == "to-offset" or (new is not None and new < old)
 
 
 def _wanted_offset(

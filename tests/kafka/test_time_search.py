@@ -169,6 +169,25 @@ def test_a_record_is_found_behind_a_segment_whose_newest_record_was_deleted(
     assert [first(broker, name, minutes) for minutes in (9.5, 10)] == [None, None]
 
 
+@pytest.mark.parametrize("isolation_level", ["read_committed", "read_uncommitted"])
+def test_a_record_that_arrives_during_the_search_is_not_taken_for_a_hidden_one(
+    broker: Kafka, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch, isolation_level: str
+) -> None:
+    name = topic(**KEPT)
+    tp = TopicPartition(name, 0)
+    produce_at(broker, name, [1, 2])
+    newest = Cluster.newest_timestamps
+
+    def arrives(cluster: Cluster, partitions: Any) -> Any:
+        produce_at(broker, name, [5])
+        return newest(cluster, partitions)
+
+    monkeypatch.setattr(Cluster, "newest_timestamps", arrives)
+    monkeypatch.setattr(TimeSearch, "_read", None)
+
+    assert search(broker, isolation_level=isolation_level).not_found({tp: minute(4)}) == {}
+
+
 @pytest.mark.parametrize("deleted", [1, 5, 10])
 def test_records_that_expire_meanwhile_are_searched_for_again(
     broker: Kafka, transactions: str, deleted: int, monkeypatch: pytest.MonkeyPatch

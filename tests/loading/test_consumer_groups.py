@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
-from airflow_kafka_offsets.exceptions import NoPositionError
+from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
 from airflow_kafka_offsets.kafka.cluster import Cluster, ConsumerGroup
 from airflow_kafka_offsets.rewinding.previewing import import_offsets
 from devstack.kafka import KafkaBroker
@@ -49,3 +49,9 @@ class TestConsumerGroup:
             NoPositionError, match=rf"'{group}' \(state EMPTY, 0 members\) has committed nothing of a, b:"
         ):
             import_offsets(cluster, group, [TopicPartition("b", 0), TopicPartition("a", 0)])
+
+
+def test_a_connection_that_no_consumer_takes_is_no_outage(kafka: KafkaBroker) -> None:
+    config = {"bootstrap.servers": kafka.bootstrap_servers, "receive.message.max.bytes": 1_000_000}
+    with pytest.raises(ConfigurationError, match=r"receive\.message\.max\.bytes"):
+        Cluster(config).committed("anyone", [TopicPartition("orders", 0)])

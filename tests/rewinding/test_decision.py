@@ -68,6 +68,9 @@ def new_offset(decided: PartitionRewind) -> int:
         ("to-offset", 90, at(90), None, (90, 7)),
         ("from-file", {T0: 90}, at(90), Position(90), (90, 3)),
         ("to-latest", None, at(100), None, (100, 3)),
+        ("to-latest", None, Position(100, ID, 8), None, (100, 7)),
+        ("undo", None, Position(90, ID, 7), at(90), (90, 3)),
+        ("to-group", "other", Position(90, ID, 7), at(90), (90, 7)),
     ],
 )
 def test_a_position_that_is_counted_from_an_earlier_one_keeps_its_epoch(

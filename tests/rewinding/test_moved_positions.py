@@ -277,8 +277,8 @@ class TestFiles:
     [
         ("to-earliest", None, []),
         ("shift-by", -1, []),
-        # No record is found, nor one of open transactions, nor is a newer timestamp known.
-        ("to-datetime", "2026-03-01T12:00:00", ["list_offsets"] * 3),
+        # No record is found, nor is a newer timestamp known.
+        ("to-datetime", "2026-03-01T12:00:00", ["list_offsets"] * 2),
     ],
     ids=["to-earliest", "shift-by", "to-datetime"],
 )

@@ -275,7 +275,10 @@ def test_an_index_that_takes_other_keys_for_equal_than_its_column_is_no_key(
         postgres_engine,
         "CREATE COLLATION any_case (provider = libc, locale = 'C')",
         f"CREATE TABLE target (id TEXT {collated}, {ORIGIN})",
-        f"CREATE UNIQUE INDEX other ON target (id COLLATE {index})",
+        f"CREATE UNIQUE INDEX other ON target (id COLLATE {index}) INCLUDE (_batch_id)",
+        # These are none of the key.
+        f"CREATE UNIQUE INDEX computed ON target (id COLLATE {index}, lower(_kafka_topic))",
+        f"CREATE UNIQUE INDEX partly ON target (id COLLATE {index}) WHERE _batch_id IS NULL",
         # As one of ICU may be, which not every server has.
         "UPDATE pg_collation SET collisdeterministic = false WHERE collname = 'any_case'",
     )

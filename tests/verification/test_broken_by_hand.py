@@ -7,13 +7,16 @@ from typing import NamedTuple
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import LedgerError, VerificationError
 from airflow_kafka_offsets.ledger.batches import open_batch
 from airflow_kafka_offsets.ledger.publications import run_pending_cleanups
 from airflow_kafka_offsets.ledger.tables import Ledger
+from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
-from tests.support.loads import Loader, names
+from tests.support.inline import InlineLauncher
+from tests.support.loads import Loader, TopicFactory, names
 from tests.support.rewinds import TARGET, Rewinder
 from tests.support.verifying import ON_ONE, do, put_back, verified
 
@@ -165,3 +168,28 @@ def test_a_table_that_is_gone_is_named(inline_loader: Loader, two_batches: str) 
 
     with pytest.raises(VerificationError, match="has no table 'target': it was dropped"):
         verified(inline_loader)
+
+
+def test_topics_of_rows_are_read_as_far_as_a_topic_is_long(inline_loader: Loader, two_batches: str) -> None:
+    with inline_loader.engine.begin() as conn:
+        changed = "UPDATE target SET _kafka_topic = :topic WHERE _kafka_partition = 1 AND _kafka_offset = 3"
+        conn.execute(sa.text(changed), {"topic": "t" * 200_000})
+
+    with pytest.raises(VerificationError) as raised:
+        verified(inline_loader)
+
+    assert len(str(raised.value)) < 10_000
+
+
+def test_topics_may_be_an_enum(postgres_engine: Engine, kafka: KafkaBroker, topic: TopicFactory) -> None:
+    loader, name = Loader(kafka, postgres_engine, InlineLauncher()), topic()
+    produce(kafka, name, names(0, 5))
+    do(
+        postgres_engine,
+        f"CREATE TYPE topics AS ENUM ('{name}')",
+        "CREATE TABLE target (id BIGINT, name TEXT, _batch_id BIGINT, _kafka_topic topics, _kafka_partition INT, "
+        "_kafka_offset BIGINT)",
+    )
+    loader(name)
+
+    assert verified(loader).rows == 5

@@ -35,7 +35,7 @@ from airflow_kafka_offsets.sinks.target_rows import (
 _MILLISECOND_DIGITS = 3
 
 # One more than the longest name has.
-_MOST_OF_TOPIC = 250
+_MOST_OF_TOPIC = "250"
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class SqlRows(OriginRows):
         values: list[Any] = [sa.null(), sa.null(), sa.func.count()]
         if self.detail == "offsets":
             _, topic, number, offset = self._origin()
-            # The topics of foreign rows are texts of any length.
-            partition = [
-                sa.func.substr(topic, 1, _MOST_OF_TOPIC) if isinstance(topic.type, sa.String) else topic,
-                number,
-            ]
+            # The topics of foreign rows are texts of any length. For drivers that number parameters, the expression of
+            # GROUP BY would be another one with its numbers.
+            if isinstance(topic.type, sa.String) and not isinstance(topic.type, sa.Enum):
+                topic = sa.func.substr(topic, sa.literal_column("1"), sa.literal_column(_MOST_OF_TOPIC))
+            partition = [topic, number]
             distinct = sa.func.count(sa.distinct(offset))
             values = [*partition, sa.func.count(), distinct, sa.func.min(offset), sa.func.max(offset)]
         others = other_groups.subquery("_kafka_other_groups")

@@ -542,12 +542,13 @@ def _deferrable(conn: Connection, table: sa.Table) -> set[str]:
     return set(conn.scalars(query, {"name": name}))
 
 
-# Of unique indexes, with their columns: of deterministic collations, the same texts are equal.
+# Of unique indexes of columns and all rows, with their columns: of deterministic collations, the same texts are equal.
 _OTHER_COLLATIONS = """
 SELECT relname, array_agg(CAST(attname AS text)) FROM pg_catalog.pg_index JOIN pg_catalog.pg_class ON oid = indexrelid,
     unnest(CAST(indkey AS int2[])) WITH ORDINALITY AS part (number, place)
     JOIN pg_catalog.pg_attribute ON attnum = number
-WHERE indrelid = to_regclass(:name) AND attrelid = indrelid AND indisunique
+WHERE indrelid = to_regclass(:name) AND attrelid = indrelid AND indisunique AND place <= indnkeyatts
+    AND indexprs IS NULL AND indpred IS NULL
 GROUP BY relname HAVING bool_or(indcollation[place - 1] <> attcollation AND EXISTS (
     SELECT FROM pg_catalog.pg_collation AS used
     WHERE used.oid IN (indcollation[place - 1], attcollation) AND NOT collisdeterministic
