@@ -112,14 +112,15 @@ def store_schemas(conn: Connection, tables: Tables, batch_id: int, schemas: Sequ
 
 def schemas_of_group(conn: Connection, tables: Tables, group_id: str) -> list[ReadSchema]:
     """Return the schemas that batches of a group read, the latest ones first, as many as there is room for in each
-    job; if an id had different schemas, that of the latest batch.
+    job; if an id had different schemas in the same registry and context, that of the latest batch.
     """
     read, batches, texts = tables.batch_schemas.c, tables.offset_batches.c, tables.schema_texts.c
     latest = (
         sa.select(read.part, read.schema_id, sa.func.max(read.batch_id).label("batch_id"))
         .join(tables.offset_batches, batches.batch_id == read.batch_id)
+        .join(tables.schema_texts, texts.digest == read.digest)
         .where(batches.consumer_group == group_id)
-        .group_by(read.part, read.schema_id)
+        .group_by(read.part, read.schema_id, texts.type)
         .subquery()
     )
     is_latest = (

@@ -68,8 +68,8 @@ def create_missing(ledger: Ledger) -> bool:
     tables = ledger.tables
     tables.check_names(ledger.engine.dialect)
     with ledger.connect() as conn:
-        check_transactional(conn, tables.metadata.sorted_tables, error=LedgerError)
         if installed_version(conn, tables) is not None:
+            check_transactional(conn, tables.metadata.sorted_tables, error=LedgerError)
             _check_visible(conn, tables)
             return False
     return _change(ledger, lambda conn: _create(conn, tables), "created", "Grant CREATE on the schema")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import ExtraColumns, Staging
+from airflow_kafka_offsets import BatchBounds, ExtraColumns, Staging
 from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
 from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, read_dead_letters, summary
 from airflow_kafka_offsets.exceptions import RecordError, RegistryUnavailableError
@@ -154,6 +154,27 @@ def test_a_batch_that_an_earlier_attempt_staged_is_stored_with_what_that_read(
 
     assert len(loader.launcher.jobs) == 1
     assert rows(loader.engine, READ) == [(1, "value", 1, AVRO.stored_kind, texts(V1))]
+
+
+def test_what_an_id_meant_is_known_after_a_stay_in_another_registry(
+    loader: Loader, registry: FakeRegistry, orders: str
+) -> None:
+    loader.connections = {**loader.connections, "other": registry.config}
+    for number, record_format in enumerate((AVRO, replace(AVRO, registry_conn_id="other"))):
+        put(loader, orders, (None, value(number, 1)))
+        loader(orders, value_format=record_format)
+    forget(registry)
+
+    for batch_id, conn_id in ((1, "registry"), (2, "other")):
+        replay(
+            loader.pipeline([orders], value_format=replace(AVRO, registry_conn_id=conn_id), sink=SqlTable(conn_id)),
+            BatchBounds(batch_id),
+            kafka_config=loader.config,
+            engine=loader.engine,
+            launcher=loader.launcher,
+            connections=loader.connections,
+        )
+        assert rows(loader.engine, f"SELECT id FROM {conn_id}") == [(batch_id - 1,)]
 
 
 @pytest.mark.parametrize("elsewhere", ["context", "connection"])
