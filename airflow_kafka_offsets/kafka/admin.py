@@ -133,17 +133,21 @@ class RetryingAdmin:
         return AdminClient(self._config, logger=client_log)
 
     def _current(self) -> AdminClient:
-        if self._client is None:
-            self._client = self._new_client()
-        return self._client
+        client = self._client
+        if client is None:
+            client = self._client = self._new_client()
+        return client
 
     def _leave_client(self) -> None:
         """Leave a client with a request that failed. It ends in the background: for that it waits for what it is doing,
         as for a token endpoint or a name server that does not answer.
         """
-        if self._client is not None:
-            self._client.poll(0)
-            left, self._client = [self._client], None
+        # Another thread may ask, too.
+        client, self._client = self._client, None
+        if client is not None:
+            client.poll(0)
+            left = [client]
+            del client
             in_background(left.clear, "kafka-offsets-end")
 
     @about(KAFKA)

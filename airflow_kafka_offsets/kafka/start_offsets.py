@@ -90,6 +90,8 @@ class TimeSearch:
         :param timestamps_ms: of these partitions, as for `first_records`
         :param begins: as for `first_records`
         """
+        if not timestamps_ms:
+            return {}
         # In this order: a record that arrives between the requests is found by the second one. So is one of an open
         # transaction, which is behind the end.
         newest = self.cluster.newest_timestamps(timestamps_ms)

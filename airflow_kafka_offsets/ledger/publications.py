@@ -250,8 +250,8 @@ def run_pending_cleanups(ledger: Ledger, table: Table, group_id: str) -> None:
     with ledger.connect() as conn:
         names, found = TargetNames(conn), stream(conn, query.order_by(batches.batch_id))
         pending = [number for number, name in found if names.same(name or "", table.sink.name)]
-        rows = [conn.execute(whole.where(batches.batch_id == number)).one() for number in pending]
-    for row in rows:
+        rows = [conn.execute(whole.where(batches.batch_id == number)).one_or_none() for number in pending]
+    for row in filter(None, rows):
 
         def work(conn: Connection, row: Any = row) -> int:
             lock(conn, tables, row.consumer_group)

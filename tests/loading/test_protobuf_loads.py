@@ -123,7 +123,7 @@ def test_new_fields_become_columns_and_schemas_are_stored(
         "SELECT s.batch_id, s.schema_id, t.type FROM batch_schemas s JOIN schema_texts t ON t.digest = s.digest ORDER "
         "BY 1, 2",
     )
-    assert stored == [(1, 1, case.format.kind), (2, 2, case.format.kind)]
+    assert stored == [(1, 1, case.format.stored_kind), (2, 2, case.format.stored_kind)]
     assert_exactly_once(loader.engine)
 
 
