@@ -24,7 +24,6 @@ from airflow_kafka_offsets.ledger.batch_notes import schemas_of_group
 from airflow_kafka_offsets.ledger.dead_letter_batches import Replayed
 from airflow_kafka_offsets.ledger.overview import batch_parts
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.replaying.replay import replay
 from airflow_kafka_offsets.sinks.sql.connected_table import SqlTarget
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import Launcher
@@ -35,6 +34,7 @@ from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, rows
 from tests.support.memory_log import MemoryLog
 from tests.support.registry import FakeRegistry, fake_registry
+from tests.support.replays import Replayer
 from tests.support.verifying import LEFT_OUT
 
 V1: dict[str, Any] = {"type": "record", "name": "order", "fields": [{"name": "id", "type": "int"}]}
@@ -166,14 +166,8 @@ def test_what_an_id_meant_is_known_after_a_stay_in_another_registry(
     forget(registry)
 
     for batch_id, conn_id in ((1, "registry"), (2, "other")):
-        replay(
-            loader.pipeline([orders], value_format=replace(AVRO, registry_conn_id=conn_id), sink=SqlTable(conn_id)),
-            BatchBounds(batch_id),
-            kafka_config=loader.config,
-            engine=loader.engine,
-            launcher=loader.launcher,
-            connections=loader.connections,
-        )
+        record_format = replace(AVRO, registry_conn_id=conn_id)
+        Replayer(loader)(orders, BatchBounds(batch_id), value_format=record_format, sink=SqlTable(conn_id))
         assert rows(loader.engine, f"SELECT id FROM {conn_id}") == [(batch_id - 1,)]
 
 
@@ -190,16 +184,8 @@ def test_what_an_id_meant_in_another_registry_or_context_is_not_what_it_means_he
         "connection": replace(AVRO, registry_conn_id="other"),
     }
 
-    pipeline = loader.pipeline([orders], value_format=changed[elsewhere], sink=SqlTable("again"))
     with pytest.raises(RecordError, match="1"):
-        replay(
-            pipeline,
-            {orders: {0: (0, 1)}},
-            kafka_config=loader.config,
-            engine=loader.engine,
-            launcher=loader.launcher,
-            connections=loader.connections,
-        )
+        Replayer(loader)(orders, {orders: {0: (0, 1)}}, value_format=changed[elsewhere], sink=SqlTable("again"))
 
 
 def test_a_replay_reads_ids_that_the_registry_does_not_know_any_more(
@@ -210,15 +196,7 @@ def test_a_replay_reads_ids_that_the_registry_does_not_know_any_more(
     forget(registry)
 
     def again(group: str = "loader") -> None:
-        pipeline = loader.pipeline([orders], value_format=AVRO, sink=SqlTable("elsewhere"), group_id=group)
-        replay(
-            pipeline,
-            {orders: {0: (0, 2)}},
-            kafka_config=loader.config,
-            engine=loader.engine,
-            launcher=loader.launcher,
-            connections=loader.connections,
-        )
+        Replayer(loader)(orders, {orders: {0: (0, 2)}}, value_format=AVRO, group_id=group)
 
     again()
 
@@ -252,14 +230,7 @@ def test_stored_texts_are_not_read_while_the_registry_knows_the_id(
     with loader.engine.begin() as conn:
         conn.execute(sa.text("UPDATE schema_texts SET texts = :forged"), {"forged": json.dumps([forged])})
 
-    replay(
-        loader.pipeline([orders], sink=SqlTable("elsewhere"), **options),
-        {orders: {0: (0, 1)}},
-        kafka_config=loader.config,
-        engine=loader.engine,
-        launcher=loader.launcher,
-        connections=loader.connections,
-    )
+    Replayer(loader)(orders, {orders: {0: (0, 1)}}, **options)
 
     assert rows(loader.engine, "SELECT payer, payee FROM elsewhere") == [(1, 2)]
 

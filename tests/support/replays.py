@@ -48,6 +48,7 @@ class Replayer:
             kafka_config=self.loader.config,
             engine=self.loader.engine,
             launcher=launcher or self.loader.launcher,
+            connections=self.loader.connections,
             limits=limits,
             on_data_loss=on_data_loss,
             replace=replace,
