@@ -33,9 +33,8 @@ from airflow_kafka_offsets.kafka.config import weaknesses
 from airflow_kafka_offsets.ledger.group_table import targets_of_groups
 from airflow_kafka_offsets.ledger.install import rights_of_loads, rights_of_moves
 from airflow_kafka_offsets.ledger.overview import between_commits
-from airflow_kafka_offsets.sinks.sink import DatabaseTable
 from airflow_kafka_offsets.sinks.sql.connected_table import why_no_copy
-from airflow_kafka_offsets.sinks.target_names import existing_table, is_table
+from airflow_kafka_offsets.sinks.target_names import TargetNames, is_table
 
 _REQUIRED = ("airflow-kafka-offsets", "apache-airflow-core", "confluent-kafka", "pyarrow", "sqlalchemy")
 
@@ -170,9 +169,10 @@ class CheckContext:
                 targets = [named_table(self._args, self._args.table)]
             elif self._is_installed:
                 with ledger.connect() as conn:
+                    names = TargetNames(conn, ledger.tables.offset_batches)
                     for name in targets_of_groups(conn, ledger.tables):
                         if is_table(name):
-                            targets.append(existing_table(conn, name) or DatabaseTable(name))
+                            targets.append(names.meant(name))
                         else:
                             others.append(name)
             unchecked = f"not checked, since only tables of this database are: {first_few(others)}" if others else ""

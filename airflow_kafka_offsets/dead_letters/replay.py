@@ -274,7 +274,8 @@ def _of_target(conn: Connection, tables: Tables, group_id: str, counts: Mapping[
     batches, dead = tables.offset_batches.c, tables.dead_letters.c
     of_group = sa.select(dead.batch_id).where(dead.consumer_group == group_id)
     query = sa.select(batches.batch_id, batches.target_table).where(batches.batch_id.in_(of_group))
-    targets, names = {row.batch_id: row.target_table for row in conn.execute(query)}, TargetNames(conn)
+    names = TargetNames(conn, tables.offset_batches)
+    targets = {row.batch_id: row.target_table for row in conn.execute(query)}
     # Those of other batches were removed since they were counted.
     counts = {batch_id: number for batch_id, number in counts.items() if batch_id in targets}
     found = [batch_id for batch_id in sorted(counts) if names.same(targets[batch_id], target)]

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
+from airflow_kafka_offsets.core.chunks import portions
 from airflow_kafka_offsets.database.tables import ExactText, octets
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema
 from airflow_kafka_offsets.ledger.batch_rows import update_batch
@@ -25,6 +26,9 @@ log = logging.getLogger(__name__)
 
 # Characters of the schemas that a replay takes along to Spark: each job has them.
 _MOST_STORED = 16 << 20
+
+# Digests that a statement names.
+_AT_ONCE = 1_000
 
 
 def note_outputs(conn: Connection, tables: Tables, batch_id: int, target: Target) -> None:
@@ -60,7 +64,7 @@ def _add(outputs: dict[str, BranchOutput], name: str, output: BranchOutput) -> N
 
 
 def _change(conn: Connection, tables: Tables, batch_id: int, added: Mapping[str, BranchOutput]) -> None:
-    batches, names = tables.offset_batches.c, TargetNames(conn)
+    batches, names = tables.offset_batches.c, TargetNames(conn, tables.offset_batches)
     outputs = outputs_of(conn.scalar(sa.select(batches.outputs).where(batches.batch_id == batch_id)))
     for name, output in added.items():
         _add(outputs, names.among(outputs, name), output)
@@ -91,7 +95,9 @@ def store_schemas(conn: Connection, tables: Tables, batch_id: int, schemas: Sequ
     }
     texts, read = tables.schema_texts, tables.batch_schemas
     by_digest = {row["digest"]: row for row in rows.values()}
-    stored = set(conn.scalars(sa.select(texts.c.digest).where(texts.c.digest.in_(by_digest))))
+    stored: set[str] = set()
+    for some in portions(sorted(by_digest), _AT_ONCE):
+        stored |= set(conn.scalars(sa.select(texts.c.digest).where(texts.c.digest.in_(some))))
     for digest in sorted(by_digest.keys() - stored):
         try:
             with conn.begin_nested():

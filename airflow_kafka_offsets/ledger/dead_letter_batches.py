@@ -274,7 +274,8 @@ def settle_dead_letter_batches(ledger: Ledger, table: Table, group_id: str) -> l
             batches.kind == DEAD_LETTERS,
             batches.state.in_(OPEN_STATES),
         )
-        names, rows = TargetNames(conn), conn.execute(query.order_by(batches.batch_id)).all()
+        names = TargetNames(conn, ledger.tables.offset_batches)
+        rows = conn.execute(query.order_by(batches.batch_id)).all()
         ids = [row.batch_id for row in rows if names.same(row.target_table, table.sink.name)]
     for batch_id in ids:
         claim = _take_over(ledger, group_id, batch_id, is_external=table.sink.commits_externally)

@@ -55,7 +55,7 @@ def groups_into(
     first_loads = sa.select(batches.consumer_group).join(tables.offset_ranges, ranges.batch_id == batches.batch_id)
     has_position = sa.exists().where(stored.consumer_group == groups, stored.topic.in_(topics))
     found = sa.union(sa.select(groups).where(has_position), first_loads.where(is_open, ranges.topic.in_(topics)))
-    names = TargetNames(conn)
+    names = TargetNames(conn, tables.offset_batches)
     known = group_tables(conn, tables, sorted(set(conn.scalars(found)) - {besides}))
     shared = {group_id: names.shared(known[group_id].name, target) for group_id in sorted(known)}
     # Of a deleted group, the rows are still there, whatever a new group of its name loads, and where.
@@ -91,7 +91,7 @@ def refuse_loaded(
     if not starts:
         return
     lock_plans(conn, tables)
-    loads, names = _last_loads(conn, tables, group_id), TargetNames(conn)
+    loads, names = _last_loads(conn, tables, group_id), TargetNames(conn, tables.offset_batches)
     deleted = deletion_of(conn, tables, group_id)
     topics = {tp.topic for tp in starts}
     written = []
@@ -167,7 +167,7 @@ def _output(
 
     :param is_read: whether offsets that groups have read count, too, if they had no records
     """
-    names, stored = TargetNames(conn), tables.offset_ranges.c
+    names, stored = TargetNames(conn, tables.offset_batches), tables.offset_ranges.c
     written = _written(tables, {range_.topic for range_ in ranges}, is_read=is_read).where(
         stored.start_offset < max(range_.end for range_ in ranges),
         stored.end_offset > min(range_.start for range_ in ranges),
@@ -383,8 +383,13 @@ def _bounds(
     query = (
         sa.select(*keys, sa.func.min(ranges.start_offset), sa.func.max(ranges.end_offset))
         .join(tables.offset_ranges, ranges.batch_id == batches.batch_id)
-        .where(batches.consumer_group.in_(groups), batches.kind == "load", ranges.records > 0)
+        .where(batches.kind == "load", ranges.records > 0)
         .group_by(*keys)
     )
-    rows = conn.execute(query if topics is None else query.where(ranges.topic.in_(topics)))
-    return {(group, TopicPartition(topic, partition)): (start, end) for group, topic, partition, start, end in rows}
+    if topics is not None:
+        query = query.where(ranges.topic.in_(topics))
+    found: dict[tuple[str, TopicPartition], Span] = {}
+    for some in portions(sorted(groups), AT_ONCE):
+        for group, topic, partition, start, end in conn.execute(query.where(batches.consumer_group.in_(some))):
+            found[group, TopicPartition(topic, partition)] = (start, end)
+    return found

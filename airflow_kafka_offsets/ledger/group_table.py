@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -25,7 +26,7 @@ from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.compaction import Compacted
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.sinks.target_names import TargetNames, existing_table, is_table, targets_in
+from airflow_kafka_offsets.sinks.target_names import TargetNames, is_table, targets_in
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ def names_of(
     :param of_batch: conditions for batches; without any, the whole history is read
     :param shared: whether to include names of several targets that share only one with it
     """
-    name, known = tables.offset_batches.c.target_table, TargetNames(conn)
+    name, known = tables.offset_batches.c.target_table, TargetNames(conn, tables.offset_batches)
     names = conn.scalars(sa.select(name).where(name.is_not(None), *of_batch).distinct()).all()
     is_meant = known.shared if shared else known.same
     return sorted(name for name in names if is_meant(name, target))
@@ -95,7 +96,7 @@ def names_of(
 def loads_into(conn: Connection, tables: Tables, group_id: str, target: str) -> bool:
     """Return whether a table is the one that a group loads into."""
     known = group_table(conn, tables, group_id)
-    return known is not None and TargetNames(conn).same(known.name, target)
+    return known is not None and TargetNames(conn, tables.offset_batches).same(known.name, target)
 
 
 def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
@@ -112,20 +113,21 @@ def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
     group_id, tables = claim.group_id, claim.ledger.tables
     with claim.ledger.connect() as conn:
         known = group_table(conn, tables, group_id)
-        targets = TargetNames(conn)
+        targets = TargetNames(conn, tables.offset_batches)
         if known is None or known.kind != "load":
-            renamed = former_name(conn, tables, target)
+            former = former_name(conn, tables, target)
+            renamed = [] if former is None else [former]
         elif targets.same(known.name, target):
             return
         else:
-            renamed = _renamed(conn, targets, known.name, target)
+            renamed = _renamed(targets, known.name, target)
             # Into one that is new under its name, no other group has loaded.
             others = tables.offset_batches.c.consumer_group != group_id
-            if renamed is None or names_of(conn, tables, renamed[1], others, shared=True):
+            if not renamed or any(names_of(conn, tables, new, others, shared=True) for _, new in renamed):
                 loaded = {tp.topic for tp in stored_positions(conn, tables, group_id)}
                 raise _another_table(group_id, known, [topic for topic in topics if topic in loaded], target)
-    if renamed is not None:
-        claim.transact(lambda conn: _rename(conn, tables, *renamed))
+    for old, new in renamed:
+        claim.transact(partial(_rename, tables=tables, old=old, new=new))
 
 
 def follow_rename(ledger: Ledger, target: str) -> None:
@@ -136,23 +138,30 @@ def follow_rename(ledger: Ledger, target: str) -> None:
         transact(ledger.engine, lambda conn: _rename(conn, ledger.tables, *renamed))
 
 
-def _renamed(conn: Connection, targets: TargetNames, known: str, target: str) -> tuple[str, str] | None:
-    """Return the old and the new name of a table, if one of the targets of a name is gone, and a target has another."""
+def _renamed(targets: TargetNames, known: str, target: str) -> list[tuple[str, str]]:
+    """Return the old and the new names of tables: one of the targets of a name is gone, and a target has another; or
+    several are, and are found in other schemas.
+    """
     old = [each for each in targets_in(known) if targets.shared(each, target) is None]
     new = [each for each in targets_in(target) if targets.shared(each, known) is None]
-    if len(old) != 1 or len(new) != 1 or not (is_table(old[0]) and is_table(new[0])):
-        return None
-    return (old[0], new[0]) if existing_table(conn, old[0]) is None else None
+    if len(old) != len(new) or not all(map(targets.is_gone, old)) or not all(map(is_table, new)):
+        return []
+    if len(old) == 1:
+        return [(old[0], new[0])]
+    by_name = {targets.meant(each).table: each for each in new}
+    pairs = [(each, by_name.get(targets.meant(each).table, "")) for each in old]
+    return pairs if {found for _, found in pairs} == {*new} else []
 
 
 def former_name(conn: Connection, tables: Tables, target: str) -> tuple[str, str] | None:
     """Return the name in the history of a table that was renamed, and its new one, which the history does not have: one
     of the targets of a name.
     """
+    targets = TargetNames(conn, tables.offset_batches)
     for new in targets_in(target):
         name = _name_of_rows(conn, tables, new)
         names = [] if name is None else targets_in(name)
-        gone = [each for each in names if is_table(each) and existing_table(conn, each) is None]
+        gone = [*filter(targets.is_gone, names)]
         if len(gone) == 1 and not names_of(conn, tables, new, shared=True):
             return gone[0], new
     return None
@@ -160,7 +169,7 @@ def former_name(conn: Connection, tables: Tables, target: str) -> tuple[str, str
 
 def _name_of_rows(conn: Connection, tables: Tables, target: str) -> str | None:
     """Return the name in the history for the batch of a row of a table; None where there is no such row."""
-    found = existing_table(conn, target)
+    found = TargetNames(conn, tables.offset_batches).existing(target)
     table = None if found is None else reflected(conn, found.table, found.schema)
     if table is None or BATCH_ID not in table.columns:
         return None
@@ -189,7 +198,7 @@ def _name_of_rows(conn: Connection, tables: Tables, target: str) -> str | None:
 
 def _rename(conn: Connection, tables: Tables, old: str, new: str) -> None:
     """Write the new name of a table into the history of all groups."""
-    batches, targets = tables.offset_batches, TargetNames(conn)
+    batches, targets = tables.offset_batches, TargetNames(conn, tables.offset_batches)
     changed = 0
     for name in names_of(conn, tables, old, shared=True):
         renamed = targets.renamed(name, old, new)

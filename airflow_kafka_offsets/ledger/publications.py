@@ -211,7 +211,7 @@ def published_batches(ledger: Ledger, target: str, batch_ids: Sequence[int]) -> 
     )
     found: list[PublishedBatch] = []
     with ledger.connect() as conn:
-        names = TargetNames(conn)
+        names = TargetNames(conn, ledger.tables.offset_batches)
         query = sa.select(batches.batch_id, batches.consumer_group, is_committed, batches.target_table)
         for some in portions(batch_ids, _AT_ONCE):
             rows = conn.execute(query.where(is_published, batches.batch_id.in_(some))).all()
@@ -248,7 +248,8 @@ def run_pending_cleanups(ledger: Ledger, table: Table, group_id: str) -> None:
     )
     whole = sa.select(tables.offset_batches)
     with ledger.connect() as conn:
-        names, found = TargetNames(conn), stream(conn, query.order_by(batches.batch_id))
+        names = TargetNames(conn, tables.offset_batches)
+        found = stream(conn, query.order_by(batches.batch_id))
         pending = [number for number, name in found if names.same(name or "", table.sink.name)]
         rows = [conn.execute(whole.where(batches.batch_id == number)).one_or_none() for number in pending]
     for row in filter(None, rows):

@@ -201,7 +201,7 @@ def count_output(
     table = tables.dead_letters
     if replaced and (renamed := former_name(conn, tables, target)) is not None:
         old, new = renamed
-        target = TargetNames(conn).renamed(target, new, old)
+        target = TargetNames(conn, tables.offset_batches).renamed(target, new, old)
     origin = OriginColumns(table.c.batch_id, table.c.topic, table.c.partition, table.c.offset_value)
     rows = dead_letters = erased = 0
     replayed: set[int] = set()

@@ -38,6 +38,7 @@ from airflow_kafka_offsets.database.tables import (
     without_placeholders,
 )
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.sinks.sink import Sink
 
 SCHEMA_VERSION = 12
 
@@ -412,6 +413,11 @@ class Ledger:
     def connect(self) -> Connection:
         """Open a connection, for statements that read."""
         return self.engine.connect()
+
+    def qualified(self, sink: Sink) -> Sink:
+        """Return a sink whose name means the same in every session; see `Sink.qualified`."""
+        with self.connect() as conn:
+            return sink.qualified(conn, self.tables.offset_batches)
 
 
 def sql_text(statements: Iterable[ClauseElement], dialect: Dialect) -> str:

@@ -363,7 +363,7 @@ def _is_written(ledger: Ledger, name: str) -> bool:
     """Return whether the history has a committed batch of a target."""
     batches = ledger.tables.offset_batches.c
     with ledger.connect() as conn:
-        names = TargetNames(conn)
+        names = TargetNames(conn, ledger.tables.offset_batches)
         written = conn.scalars(sa.select(batches.target_table).where(batches.row_count.is_not(None)).distinct())
         return any(names.may_hold(other, name) for other in written)
 

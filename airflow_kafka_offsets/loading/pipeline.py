@@ -33,7 +33,7 @@ from airflow_kafka_offsets.formats.extra_columns import ExtraColumns, whole_reco
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema, with_stored
 from airflow_kafka_offsets.formats.record_format import Connections, RecordFormat
 from airflow_kafka_offsets.formats.registry_format import RegistryFormat
-from airflow_kafka_offsets.ledger.tables import NAME_LENGTH, Tables
+from airflow_kafka_offsets.ledger.tables import NAME_LENGTH, Ledger, Tables
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES, OnBadRecord
 from airflow_kafka_offsets.sinks.fan_out import as_sink, transform_of
 from airflow_kafka_offsets.sinks.sink import Sink
@@ -125,7 +125,8 @@ class Pipeline:
                 f"on_new_field={on_new_field!r} needs a format whose records have schemas, such as Avro(…): a field "
                 f"that {type(self.value_format).__name__}(…) does not declare has no type"
             )
-        fetched = self._with_formats(
+        qualified = replace(self, sink=Ledger(engine, self.tables).qualified(self.sink))
+        fetched = qualified._with_formats(
             lambda part, given: (
                 given.prepared(self.topics, part, connections) if isinstance(given, RegistryFormat) else given
             )

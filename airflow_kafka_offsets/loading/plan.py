@@ -323,7 +323,8 @@ def _resume(context: LoadContext, claim: Claim, options: LoadOptions, batch: Bat
     pipeline = context.pipeline
     topics = {range_.topic for range_ in batch.ranges}
     with context.ledger.connect() as conn:
-        is_own = TargetNames(conn).same(batch.target_table or "", pipeline.sink.name)
+        names = TargetNames(conn, context.ledger.tables.offset_batches)
+        is_own = names.same(batch.target_table or "", pipeline.sink.name)
     if not topics <= set(pipeline.topics) or not is_own:
         raise ForeignBatchError(
             f"Group {batch.group_id!r} has the open batch {batch.batch_id}, of topics {', '.join(sorted(topics))} "

@@ -21,7 +21,7 @@ from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.plugin.sources import DEFAULT_KAFKA, Registered, Source
 from airflow_kafka_offsets.sinks.fan_out import of_tables
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
-from airflow_kafka_offsets.sinks.target_names import TargetNames, existing_table, in_words
+from airflow_kafka_offsets.sinks.target_names import TargetNames, in_words
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.plugin.rewinds import RewindEstimate, RewindForm
@@ -74,11 +74,12 @@ def group_target(conn: Connection, tables: Tables, source: Source, group_id: str
     known = group_table(conn, tables, group_id)
     if known is None:
         return GroupTarget(verifiers=verifiers)
-    names = TargetNames(conn)
-    of_dags = [task.tables for _, task in named if task.tables and names.same(of_tables(task.tables).name, known.name)]
+    names = TargetNames(conn, tables.offset_batches)
+    sinks = [of_tables(task.tables).qualified(conn, tables.offset_batches) for _, task in named if task.tables]
+    of_dags = [tuple(sink.tables) for sink in sinks if names.same(sink.name, known.name)]
     # Less can be proved of a table with a key: where tasks differ, it is taken for one.
     found = max(of_dags, key=lambda of_task: [table.upsert_key for table in of_task], default=())
-    existing = None if found else existing_table(conn, known.name)
+    existing = None if found else names.existing(known.name)
     return GroupTarget(known.name, found, existing, _task(conn, tables, known, dags), verifiers)
 
 

@@ -107,7 +107,8 @@ def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges
         )
     if replay.upsert:
         return
-    shared = TargetNames(conn).shared(known.name, replay.target) if known is not None else None
+    names = TargetNames(conn, tables.offset_batches)
+    shared = names.shared(known.name, replay.target) if known is not None else None
     if known is not None and shared is not None:
         raise DoubleLoadError(
             f"Group {replay.group_id!r} loads into {known.name!r}: a replay into {replay.target!r} would duplicate "
@@ -136,7 +137,7 @@ def refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Seq
         .join(tables.offset_batches, range_rows.c.batch_id == batches.batch_id)
         .where(of_task(tables, replay.group_id, replay.owner), batches.kind == "replay", batches.state != "abandoned")
     ).all()
-    names = TargetNames(conn)
+    names = TargetNames(conn, tables.offset_batches)
     requested: dict[TopicPartition, list[Span]] = defaultdict(list)
     for range_ in ranges:
         requested[range_.topic_partition].append((range_.start, range_.end))
@@ -235,7 +236,8 @@ def unfinished_owner(ledger: Ledger, group_id: str, scenario: str, target: str) 
         batches.publish_started_at.is_not(None),
     )
     with ledger.connect() as conn:
-        names, rows = TargetNames(conn), conn.execute(query.order_by(batches.batch_id)).all()
+        names = TargetNames(conn, ledger.tables.offset_batches)
+        rows = conn.execute(query.order_by(batches.batch_id)).all()
         return next((TaskRun(row.run_id) for row in rows if names.same(row.target_table, target)), None)
 
 

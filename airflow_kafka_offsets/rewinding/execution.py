@@ -102,7 +102,7 @@ def execute_rewind(
     """
     ledger = Ledger(engine, tables or Tables.of())
     sink = as_sink(replace)
-    target = None if sink is None else sink.connect(engine, connections)
+    target = None if sink is None else ledger.qualified(sink).connect(engine, connections)
     rewind = _Rewind(ledger, preview, run or TaskRun.of_this_process(), who or current_user(), reason, abandon, target)
     group_id, scenario = preview.group_id, preview.scenario
     if not rewind.moves:
@@ -185,7 +185,7 @@ def check_removal(
     preview.refuse_replace()
     if preview.generation is None:
         return Removal(0, 0)
-    sink, tables, group_id = as_sink(replace), ledger.tables, preview.group_id
+    sink, tables, group_id = ledger.qualified(as_sink(replace)), ledger.tables, preview.group_id
     target = sink.connect(ledger.engine, connections)
     reread = {move.topic_partition: move.reread for move in preview.replacing if move.reread is not None}
     topic_ids = {move.topic_partition: move.new.topic_id for move in preview.replacing if move.new is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
@@ -15,7 +15,8 @@ from airflow_kafka_offsets.transforms.fan_out import FanOutTransform
 from airflow_kafka_offsets.transforms.transform import BatchTransform
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Engine
+    import sqlalchemy as sa
+    from sqlalchemy.engine import Connection, Engine
 
     from airflow_kafka_offsets.sinks.fan_out_target import FanOutTable
 
@@ -121,6 +122,10 @@ class FanOut(Sink):
     @property
     def branch_numbers(self) -> Sequence[int | None]:
         return range(len(self.branches))
+
+    def qualified(self, conn: Connection, batches: sa.Table) -> FanOut:
+        """Return the sinks, each with the schema of its table, in the same order."""
+        return FanOut(tuple(replace(each, sink=each.sink.qualified(conn, batches)) for each in self.branches))
 
     def connect(self, engine: Engine, connections: Connections | None = None) -> FanOutTable:
         """Return the targets of all branches."""

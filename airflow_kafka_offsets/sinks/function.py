@@ -5,7 +5,7 @@ positions.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, FunctionError
@@ -14,7 +14,8 @@ from airflow_kafka_offsets.sinks.sink import Connections, DatabaseTable, Sink
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlalchemy.engine import Engine
+    import sqlalchemy as sa
+    from sqlalchemy.engine import Connection, Engine
 
     from airflow_kafka_offsets.sinks.function_target import ConnectedFunction
     from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -73,6 +74,11 @@ class FunctionSink(Sink):
     @property
     def tables(self) -> tuple[DatabaseTable, ...]:
         return () if self.table is None else (DatabaseTable(self.table, self.schema),)
+
+    def qualified(self, conn: Connection, batches: sa.Table) -> FunctionSink:
+        """Return the sink with the schema of the table whose rows are proved."""
+        proved = self.proved_table()
+        return self if proved is None else replace(self, schema=proved.qualified(conn, batches).schema)
 
     def connect(self, engine: Engine, connections: Connections | None = None) -> ConnectedFunction:
         """Return the functions for a database."""

@@ -14,7 +14,8 @@ from airflow_kafka_offsets.core.templates import Templated, holds_template
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Engine
+    import sqlalchemy as sa
+    from sqlalchemy.engine import Connection, Engine
 
     from airflow_kafka_offsets.sinks.table import Table
 
@@ -107,6 +108,15 @@ class Sink(Templated, ABC):
     def branch_numbers(self) -> Sequence[int | None]:
         """The numbers of the branches of which files have rows; None for a sink that has no branches."""
         return (None,)
+
+    def qualified(self, conn: Connection, batches: sa.Table) -> Sink:
+        """Return the sink with the schema of each table of the database of the positions whose name has none. Such a
+        name means another table in a session with another default; in the history, one in the schema of the state
+        tables.
+
+        :param batches: the state table `offset_batches`
+        """
+        return self
 
     @abstractmethod
     def connect(self, engine: Engine, connections: Connections | None = None) -> Table:

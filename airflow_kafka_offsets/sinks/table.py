@@ -251,7 +251,7 @@ class Table(ABC):
         """Return whether the target may have rows that were written into a name. One of its tables may have been
         renamed to the target, if the history does not have its new name yet: the next load writes it.
         """
-        names, target = TargetNames(conn), self.sink.name
+        names, target = TargetNames(conn, batches), self.sink.name
         if name is None or names.shared(name, target) is not None:
             return True
         column = batches.c.target_table

@@ -1,6 +1,7 @@
 """The names of targets in the history: of tables, of other targets, and of several; and which names mean one target.
 
-A table of the database of the positions has its own name, with or without its schema. Any other target has a name such
+A table of the database of the positions has its own name, with its schema, or without it where that is the one of the
+state tables: a name means the same in every session, whatever its default schema is. Any other target has a name such
 as `kind://name`.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Iterable
+from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -16,7 +18,9 @@ from airflow_kafka_offsets.core.text import can_be_stored
 from airflow_kafka_offsets.sinks.sink import DatabaseTable
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
     from sqlalchemy.engine import Connection
+    from sqlalchemy.engine.reflection import Inspector
 
 _KIND = "://"
 
@@ -56,10 +60,12 @@ class TargetNames:
 
     A table may be named with or without its schema, and in upper or lower case, if its database allows this; a URI may
     have the scheme of another client of the same store.
+
+    :param batches: the state table `offset_batches`, in whose schema a name without one is
     """
 
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
+    def __init__(self, conn: Connection, batches: sa.Table) -> None:
+        self._conn, self._batches = conn, batches
         self._known: dict[str, str] = {}
 
     def same(self, name: str, other: str) -> bool:
@@ -81,8 +87,7 @@ class TargetNames:
         if name is None or self.shared(name, target) is not None:
             return True
         return any(
-            each.startswith(_FUNCTION) or (is_table(each) and existing_table(self._conn, each) is None)
-            for each in (*targets_in(name), *targets_in(target))
+            each.startswith(_FUNCTION) or self.is_gone(each) for each in (*targets_in(name), *targets_in(target))
         )
 
     def is_renamed(self, name: str, target: str, known: Iterable[str]) -> bool:
@@ -92,13 +97,55 @@ class TargetNames:
         """
         if any(each.startswith(_FUNCTION) for each in (*targets_in(name), *targets_in(target))):
             return True
-        gone = [each for each in targets_in(name) if is_table(each) and existing_table(self._conn, each) is None]
+        gone = [*filter(self.is_gone, targets_in(name))]
         return len(gone) == 1 and all(self.shared(each, target) is None for each in known)
 
     def renamed(self, name: str, old: str, new: str) -> str:
         """Return a name with another one in the place of one of its targets."""
         targets = [new if self.same(target, old) else target for target in targets_in(name)]
         return joined(targets) if len(targets) > 1 else targets[0]
+
+    def existing(self, name: str) -> DatabaseTable | None:
+        """Return the table that has a name; None where the database has none."""
+        from airflow_kafka_offsets.database.tables import is_too_long
+
+        def exists(table: str, schema: str | None) -> bool:
+            # Databases report an error for names that they cannot keep.
+            parts = (table, schema or "")
+            is_name = all(can_be_stored(part) and not is_too_long(part, self._conn.dialect) for part in parts)
+            return is_name and self._inspector.has_table(table, schema=schema)
+
+        if not is_table(name):
+            return None
+        if exists(name, self._home):
+            return DatabaseTable(name, self._home)
+        schema, dot, table = name.partition(".")
+        # A dot may also be part of a table's name.
+        return DatabaseTable(table, schema) if dot and exists(table, schema) else None
+
+    def is_gone(self, name: str) -> bool:
+        """Return whether a name is that of a table which does not exist."""
+        return is_table(name) and self.existing(name) is None
+
+    def meant(self, name: str) -> DatabaseTable:
+        """Return the table that has a name, or would have it."""
+        schema, dot, table = name.partition(".")
+        in_schema = dot and schema in self._inspector.get_schema_names()
+        return self.existing(name) or (DatabaseTable(table, schema) if in_schema else DatabaseTable(name, self._home))
+
+    @cached_property
+    def _inspector(self) -> Inspector:
+        import sqlalchemy as sa
+
+        return sa.inspect(self._conn)
+
+    @cached_property
+    def _home(self) -> str | None:
+        """The schema of the state tables; None where it is the default of every session."""
+        if self._batches.schema is not None or self._conn.dialect.name != "postgresql":
+            return self._batches.schema
+        found: str | None = self._conn.scalar(_found_in(self._batches.name))
+        return found
 
     def _includes(self, name: str, other: str) -> bool:
         return all(self._has(name, target) for target in targets_in(other))
@@ -115,8 +162,26 @@ class TargetNames:
 
     def _identity(self, target: str) -> str:
         if target not in self._known:
-            self._known[target] = _table_identity(self._conn, target) if is_table(target) else _uri_identity(target)
+            self._known[target] = self._table_identity(target) if is_table(target) else _uri_identity(target)
         return self._known[target]
+
+    def _table_identity(self, name: str) -> str:
+        """Return schema and name by which the database identifies a table, which may not exist yet."""
+        found = self.meant(name)
+        schema = found.schema or self._inspector.default_schema_name or ""
+        return repr((schema.lower(), found.table.lower()) if self._folds else (schema, found.table))
+
+    @cached_property
+    def _folds(self) -> bool:
+        """Whether upper and lower case in the name of a table mean the same."""
+        import sqlalchemy as sa
+
+        from airflow_kafka_offsets.database.mysql import is_mysql
+
+        dialect = self._conn.dialect
+        return dialect.name == "sqlite" or (
+            is_mysql(dialect) and bool(self._conn.scalar(sa.text("SELECT @@lower_case_table_names")))
+        )
 
 
 def _last_part(target: str) -> str:
@@ -130,57 +195,35 @@ def _uri_identity(uri: str) -> str:
     return f"{kind}{plus}{STORE_SCHEMES.get(store, store)}{_KIND}{place}"
 
 
-def _table_identity(conn: Connection, name: str) -> str:
-    """Return schema and name by which a database identifies a table, which may not exist yet."""
+def _found_in(name: str) -> sa.Select[str]:
+    """Select the schema of Postgres in which a session finds a name without one, or else creates it."""
+    import sqlalchemy as sa
+
+    names = sa.table("pg_class", *map(sa.column, ("relname", "relnamespace", "oid")), schema="pg_catalog")
+    schemas = sa.table("pg_namespace", *map(sa.column, ("nspname", "oid")), schema="pg_catalog")
+    found = (
+        sa.select(schemas.c.nspname)
+        .join_from(names, schemas, schemas.c.oid == names.c.relnamespace)
+        .where(names.c.relname == name, sa.func.pg_catalog.pg_table_is_visible(names.c.oid))
+        .scalar_subquery()
+    )
+    return sa.select(sa.func.coalesce(found, sa.func.current_schema()))
+
+
+def schema_of_session(conn: Connection, table: str, batches: sa.Table) -> str | None:
+    """Return the schema in which a session finds a table without one, or creates it; None where this is the schema of
+    the state tables, or the default of every session.
+
+    :param batches: the state table `offset_batches`
+    """
     import sqlalchemy as sa
 
     from airflow_kafka_offsets.database.mysql import is_mysql
 
-    inspector = sa.inspect(conn)
-    found = existing_table(conn, name)
-    schema, dot, table = name.partition(".")
-    if found is None:
-        in_schema = dot and schema in inspector.get_schema_names()
-        found = DatabaseTable(table, schema) if in_schema else DatabaseTable(name)
-    schema = found.schema or _schema_on_path(conn, found.table) or inspector.default_schema_name or ""
-    if conn.dialect.name == "sqlite":
-        folds = True
+    if conn.dialect.name == "postgresql" and can_be_stored(table):
+        found, state = (conn.scalar(_found_in(name)) for name in (table, batches.name))
+    elif is_mysql(conn.dialect):
+        found = state = conn.scalar(sa.text("SELECT DATABASE()"))
     else:
-        folds = is_mysql(conn.dialect) and bool(conn.scalar(sa.text("SELECT @@lower_case_table_names")))
-    return repr((schema.lower(), found.table.lower()) if folds else (schema, found.table))
-
-
-def _schema_on_path(conn: Connection, table: str) -> str | None:
-    """Return the schema of Postgres in which a name without one is found; None where it is not."""
-    import sqlalchemy as sa
-
-    if conn.dialect.name != "postgresql":
         return None
-    query = (
-        "SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
-        "WHERE c.relname = :name AND pg_catalog.pg_table_is_visible(c.oid)"
-    )
-    found: str | None = conn.scalar(sa.text(query), {"name": table})
-    return found
-
-
-def existing_table(conn: Connection, name: str) -> DatabaseTable | None:
-    """Return the table that has a name in the history; None where the database has none."""
-    import sqlalchemy as sa
-
-    from airflow_kafka_offsets.database.tables import is_too_long
-
-    def exists(table: str, schema: str | None = None) -> bool:
-        # Databases report an error for names that they cannot keep.
-        parts = (table, schema or "")
-        is_name = all(can_be_stored(part) and not is_too_long(part, conn.dialect) for part in parts)
-        return is_name and inspector.has_table(table, schema=schema)
-
-    if not is_table(name):
-        return None
-    inspector = sa.inspect(conn)
-    if exists(name):
-        return DatabaseTable(name)
-    schema, dot, table = name.partition(".")
-    # A dot may also be part of a table's name.
-    return DatabaseTable(table, schema) if dot and exists(table, schema) else None
+    return None if found == (batches.schema or state) else found

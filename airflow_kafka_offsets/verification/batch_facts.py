@@ -63,7 +63,8 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
     own = sa.and_(batches.consumer_group == group_id, batches.batch_id > deleted)
     of_group = sa.select(batches.batch_id).where(own).order_by(batches.batch_id)
     names, shared = (names_of(conn, tables, target, own, shared=part) for part in (False, True))
-    called = cache(partial(TargetNames(conn).among, targets_in(target)))
+    targets = TargetNames(conn, tables.offset_batches)
+    called = cache(partial(targets.among, targets_in(target)))
     of_batch = (
         sa.case((batches.target_table.in_(names), target), else_=batches.target_table).label("target_table"),
         batches.transform.is_not(None).label("has_transform"),
@@ -102,7 +103,7 @@ def batch_facts(snapshot: Snapshot) -> Iterator[BatchFacts]:
     if rows.detail != "nothing":
         # Of a number that another target has, the rows in this one are unknown.
         other_names = conn.scalars(sa.select(batches.target_table).distinct()).all()
-        held = [name for name in other_names if name is not None and TargetNames(conn).may_hold(target, name)]
+        held = [name for name in other_names if name is not None and targets.may_hold(target, name)]
         in_target = batches.target_table.in_(held) | batches.target_table.is_(None)
         others = sa.select(batches.batch_id).where(sa.not_(own), in_target)
         parts.append((batch_id, "rows", count) for batch_id, count in rows.counts(others))

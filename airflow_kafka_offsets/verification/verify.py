@@ -73,6 +73,7 @@ def verify(
         positions = stored_positions(conn, ledger.tables, group_id)
         if not positions and (change := deleted_or_renamed(conn, ledger.tables, group_id)) is not None:
             raise ConfigurationError(f"{change}. Nothing was proved")
+        sink = sink.qualified(conn, ledger.tables.offset_batches)
         rows = sink.connect(engine, connections).rows(conn)
         target, rows = _as_loaded(conn, ledger.tables, group_id, sink.name, rows)
         detail, unchecked = rows.detail, describe_unchecked(rows)
@@ -120,7 +121,7 @@ def _as_loaded(
     """Return the target of a group and the rows; where one of its several targets is given, the rows of this one."""
     known = group_table(conn, tables, group_id)
     several = targets_in(known.name) if known is not None else []
-    names = TargetNames(conn)
+    names = TargetNames(conn, tables.offset_batches)
     branch = next((name for name in several if names.same(name, target)), None)
     if known is None or branch is None or len(several) == 1:
         return target, rows
@@ -194,7 +195,7 @@ def _check_name(snapshot: Snapshot) -> None:
     :raises ConfigurationError: it does
     """
     conn, tables, group_id, target, rows = snapshot
-    known, names = group_table(conn, tables, group_id), TargetNames(conn)
+    known, names = group_table(conn, tables, group_id), TargetNames(conn, tables.offset_batches)
     if known is None or names.same(known.name, target):
         return
     # A table with origin columns may have got another name, and others may hold what a function writes.

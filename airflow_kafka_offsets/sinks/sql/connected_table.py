@@ -161,7 +161,7 @@ class ConnectedSqlTable(Table):
 
     def way_out(self, conn: Connection, batches: sa.Table, output: Output) -> str:
         """Return the advice, with the first batch that the state tables do not know."""
-        names = TargetNames(conn)
+        names = TargetNames(conn, batches)
         query = sa.select(batches.c.target_table, sa.func.max(batches.c.batch_id)).group_by(batches.c.target_table)
         numbers = [
             number

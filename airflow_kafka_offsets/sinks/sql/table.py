@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_kafka_offsets.sinks.sink import Connections, DatabaseTable, Sink, check_upsert_key
+from airflow_kafka_offsets.sinks.target_names import schema_of_session
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Engine
+    import sqlalchemy as sa
+    from sqlalchemy.engine import Connection, Engine
 
     from airflow_kafka_offsets.sinks.sql.connected_table import ConnectedSqlTable
 
@@ -74,6 +76,12 @@ class SqlTable(Sink):
     @property
     def tables(self) -> tuple[DatabaseTable, ...]:
         return (DatabaseTable(self.table, self.schema, tuple(self.upsert_key)),)
+
+    def qualified(self, conn: Connection, batches: sa.Table) -> SqlTable:
+        """Return the table with the schema in which the session finds it, unless the state tables are there, too."""
+        if self.schema or not isinstance(self.table, str):
+            return self
+        return replace(self, schema=schema_of_session(conn, self.table, batches))
 
     def connect(self, engine: Engine, connections: Connections | None = None) -> ConnectedSqlTable:
         """Return the table in a database."""
