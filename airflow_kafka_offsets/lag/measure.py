@@ -19,7 +19,7 @@ from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPart
 from airflow_kafka_offsets.core.planning import First, first_offset
 from airflow_kafka_offsets.core.text import first_reason
 from airflow_kafka_offsets.database.transactions import database_now
-from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
+from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, KafkaUnavailableError
 from airflow_kafka_offsets.kafka.cluster import Cluster, PartialLogs
 from airflow_kafka_offsets.kafka.start_offsets import first_offsets
 from airflow_kafka_offsets.lag.report import Committed, LagQuestion, LagReport, evaluate
@@ -39,6 +39,10 @@ _UnreadKey = tuple[str, int, int, int]
 """Topic, partition, position, and the timestamp that is searched. The garbage collector does not track plain tuples of
 plain values: thousands of objects that outlive a poll would bring on full collections, whose pauses block an event
 loop."""
+
+
+# More topics than this a group hardly has.
+_MANY_TOPICS = 1_000
 
 
 def measure_lag(ledger: Ledger, cluster: Cluster, question: LagQuestion, *, new_group: bool = False) -> LagReport:
@@ -86,8 +90,7 @@ class LagPolls:
         """
         scoped = [(question, state, frozenset(question.scope) or state.topics) for question, state in questions]
         cluster_id = self._cluster.cluster_id()
-        topics = frozenset[str]().union(*(topics for _, _, topics in scoped))
-        logs = self._cluster.partial_logs(sorted(topics)) if topics else PartialLogs({}, {}, {})
+        logs = self._logs([topics for _, _, topics in scoped])
         timed = frozenset[str]().union(*(topics for question, _, topics in scoped if question.times))
         unknown: dict[str, str] = {}
         retention = self._cluster.retention(sorted(timed - logs.topic_errors.keys()), unknown) if timed else {}
@@ -101,6 +104,27 @@ class LagPolls:
             except Exception as error:
                 report = error
             yield report
+
+    def _logs(self, of_groups: Collection[frozenset[str]]) -> PartialLogs:
+        """Return the ends of the logs of the topics of groups. Those that only groups with many topics have are asked
+        for apart: unknown ones, as in made-up positions, may take all the time that there is.
+        """
+        few = frozenset[str]().union(*(topics for topics in of_groups if len(topics) <= _MANY_TOPICS))
+        found = self._cluster.partial_logs(sorted(few)) if few else PartialLogs({}, {}, {})
+        others = frozenset[str]().union(*of_groups) - few
+        if not others:
+            return found
+        try:
+            more = self._cluster.partial_logs(sorted(others))
+        except KafkaUnavailableError as error:
+            if not few:
+                raise
+            more = PartialLogs({}, dict.fromkeys(others, error), {})
+        return PartialLogs(
+            found.logs | more.logs,
+            found.topic_errors | more.topic_errors,
+            found.partition_errors | more.partition_errors,
+        )
 
     def _report(
         self, question: LagQuestion, state: GroupState, topics: frozenset[str], snapshot: _Snapshot

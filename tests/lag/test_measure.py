@@ -13,7 +13,8 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.core.instants import CommittedBy, Start, milliseconds
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError, LedgerError
-from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.kafka.cluster import Cluster, PartialLogs
+from airflow_kafka_offsets.lag import measure
 from airflow_kafka_offsets.lag.measure import LagPolls, group_states, measure_lag
 from airflow_kafka_offsets.lag.report import LagQuestion, LagReport
 from airflow_kafka_offsets.ledger import positions
@@ -235,3 +236,45 @@ def test_a_group_with_more_positions_than_loads_store_is_not_read_and_hides_no_o
     with pytest.raises(LedgerError, match="Group 'odd' has 4 positions"):
         positions.read_positions(ledger, "odd")
     assert len(positions.read_positions(ledger, "loader")) == 1
+
+
+def test_a_group_with_positions_of_many_made_up_topics_hides_no_other(
+    inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker needs longer for 30,000 unknown topics than a request may take."""
+    name, loader = topic(), inline_loader
+    loader(name)
+    produce(loader.kafka, name, names(0, 3))
+    ledger = Ledger(loader.engine)
+    stored = ledger.tables.consumed_offsets
+    with loader.engine.begin() as conn:
+        row = conn.execute(sa.select(stored)).mappings().one()
+        made_up = [{**row, "consumer_group": "odd", "topic": f"made-up-{number}"} for number in range(4)]
+        conn.execute(stored.insert(), [*made_up, {**row, "consumer_group": "odd"}])
+        groups = ledger.tables.consumer_groups
+        group = conn.execute(sa.select(groups)).mappings().one()
+        conn.execute(groups.insert(), {**group, "group_id": "odd"})
+        states = group_states(conn, ledger.tables, ["loader", "odd"])
+    monkeypatch.setattr(measure, "_MANY_TOPICS", 3)
+    cluster = Cluster(loader.config)
+    asked: list[list[str]] = []
+    partial_logs = cluster.partial_logs
+
+    def slow(topics: list[str]) -> PartialLogs:
+        asked.append(topics)
+        if len(topics) > 3:
+            raise KafkaUnavailableError("Kafka did not report its topics within 10 s")
+        return partial_logs(topics)
+
+    monkeypatch.setattr(cluster, "partial_logs", slow)
+    questions = [(LagQuestion(group_id, times=True), states[group_id]) for group_id in ("odd", "loader")]
+    odd, healthy = LagPolls(cluster).reports(questions)
+
+    assert asked == [[name], [f"made-up-{number}" for number in range(4)]]
+    assert isinstance(healthy, LagReport)
+    assert isinstance(odd, LagReport)
+    assert (healthy.lag, healthy.complete) == (3, True)
+    assert (odd.lag, odd.complete) == (3, False)
+    assert {str(each.error) for each in odd.errors} == {"Kafka did not report its topics within 10 s"}
+    with pytest.raises(KafkaUnavailableError):
+        list(LagPolls(cluster).reports([(LagQuestion("odd", dict.fromkeys(asked[1])), states["odd"])]))

@@ -84,7 +84,7 @@ def test_a_form_of_earlier_starts_no_verification_that_would_fail(
     assert answer.status_code == 409
     assert "No task of a DAG names table target" in answer.text
     page = web.get("/verification", "editor", **GROUP).text
-    assert commands(page) == [f"{VERIFY} --table target"]
+    assert commands(page) == [f"{VERIFY} --table target --table-schema public"]
     assert "If the table has an upsert key, add <code>--upsert-key</code>" in page
 
 
