@@ -197,7 +197,8 @@ def _replayed(
     if group_id is not None:
         of_whom &= batches.consumer_group == group_id
     names = names_of(conn, tables, target, of_whom, shared=True)
-    return [_written(tables, topics).where(of_whom, batches.target_table.in_(names))] if names else []
+    written = _written(tables, topics).where(of_whom)
+    return [written.where(batches.target_table.in_(some)) for some in portions(names, AT_ONCE)]
 
 
 def _last_loads(conn: Connection, tables: Tables, group_id: str) -> dict[TopicPartition, int]:

@@ -121,7 +121,8 @@ class TargetNames:
             return DatabaseTable(name, self._home)
         schema, dot, table = name.partition(".")
         # A dot may also be part of a table's name.
-        return DatabaseTable(table, schema) if dot and exists(table, schema) else None
+        is_there = dot and schema.casefold() in self._schemas and exists(table, schema)
+        return DatabaseTable(table, schema) if is_there else None
 
     def is_gone(self, name: str) -> bool:
         """Return whether a name is that of a table which does not exist."""
@@ -138,6 +139,11 @@ class TargetNames:
         import sqlalchemy as sa
 
         return sa.inspect(self._conn)
+
+    @cached_property
+    def _schemas(self) -> frozenset[str]:
+        """The schemas of the database, in lower case: those of names may be many, and are not asked for each."""
+        return frozenset(map(str.casefold, self._inspector.get_schema_names()))
 
     @cached_property
     def _home(self) -> str | None:
