@@ -91,6 +91,11 @@ class OffsetRange(OfPartition):
     end_epoch: int | None = None
 
     @property
+    def continues(self) -> bool:
+        """Whether a load starts at the stored position of its group, or after a gap there."""
+        return self.how in ("stored", "skipped-gap")
+
+    @property
     def epoch_after(self) -> int | None:
         """Return the leader epoch that is stored with the position when the batch is committed.
 

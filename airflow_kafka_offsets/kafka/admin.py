@@ -138,9 +138,11 @@ class RetryingAdmin:
             client = self._client = self._new_client()
         return client
 
-    def _leave_client(self) -> None:
+    def _leave_client(self, requested: Collection[Future[Any]]) -> None:
         """Leave a client with a request that failed. It ends in the background: for that it waits for what it is doing,
         as for a token endpoint or a name server that does not answer.
+
+        :param requested: what the request returned
         """
         # Another thread may ask, too.
         client, self._client = self._client, None
@@ -148,7 +150,7 @@ class RetryingAdmin:
             client.poll(0)
             left = [client]
             del client
-            in_background(left.clear, "kafka-offsets-end")
+            in_background(partial(_end, left, [*requested]), "kafka-offsets-end")
 
     @about(KAFKA)
     def ask(
@@ -175,10 +177,11 @@ class RetryingAdmin:
         :raises UnknownTopicError: naming every topic or partition that the cluster does not show
         :raises KafkaUnavailableError: the cluster did not answer in time; says why
         """
+        requested: list[Future[Any]] = []
         try:
-            return self._ask(what, keys, request, read, operation, resource, timeout, failed)
+            return self._ask(what, keys, request, read, operation, resource, timeout, failed, requested)
         except BaseException:
-            self._leave_client()
+            self._leave_client(requested)
             raise
 
     def _ask(
@@ -191,6 +194,7 @@ class RetryingAdmin:
         resource: str | None,
         timeout: float | None,
         failed: dict[Key, KafkaOffsetsError] | None,
+        requested: list[Future[Any]],
     ) -> dict[Key, Answer]:
         limit = self._timeout if timeout is None else timeout
         started = time.monotonic()
@@ -216,7 +220,9 @@ class RetryingAdmin:
                 break
             seconds = min(left, request_seconds)
             until = time.monotonic() + seconds + _GRACE_SECONDS
-            for key, future in request(self._current(), list(waiting), seconds).items():
+            futures = request(self._current(), list(waiting), seconds)
+            requested[:] = futures.values()
+            for key, future in futures.items():
                 if not self._await(future, until):
                     waiting[key] = KafkaError(KafkaError._TIMED_OUT)
                     continue
@@ -233,7 +239,7 @@ class RetryingAdmin:
                 except Exception as error:
                     fail([key], partial(self._refused, what, error))
             if len(answers) < many:
-                self._leave_client()
+                self._leave_client(requested)
             fail(_with(DENIED, waiting), partial(self._denied, what, operation, resource, waiting, like))
             if time.monotonic() - started > _UNKNOWN_GRACE_SECONDS:
                 fail(_with(_UNKNOWN, waiting), partial(self._unknown, like))
@@ -319,6 +325,14 @@ class RetryingAdmin:
             f"{reasons(codes) or 'no reason given'}"
             f"{'. Check bootstrap.servers, and that the brokers run and can be reached' if is_down else ''}"
         )
+
+
+def _end(left: list[AdminClient], requested: Collection[Future[Any]]) -> None:
+    """End a client, once it has given up what it was asked for: the futures of requests that it ends with are never
+    freed.
+    """
+    wait(requested, timeout=_COORDINATOR_SECONDS / 2)
+    left.clear()
 
 
 class _Like:

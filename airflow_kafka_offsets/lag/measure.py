@@ -19,7 +19,7 @@ from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPart
 from airflow_kafka_offsets.core.planning import First, first_offset
 from airflow_kafka_offsets.core.text import first_reason
 from airflow_kafka_offsets.database.transactions import database_now
-from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, KafkaUnavailableError
+from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, KafkaUnavailableError, LedgerError
 from airflow_kafka_offsets.kafka.cluster import Cluster, PartialLogs
 from airflow_kafka_offsets.kafka.start_offsets import first_offsets
 from airflow_kafka_offsets.lag.report import Committed, LagQuestion, LagReport, evaluate
@@ -41,8 +41,8 @@ plain values: thousands of objects that outlive a poll would bring on full colle
 loop."""
 
 
-# More topics than this a group hardly has.
-_MANY_TOPICS = 1_000
+# Topics of several groups in a request, and of one group: for more that do not exist, the time does not suffice.
+_TOPICS_AT_ONCE, _MOST_TOPICS = 5_000, 10_000
 
 
 def measure_lag(ledger: Ledger, cluster: Cluster, question: LagQuestion, *, new_group: bool = False) -> LagReport:
@@ -90,8 +90,10 @@ class LagPolls:
         """
         scoped = [(question, state, frozenset(question.scope) or state.topics) for question, state in questions]
         cluster_id = self._cluster.cluster_id()
-        logs = self._logs([topics for _, _, topics in scoped])
-        timed = frozenset[str]().union(*(topics for question, _, topics in scoped if question.times))
+        logs = self._logs(topics for _, _, topics in scoped)
+        timed = frozenset[str]().union(
+            *(topics for question, _, topics in scoped if question.times and len(topics) <= _MOST_TOPICS)
+        )
         unknown: dict[str, str] = {}
         retention = self._cluster.retention(sorted(timed - logs.topic_errors.keys()), unknown) if timed else {}
         held_back = self._cluster.held_back({tp: each for tp, each in logs.logs.items() if tp.topic in timed})
@@ -105,26 +107,29 @@ class LagPolls:
                 report = error
             yield report
 
-    def _logs(self, of_groups: Collection[frozenset[str]]) -> PartialLogs:
-        """Return the ends of the logs of the topics of groups. Those that only groups with many topics have are asked
-        for apart: unknown ones, as in made-up positions, may take all the time that there is.
+    def _logs(self, of_groups: Iterable[frozenset[str]]) -> PartialLogs:
+        """Return the ends of the logs of the topics of groups, those of groups with few topics first: unknown topics,
+        as in made-up positions, may take all the time that there is. After that, no more are asked for.
+
+        :raises KafkaUnavailableError: the cluster did not answer in time
         """
-        few = frozenset[str]().union(*(topics for topics in of_groups if len(topics) <= _MANY_TOPICS))
-        found = self._cluster.partial_logs(sorted(few)) if few else PartialLogs({}, {}, {})
-        others = frozenset[str]().union(*of_groups) - few
-        if not others:
-            return found
-        try:
-            more = self._cluster.partial_logs(sorted(others))
-        except KafkaUnavailableError as error:
-            if not few:
-                raise
-            more = PartialLogs({}, dict.fromkeys(others, error), {})
-        return PartialLogs(
-            found.logs | more.logs,
-            found.topic_errors | more.topic_errors,
-            found.partition_errors | more.partition_errors,
-        )
+        logs, failure = PartialLogs({}, {}, {}), None
+        for topics in _requests(of_groups):
+            if failure is None:
+                try:
+                    answer = self._cluster.partial_logs(topics)
+                except KafkaUnavailableError as error:
+                    if logs == PartialLogs({}, {}, {}):
+                        raise
+                    answer = PartialLogs({}, dict.fromkeys(topics, error), {})
+                unavailable = (each for each in answer.topic_errors.values() if isinstance(each, KafkaUnavailableError))
+                failure = next(unavailable, None)
+            else:
+                answer = PartialLogs({}, dict.fromkeys(topics, failure), {})
+            logs.logs.update(answer.logs)
+            logs.topic_errors.update(answer.topic_errors)
+            logs.partition_errors.update(answer.partition_errors)
+        return logs
 
     def _report(
         self, question: LagQuestion, state: GroupState, topics: frozenset[str], snapshot: _Snapshot
@@ -137,6 +142,11 @@ class LagPolls:
                     f"There are no stored positions of group {question.group_id!r} yet: name its topics"
                 )
             return LagReport(())
+        if len(topics) > _MOST_TOPICS:
+            raise LedgerError(
+                f"The lag of group {question.group_id!r} is not measured: it has {len(topics):,} topics, more than "
+                f"{_MOST_TOPICS:,}. Delete the positions of topics that do not exist, or split the group"
+            )
         logs, errors = snapshot.of_topics(topics, stored)
         scope = partitions_in(question.scope, {*stored, *errors}, logs)
         committed = {tp: stored[tp] for tp in scope if tp in stored}
@@ -261,6 +271,20 @@ class _Snapshot(NamedTuple):
                     raise error
                 errors |= dict.fromkeys(positions[topic], str(error))
         return logs, errors
+
+
+def _requests(of_groups: Iterable[frozenset[str]]) -> Iterator[list[str]]:
+    """Yield the topics of groups, each once, in parts that are asked for together; those of few topics come first."""
+    asked, part = set[str](), set[str]()
+    for topics in sorted(of_groups, key=len):
+        new = topics - asked if len(topics) <= _MOST_TOPICS else frozenset()
+        if part and len(part) + len(new) > _TOPICS_AT_ONCE:
+            yield sorted(part)
+            part = set()
+        asked |= new
+        part |= new
+    if part:
+        yield sorted(part)
 
 
 def _by_topic(values: Mapping[TopicPartition, T]) -> dict[str, dict[TopicPartition, T]]:

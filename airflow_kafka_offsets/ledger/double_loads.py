@@ -94,6 +94,8 @@ def refuse_loaded(
     loads, names = _last_loads(conn, tables, group_id), TargetNames(conn, tables.offset_batches)
     deleted = deletion_of(conn, tables, group_id)
     topics = {tp.topic for tp in starts}
+    # Positions may be gone while their rows stay: by the undo of a rewind or of a deletion, or by another program.
+    begun = {tp for tp, range_ in starts.items() if not range_.continues}
     written = []
     if not beside_others:
         groups = groups_into(conn, tables, target, topics, besides=group_id) | ({group_id: target} if deleted else {})
@@ -101,6 +103,8 @@ def refuse_loaded(
         for some in portions(sorted(groups), AT_ONCE):
             of_groups = batches.consumer_group.in_(some)
             written.append(_written(tables, topics).where(of_groups, batches.batch_id > last))
+        if not deleted:
+            written += _own(tables, group_id, begun)
     # From its first load of a topic on, nothing is replayed into the table but by key, or in the place of other rows.
     if first_topics := topics - {tp.topic for tp in loads}:
         written += _replayed(conn, tables, target, first_topics, group_id if beside_others else None)
@@ -108,7 +112,9 @@ def refuse_loaded(
         planned = starts.get(TopicPartition(row.topic, row.partition))
         is_output = row.kind == "load" or row.replaced_start_offset is not None
         is_own = row.consumer_group == group_id and is_output and row.batch_id > deleted
-        if planned is not None and not is_own and row.batch_id > loads.get(planned.topic_partition, 0):
+        if planned is None or (is_own and planned.topic_partition not in begun):
+            continue
+        if row.batch_id > loads.get(planned.topic_partition, 0):
             _refuse_double(conn, tables, names, row, planned, group_id, target)
 
 
@@ -199,6 +205,19 @@ def _replayed(
     names = names_of(conn, tables, target, of_whom, shared=True)
     written = _written(tables, topics).where(of_whom)
     return [written.where(batches.target_table.in_(some)) for some in portions(names, AT_ONCE)]
+
+
+def _own(tables: Tables, group_id: str, partitions: Collection[TopicPartition]) -> list[sa.Select[Any]]:
+    """Select the ranges of some partitions that a group has written."""
+    of_topic = defaultdict[str, list[int]](list)
+    for tp in sorted(partitions):
+        of_topic[tp.topic].append(tp.partition)
+    partition, of_group = tables.offset_ranges.c.partition, tables.offset_batches.c.consumer_group == group_id
+    return [
+        _written(tables, [topic]).where(of_group, partition.in_(some))
+        for topic, numbers in of_topic.items()
+        for some in portions(numbers, AT_ONCE)
+    ]
 
 
 def _last_loads(conn: Connection, tables: Tables, group_id: str) -> dict[TopicPartition, int]:
@@ -312,6 +331,16 @@ def _double_load(
             f"Group {row.consumer_group!r}, which was deleted, has loaded {offsets} into table {target!r} with batch "
             f"{row.batch_id}. {begins} {undo}If its rows are "
             'gone, or are to be there twice, set in the load: Coordination(other_groups="allow").'
+        )
+    if row.consumer_group == group_id:
+        end = (
+            f"{command_line('rewind', group_id, '--topic', f'{tp.topic}:{tp.partition}')} --to-offset {row.end_offset}"
+        )
+        return DoubleLoadError(
+            f"Group {group_id!r} has no position of {tp}, but has loaded {offsets} into table {target!r} with batch "
+            f"{row.batch_id}: its position was removed since. {begins} To go on after them: {end} --conn-id CONN_ID "
+            "--execute --reason WHY. If its rows are gone, or are to be there twice, set in the load: "
+            'Coordination(other_groups="allow").'
         )
     has_loaded = (
         f"Group {row.consumer_group!r} {_has(row, 'load')} {offsets} into table {target!r} with batch {row.batch_id}. "

@@ -105,7 +105,7 @@ def check_positions(conn: Connection, tables: Tables, batch: Batch) -> None:
     for range_ in batch.ranges:
         tp = range_.topic_partition
         position = stored.get(tp)
-        if position is None and range_.how not in ("stored", "skipped-gap"):
+        if position is None and not range_.continues:
             continue  # the first batch of the partition
         if position is None or position.offset != starts[tp]:
             raise PositionConflictError(

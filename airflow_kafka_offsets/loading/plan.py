@@ -191,7 +191,7 @@ def plan_after(
     decided = decide_for_claim(context, claim, options, after=(batch, staged))
     # Where a partition begins is stored with the first batch that has it: were it abandoned with the open one, that
     # would be lost.
-    begins = decided.initial or any(range_.how not in ("stored", "skipped-gap") for range_ in decided.ranges)
+    begins = decided.initial or not all(range_.continues for range_ in decided.ranges)
     if begins or not decided.ranges:
         return None
     log_gaps(decided.gaps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -143,6 +144,40 @@ def test_a_deletion_is_undone(cli: CommandLine, orders: str, inline_loader: Load
     assert listed(cli) == ["loader"]
     assert inline_loader(orders, on_bad_record=DeadLetters()).records == 3
     assert verify("loader", sink=SqlTable("target"), engine=inline_loader.engine).rows == 8
+
+
+@pytest.mark.parametrize("removed", ["undone in part", "undone, and that undone", "by another program"])
+def test_records_that_a_group_has_loaded_are_not_loaded_again_where_it_has_no_position(
+    cli: CommandLine, orders: str, inline_loader: Loader, kafka: Kafka, topic: TopicFactory, removed: str
+) -> None:
+    other, undo = topic(), ("rewind", "loader", *DB, "--undo", *WHY)
+    produce(kafka, other, names(0, 3))
+    inline_loader(orders, other, on_bad_record=DeadLetters())
+    if removed == "by another program":
+        with inline_loader.engine.begin() as conn:
+            conn.execute(sa.text("DELETE FROM consumed_offsets WHERE topic = :other"), {"other": other})
+    else:
+        cli(*DELETE, *WHY)
+        done = [cli(*undo, "--topic", orders)] if removed == "undone in part" else [cli(*undo), cli(*undo)]
+        assert [each.status for each in done] == [0] * len(done)
+
+    with pytest.raises(
+        DoubleLoadError, match=r"Group 'loader' has no position of .*: its position was removed"
+    ) as twice:
+        inline_loader(orders, other, on_bad_record=DeadLetters())
+
+    assert rows(inline_loader.engine, "SELECT count(*) FROM target") == [(8,)]
+    told = re.search(
+        r"kafka-offsets (rewind loader --topic (\S+):0 --to-offset \d) --conn-id CONN_ID", str(twice.value)
+    )
+    assert told is not None
+    assert cli(*told[1].split(), *DB, *WHY).status == 0
+    produce(kafka, told[2], names(10, 1))
+    assert inline_loader(told[2], on_bad_record=DeadLetters()).rows == 1
+    with inline_loader.engine.begin() as conn:
+        conn.execute(sa.text("DELETE FROM consumed_offsets"))
+    again = Coordination(other_groups="allow")
+    assert inline_loader(other, on_bad_record=DeadLetters(), coordination=again).rows in (3, 4)
 
 
 def test_a_new_group_of_the_name_is_proved_from_its_beginning(

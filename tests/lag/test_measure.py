@@ -255,7 +255,7 @@ def test_a_group_with_positions_of_many_made_up_topics_hides_no_other(
         group = conn.execute(sa.select(groups)).mappings().one()
         conn.execute(groups.insert(), {**group, "group_id": "odd"})
         states = group_states(conn, ledger.tables, ["loader", "odd"])
-    monkeypatch.setattr(measure, "_MANY_TOPICS", 3)
+    monkeypatch.setattr(measure, "_TOPICS_AT_ONCE", 3)
     cluster = Cluster(loader.config)
     asked: list[list[str]] = []
     partial_logs = cluster.partial_logs
@@ -278,3 +278,10 @@ def test_a_group_with_positions_of_many_made_up_topics_hides_no_other(
     assert {str(each.error) for each in odd.errors} == {"Kafka did not report its topics within 10 s"}
     with pytest.raises(KafkaUnavailableError):
         list(LagPolls(cluster).reports([(LagQuestion("odd", dict.fromkeys(asked[1])), states["odd"])]))
+    asked.clear()
+    monkeypatch.setattr(measure, "_MOST_TOPICS", 4)
+    odd, healthy = LagPolls(cluster).reports(questions)
+    assert str(odd).startswith("The lag of group 'odd' is not measured: it has 5 topics, more than 4. ")
+    assert asked == [[name]]
+    assert isinstance(healthy, LagReport)
+    assert (healthy.lag, healthy.complete) == (3, True)
