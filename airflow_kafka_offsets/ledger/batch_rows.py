@@ -20,7 +20,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.history import DELETE, OPEN_STATES, PREFETCHED, REWIND_KINDS
+from airflow_kafka_offsets.core.history import DELETE, OPEN_STATES, PREFETCHED, REPLAY_KINDS, REWIND_KINDS
 from airflow_kafka_offsets.core.instants import TimeSpan, from_milliseconds
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
@@ -331,7 +331,9 @@ def deletion_of(conn: Connection, tables: Tables, group_id: str) -> int:
     deleted = max(conn.scalars(sa.select(batches.batch_id).where(*of_group)), default=None)
     if deleted is None:
         return 0
-    after = sa.select(batches.kind).where(batches.consumer_group == group_id, batches.batch_id > deleted)
+    # Replays, and what was abandoned, have moved no position: the undo may come after them.
+    moves = batches.kind.not_in(REPLAY_KINDS), batches.state != "abandoned"
+    after = sa.select(batches.kind).where(batches.consumer_group == group_id, batches.batch_id > deleted, *moves)
     following = conn.scalar(after.order_by(batches.batch_id).limit(1))
     return 0 if following == "undo" else deleted
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import Coordination, DeadLetters
-from airflow_kafka_offsets.exceptions import DoubleLoadError
+from airflow_kafka_offsets.exceptions import DoubleLoadError, ForeignBatchError, VerificationError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.claims import claim_group
 from airflow_kafka_offsets.ledger.install import initialize
@@ -20,6 +20,7 @@ from airflow_kafka_offsets.verification.verify import verify
 from tests.support.clients import Kafka, produce
 from tests.support.command_line import DB, CommandLine, data, failed, leave_open
 from tests.support.loads import Loader, TopicFactory, names, positions, rows
+from tests.support.replays import Replayer
 
 pytestmark = pytest.mark.server
 
@@ -144,6 +145,20 @@ def test_a_deletion_is_undone(cli: CommandLine, orders: str, inline_loader: Load
     assert listed(cli) == ["loader"]
     assert inline_loader(orders, on_bad_record=DeadLetters()).records == 3
     assert verify("loader", sink=SqlTable("target"), engine=inline_loader.engine).rows == 8
+
+
+def test_a_deletion_is_undone_after_a_replay(cli: CommandLine, orders: str, inline_loader: Loader) -> None:
+    cli(*DELETE, *WHY)
+    Replayer(inline_loader)(orders, {orders: {0: (0, 2)}})
+    assert cli("rewind", "loader", *DB, "--undo", *WHY).status == 0
+
+    assert verify("loader", sink=SqlTable("target"), engine=inline_loader.engine).rows == 5
+    with pytest.raises(ForeignBatchError, match="loads into table 'target'"):
+        inline_loader(orders, sink=SqlTable("third"), on_bad_record=DeadLetters())
+    with inline_loader.engine.begin() as conn:
+        conn.execute(sa.text("DELETE FROM target WHERE _kafka_offset = 3"))
+    with pytest.raises(VerificationError):
+        verify("loader", sink=SqlTable("target"), engine=inline_loader.engine)
 
 
 @pytest.mark.parametrize("removed", ["undone in part", "undone, and that undone", "by another program"])
