@@ -19,7 +19,7 @@ from airflow_kafka_offsets.formats.simple_formats import Json
 from airflow_kafka_offsets.sinks.sql.column_types import created_table
 from airflow_kafka_offsets.sinks.sql.connected_table import SqlTarget
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from airflow_kafka_offsets.sinks.sql.upsert import check_key
+from airflow_kafka_offsets.sinks.sql.upsert_checks import check_key
 from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile

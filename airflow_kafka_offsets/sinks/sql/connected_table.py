@@ -29,7 +29,7 @@ from airflow_kafka_offsets.database.tables import (
 )
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
-from airflow_kafka_offsets.sinks.sql import insert, upsert
+from airflow_kafka_offsets.sinks.sql import insert, upsert, upsert_checks
 from airflow_kafka_offsets.sinks.sql.column_types import (
     add_column,
     check_names,
@@ -88,7 +88,7 @@ class ConnectedSqlTable(Table):
             raise ConfigurationError(f"SqlTable needs the name of a table; got table={sink.table!r}")
         check_driver(engine.dialect)
         if sink.upsert_key:
-            upsert.check_key(engine.dialect, sink.upsert_key, columns)
+            upsert_checks.check_key(engine.dialect, sink.upsert_key, columns)
         with engine.connect() as conn:
             names = {"schema": [sink.schema or ""], "table": [sink.table], "column": columns.names if columns else []}
             check_names(conn.dialect, names)
@@ -104,7 +104,7 @@ class ConnectedSqlTable(Table):
         needed = required(table)
         if sink.upsert_key:
             with engine.connect() as conn:
-                upsert.check_target(conn, table, sink.upsert_key)
+                upsert_checks.check_target(conn, table, sink.upsert_key)
             needed += [name for name in dict.fromkeys((*sink.upsert_key, *RECORD)) if name not in needed]
         return TargetColumns(sink.name, tuple(column.name for column in table.columns), tuple(needed), may_grow)
 
@@ -186,7 +186,7 @@ class ConnectedSqlTable(Table):
         """
         table = self.reflect(conn)
         if table is not None:
-            upsert.check_key_columns(table, self.sink.upsert_key)
+            upsert_checks.check_key_columns(table, self.sink.upsert_key)
         return SqlRows(conn, self.sink.name, table, self.sink.replaces_rows)
 
     def reflect(self, conn: Connection) -> sa.Table | None:
@@ -334,8 +334,8 @@ class SqlTarget(Target):
                     f"{sent:,}",
                 )
             return count
-        upsert.check_key(conn.dialect, sink.upsert_key, schema)
-        upsert.check_target(conn, table, sink.upsert_key)
+        upsert_checks.check_key(conn.dialect, sink.upsert_key, schema)
+        upsert_checks.check_target(conn, table, sink.upsert_key)
         return upsert.upsert_rows(conn, table, columns, rows, sink.upsert_key, append, self.log_order)
 
 
