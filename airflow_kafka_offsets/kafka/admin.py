@@ -331,7 +331,7 @@ def _end(left: list[AdminClient], requested: Collection[Future[Any]]) -> None:
     """End a client, once it has given up what it was asked for: the futures of requests that it ends with are never
     freed.
     """
-    wait(requested, timeout=_COORDINATOR_SECONDS / 2)
+    wait(requested, timeout=_COORDINATOR_SECONDS - 10)
     left.clear()
 
 

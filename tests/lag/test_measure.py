@@ -262,7 +262,7 @@ def test_a_group_with_positions_of_many_made_up_topics_hides_no_other(
 
     def slow(topics: list[str]) -> PartialLogs:
         asked.append(topics)
-        if len(topics) > 3:
+        if "made-up-0" in topics:
             raise KafkaUnavailableError("Kafka did not report its topics within 10 s")
         return partial_logs(topics)
 
@@ -270,7 +270,8 @@ def test_a_group_with_positions_of_many_made_up_topics_hides_no_other(
     questions = [(LagQuestion(group_id, times=True), states[group_id]) for group_id in ("odd", "loader")]
     odd, healthy = LagPolls(cluster).reports(questions)
 
-    assert asked == [[name], [f"made-up-{number}" for number in range(4)]]
+    # After the first request that failed, there is none.
+    assert asked == [[name], [f"made-up-{number}" for number in range(3)]]
     assert isinstance(healthy, LagReport)
     assert isinstance(odd, LagReport)
     assert (healthy.lag, healthy.complete) == (3, True)
