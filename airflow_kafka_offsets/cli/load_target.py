@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
@@ -166,7 +166,7 @@ def _find_task(args: Namespace, *, only: Sequence[str] | None = None) -> Pipelin
             f"Task {task_id!r} of DAG {dag_id!r} is a {task.task_type}: name a task that loads records, such as a "
             "KafkaBatchOperator"
         )
-    rendered = _rendered(task, only)
+    rendered = _rendered(task, only, args.map_values or ())
     if rendered.group_id != args.group:
         raise ConfigurationError(
             f"Task {task_id!r} of DAG {dag_id!r} loads group {rendered.group_id!r}, not {args.group!r}: name the task "
@@ -223,8 +223,11 @@ def _find_dag(dag_id: str) -> tuple[Any, list[str]]:
     return None, broken
 
 
-def _rendered(task: Any, only: Sequence[str] | None) -> PipelineTask:
-    """Return a copy of a task whose parameters have no templates any more, as far as they are asked for."""
+def _rendered(task: Any, only: Sequence[str] | None, mapped: Iterable[str] = ()) -> PipelineTask:
+    """Return a copy of a task whose parameters have no templates any more, as far as they are asked for.
+
+    :param mapped: parameters with values of a run: what another task has returned is not rendered
+    """
     from airflow.sdk import XComArg
     from airflow.sdk.execution_time.context import ConnectionAccessor, VariableAccessor
     from jinja2 import UndefinedError
@@ -240,7 +243,7 @@ def _rendered(task: Any, only: Sequence[str] | None) -> PipelineTask:
         "conn": ConnectionAccessor(),
     }
     environment, rendered = task.get_template_env(), copy.copy(task)
-    for name in rendered_names.intersection(task.template_fields):
+    for name in rendered_names.intersection(task.template_fields).difference(mapped):
         given, needs_run = getattr(task, name), ""
         if any(XComArg.iter_xcom_references(given)):
             needs_run = "has what another task returns in a run"

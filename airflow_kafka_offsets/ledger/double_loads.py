@@ -148,9 +148,9 @@ def refuse_loaded_by_others(
     if not others:
         return
     own = defaultdict[TopicPartition, list[Span]](list)
-    for _, range_, span in _output(conn, tables, {group_id}, target, ranges, is_read=True):
+    for _, range_, span in written_output(conn, tables, {group_id}, target, ranges, is_read=True):
         own[range_.topic_partition].append(span)
-    for row, range_, span in _output(conn, tables, others, target, ranges):
+    for row, range_, span in written_output(conn, tables, others, target, ranges):
         for first, last in subtract([span], own[range_.topic_partition]):
             raise DoubleLoadError(
                 f"Group {row.consumer_group!r} {_has(row, 'load')} {range_.topic_partition} {first}..{last} into table "
@@ -160,7 +160,7 @@ def refuse_loaded_by_others(
             )
 
 
-def _output(
+def written_output(
     conn: Connection,
     tables: Tables,
     groups: Collection[str],

@@ -27,8 +27,9 @@ from airflow_kafka_offsets.staging.directory import StagingDirectory
 
 log = logging.getLogger(__name__)
 
-# The names of attempts, and of mailboxes (`spark.mailbox`). A directory of any other name is not this package's.
-_ATTEMPT = re.compile(r"batch-([0-9]+)-[0-9a-f]{32}")
+# The names of attempts, and of mailboxes (`spark.mailbox`). A directory of any other name is not this package's. No
+# database has a longer number.
+_ATTEMPT = re.compile(r"batch-([0-9]{1,18})-[0-9a-f]{32}")
 
 _MAILBOX = re.compile(r"mailbox-[0-9a-f]{32}")
 

@@ -35,7 +35,7 @@ from airflow_kafka_offsets.ledger.batch_rows import (
 )
 from airflow_kafka_offsets.ledger.claims import BatchClaim
 from airflow_kafka_offsets.ledger.compaction import Compacted, describe_compacted
-from airflow_kafka_offsets.ledger.double_loads import groups_into, lock_plans, refuse_loaded_by_others
+from airflow_kafka_offsets.ledger.double_loads import groups_into, lock_plans, refuse_loaded_by_others, written_output
 from airflow_kafka_offsets.ledger.group_table import follow_rename, group_table, loads_into, names_of
 from airflow_kafka_offsets.ledger.groups import lock, lock_group
 from airflow_kafka_offsets.ledger.positions import stored_positions
@@ -115,6 +115,15 @@ def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges
             f"records in {shared!r}. Nothing was written. Replay into all sinks of the group with replace=True, or "
             "into another table."
         )
+    # Of a deleted group the rows are there, and no name of its table.
+    for row, range_, (start, end) in written_output(conn, tables, {replay.group_id}, replay.target, ranges):
+        if row.kind == "load":
+            raise DoubleLoadError(
+                f"Group {replay.group_id!r} has loaded {range_.topic_partition} {start}..{end} into table "
+                f"{replay.target!r} with batch {row.batch_id}, and was deleted or rewound since: a replay would "
+                "duplicate records there. Nothing was written. Take that back with 'kafka-offsets rewind --undo', and "
+                "replay with replace=True; or replay into another table."
+            )
     topics = {range_.topic for range_ in ranges}
     for other, table in groups_into(conn, tables, replay.target, topics, besides=replay.group_id).items():
         raise DoubleLoadError(

@@ -147,6 +147,17 @@ def test_a_deletion_is_undone(cli: CommandLine, orders: str, inline_loader: Load
     assert verify("loader", sink=SqlTable("target"), engine=inline_loader.engine).rows == 8
 
 
+def test_a_replay_of_a_deleted_group_appends_no_record_beside_its_rows(
+    cli: CommandLine, orders: str, inline_loader: Loader
+) -> None:
+    cli(*DELETE, *WHY)
+
+    with pytest.raises(DoubleLoadError, match=r"Group 'loader' has loaded .* and was deleted or rewound since"):
+        Replayer(inline_loader)(orders, {orders: {0: (0, 2)}}, sink=SqlTable("target"))
+
+    assert rows(inline_loader.engine, "SELECT count(*) FROM target") == [(5,)]
+
+
 def test_a_deletion_is_undone_after_a_replay(cli: CommandLine, orders: str, inline_loader: Loader) -> None:
     cli(*DELETE, *WHY)
     Replayer(inline_loader)(orders, {orders: {0: (0, 2)}})

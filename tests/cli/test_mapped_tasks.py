@@ -80,6 +80,17 @@ def test_its_table_is_verified(cli: CommandLine, task: tuple[str, ...]) -> None:
     assert (proved["rows"], proved["dead_letters"], proved["output_checked"]) == (5, 1, True)
 
 
+def test_what_another_task_returned_is_no_template(cli: CommandLine, orders: str) -> None:
+    """As in a run: whoever returns it would see what connections hold."""
+    cli.connect("secret", "postgres://user:hunter2@host/name")
+    group = "eu{{ conn.secret.password }}"
+
+    done = cli("verify", group, *DB, *of("in_a_run", "--map-values", json.dumps({"group_id": group})))
+
+    assert "hunter2" not in done.stdout + done.stderr
+    assert f"have no group {group!r}" in done.stderr
+
+
 def test_rewind_replay_and_dead_letters_take_it_too(
     cli: CommandLine, kafka: Kafka, inline_loader: Loader, orders: str
 ) -> None:

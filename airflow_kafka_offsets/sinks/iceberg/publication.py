@@ -9,12 +9,13 @@ import base64
 import json
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.core.text import first_few, parse_unsigned
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.lake.snapshot import KnownRollbacks, PublicationResult, check_said
 from airflow_kafka_offsets.sinks.table import Output
@@ -152,8 +153,9 @@ def _last_in_history(snapshots: Snapshots, current: Snapshot | None, group_id: s
     for snapshot in _history(snapshots, current):
         properties = {} if snapshot.summary is None else snapshot.summary.additional_properties
         number = properties.get(f"{PREFIX}batch", "")
-        if properties.get(f"{PREFIX}group") == group_id and number.isdecimal():
-            return int(number)
+        if properties.get(f"{PREFIX}group") == group_id:
+            with suppress(ValueError):  # of another program's
+                return parse_unsigned(number)
     return -1
 
 

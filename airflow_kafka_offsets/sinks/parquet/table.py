@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
 _STAGING = "_staging"
 
-_NAME = re.compile(r"(?:[^/]+=[^/]*/)*(\d+)(-[0-9a-f]{8})?-\d+\.parquet")
+# Numbers that are no longer than the database's.
+_NAME = re.compile(r"(?:[^/]+=[^/]*/)*(\d{1,18})(-[0-9a-f]{8})?-\d+\.parquet", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -170,12 +171,20 @@ class ParquetTarget(Target):
         """Copy the staged files to their names, and remove those that they replace."""
         if self._copies is not None:
             for staged, path in self._copies.items():
+                self._prove_lock()
                 self.table.files.copy(staged, path)
             # Those of an attempt whose staged files were lost.
             own = re.compile(rf"(?:.*/)?{self._stem}-\d+\.parquet")
             self._removed += filter(own.fullmatch, self.table.published())
         for path in set(self._removed).difference(self._copies.values() if self._copies is not None else ()):
+            self._prove_lock()
             self.table.files.remove(path)
+
+    def _prove_lock(self) -> None:
+        """Raise the database's error if the session ended, and with it the lock of the group: the process may have hung
+        for so long that another attempt has published the batch.
+        """
+        self._conn.execute(sa.select(sa.literal(1)))
 
 
 class ReplacedFiles(NamedTuple):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 from pyarrow.dataset import dataset
+from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import Limits, ParquetFiles
-from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
+from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.parquet.table import ParquetTarget
@@ -20,6 +23,7 @@ from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 from tests.support import fixtures
 from tests.support.clients import Kafka, produce
+from tests.support.inline import InlineLauncher
 from tests.support.lake import NEXT, RUN, LakeGroup, ProcessDiedError, dying, publish_rows
 from tests.support.loads import Loader, TopicFactory, names
 from tests.support.rewinds import Rewinder
@@ -204,3 +208,40 @@ def test_a_file_system_without_links_gets_copies(tmp_path: Path, monkeypatch: py
 
     assert [path.name for path in Path(tmp_path, "day=1").iterdir()] == ["1-0.parquet"]
     assert Path(tmp_path, "day=1/1-0.parquet").read_bytes() == b"rows"
+
+
+def test_a_publication_whose_session_ended_publishes_no_other_file(
+    kafka: Kafka, postgres_engine: Engine, topic: TopicFactory, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process may have hung, and another attempt have published the batch since."""
+    name, sink = topic(), ParquetFiles(uri, partition_by=("name",))
+    produce(kafka, name, names(0, 4))
+    loader = Loader(kafka, postgres_engine, InlineLauncher())
+    group = LakeGroup(loader, name, sink, lambda: dataset(uri, format="parquet").to_table())
+    copy, commit = ObjectFiles.copy, ParquetTarget.commit
+    copied: list[list[str]] = []
+
+    def end_session(files: ObjectFiles, path: str, to: str) -> None:
+        copy(files, path, to)
+        copied[-1].append(to)
+        if len(copied) > 1 or len(copied[0]) > 1:
+            return
+        busy = "FROM pg_stat_activity WHERE state = 'idle in transaction' AND pid <> pg_backend_pid()"
+        admin = sa.create_engine(postgres_engine.url, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
+        with admin.connect() as conn:
+            assert conn.scalars(sa.text(f"SELECT pg_terminate_backend(pid) {busy}")).all()
+            while conn.scalar(sa.text(f"SELECT count(*) {busy}")):  # until then it has the lock of the group
+                pass
+
+    def commits(target: ParquetTarget) -> None:
+        copied.append([])
+        commit(target)
+
+    monkeypatch.setattr(ObjectFiles, "copy", end_session)
+    monkeypatch.setattr(ParquetTarget, "commit", commits)
+    with suppress(DatabaseUnavailableError):
+        group.load(RUN)
+
+    assert len(copied[0]) == 1
+    group.load(RUN)
+    assert group.proved() == (4, 0)
