@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -17,7 +18,7 @@ from airflow_kafka_offsets.core.options import Options, ruled
 from airflow_kafka_offsets.core.parameters import FLAG, Rule, is_name, or_none, read_count
 from airflow_kafka_offsets.core.planning import OnDataLoss, Plan
 from airflow_kafka_offsets.core.templates import is_rendered_later
-from airflow_kafka_offsets.core.text import count, first_few, is_unsigned
+from airflow_kafka_offsets.core.text import MAX_INT64, count, first_few, is_unsigned, parse_unsigned
 from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class OffsetBounds(Options):
         try:
             given = json.loads(self.ranges) if isinstance(self.ranges, str) else self.ranges
             ranges = tuple(sorted(_parse(given), key=lambda range_: range_.topic_partition))
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise ConfigurationError(
                 f"OffsetBounds.ranges must be {_RANGES.expected}; got ranges={self.ranges!r}"
             ) from None
@@ -293,7 +294,21 @@ def _parse(given: Any) -> Iterable[OffsetRange]:
 
 
 def _range(topic: str, partition: Any, start: Any, end: Any, topic_id: str | None = None) -> OffsetRange:
-    return OffsetRange(str(topic), int(partition), int(start), int(end), int(end), topic_id, "replay")
+    partition, start, end = map(_number, (partition, start, end))
+    return OffsetRange(str(topic), partition, start, end, end, topic_id, "replay")
+
+
+def _number(given: Any) -> int:
+    """Return a number that a user gave, or a text of it.
+
+    :raises ValueError: it is no integer, or no offset can be as high
+    :raises TypeError: it is no integer
+    """
+    if isinstance(given, str):
+        return parse_unsigned(given.strip())
+    if isinstance(given, bool) or operator.index(given) > MAX_INT64:
+        raise ValueError(given)
+    return operator.index(given)
 
 
 def _check_topics(ranges: Iterable[OffsetRange], topics: Sequence[str]) -> None:

@@ -58,6 +58,19 @@ class TestCleanUp:
 
         assert sorted(staging.iterdir()) == sorted([young, foreign, file])
 
+    def test_a_name_with_a_number_that_no_batch_has_stops_no_load(
+        self, inline_loader: Loader, topic: TopicFactory, tmp_path: Path
+    ) -> None:
+        """Whoever may write there may make any directory."""
+        name = topic()
+        produce(inline_loader.kafka, name, names(0, 5))
+        staging = tmp_path / "staging"
+        staging.mkdir()
+        for number in ("9" * 18, "9" * 20, "9" * 200):
+            (staging / self.NAME.format(number)).mkdir()
+
+        assert inline_loader(name, staging=Staging(dir=str(staging), retention=timedelta(microseconds=1))).rows == 5
+
     def test_an_open_batch_keeps_its_files_and_a_closed_one_does_not(
         self, inline_loader: Loader, topic: TopicFactory, tmp_path: Path
     ) -> None:

@@ -53,8 +53,23 @@ class TestOffsets:
 
     @pytest.mark.parametrize(
         "wrong",
-        ["nothing", {"t": [0, 3]}, {"t": {0: 3}}, {"t": {0: (1, 2, 3)}}, [{"topic": "t"}], 7, {"t": {"x": (1, 2)}}],
-        ids=["text", "no-partitions", "no-pair", "triple", "no-offsets", "number", "no-number"],
+        [
+            *(
+                "nothing",
+                {"t": [0, 3]},
+                {"t": {0: 3}},
+                {"t": {0: (1, 2, 3)}},
+                [{"topic": "t"}],
+                7,
+                {"t": {"x": (1, 2)}},
+            ),
+            *({"t": {0: (0.9, 2.9)}}, {"t": {0: (False, True)}}, {"t": {0: (0, 2**63)}}, '{"t": {"0": [0, 1e999]}}'),
+            *({"t": {0: ("0", "+1")}}, "[" * 100_000),
+        ],
+        ids=[
+            *("text", "no-partitions", "no-pair", "triple", "no-offsets", "number", "no-number"),
+            *("fractions", "truth-values", "too-high", "infinite", "signed-text", "deep"),
+        ],
     )
     def test_another_shape_is_refused_with_the_value(self, wrong: Any) -> None:
         with pytest.raises(ConfigurationError, match=r'OffsetBounds.ranges must be like {"orders": .*; got ranges='):
