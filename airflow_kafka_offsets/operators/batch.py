@@ -39,6 +39,14 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.transforms.transform import Transform
 
 
+# Airflow maps a task to 1,024, if its default is not raised.
+_MOST_PARTS = 10_000
+
+_PARTS = COUNT._replace(
+    expected=f"an int from 1 to {_MOST_PARTS:,}", fits=lambda value: COUNT.fits(value) and value <= _MOST_PARTS
+)
+
+
 class KafkaBatchOperator(PipelineOperator):
     """Load new records of Kafka topics into a table, each of them exactly once.
 
@@ -245,8 +253,8 @@ class KafkaReplayPlanOperator(GroupOperator):
     As for `KafkaReplayOperator`: `topics`, `bounds`. As for `KafkaBatchOperator`: `state_tables`, `kafka_conn_id`.
 
     :param group_id: the group whose history has the batch of `BatchBounds` (templated)
-    :param parts: the number of parts, which have nearly equal numbers of offsets; fewer if there are fewer offsets
-        (templated)
+    :param parts: the number of parts, up to 10,000, which have nearly equal numbers of offsets; fewer if there are
+        fewer offsets (templated)
     :param conn_id: connection of the database with the history; only `BatchBounds` need it (templated)
     :param isolation_level: the isolation level of the replay, which decides where a log ends
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
@@ -261,7 +269,7 @@ class KafkaReplayPlanOperator(GroupOperator):
         "state_tables",
         "kafka_conn_id",
     )
-    rules: ClassVar[Mapping[str, Rule]] = RULES | {"parts": COUNT, "bounds": BOUNDS, "conn_id": or_none(NAME)}
+    rules: ClassVar[Mapping[str, Rule]] = RULES | {"parts": _PARTS, "bounds": BOUNDS, "conn_id": or_none(NAME)}
 
     topics: Sequence[str]
     parts: int

@@ -60,10 +60,11 @@ BOUNDS: dict[str, Any] = {"parts": 2, "bounds": {"t": {0: [0, 1]}}}
     [
         ({"bounds": None}, "bounds must be TimeBounds"),
         ({"bounds": 7}, "bounds must be TimeBounds"),
-        ({"parts": "two"}, "parts must be an int of at least 1; got parts='two'"),
-        ({"parts": -1}, "parts must be an int of at least 1; got parts=-1"),
+        ({"parts": "two"}, "parts must be an int from 1 to 10,000; got parts='two'"),
+        ({"parts": -1}, "parts must be an int from 1 to 10,000; got parts=-1"),
+        ({"parts": 10_001}, "parts must be an int from 1 to 10,000; got parts=10001"),
     ],
-    ids=["none", "number", "parts-in-words", "negative-parts"],
+    ids=["none", "number", "parts-in-words", "negative-parts", "too-many-parts"],
 )
 def test_a_plan_without_bounds_or_parts_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
