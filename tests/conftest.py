@@ -3,6 +3,7 @@
 import gc
 import itertools
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -37,6 +38,10 @@ _HOME = pytest.StashKey[AirflowHome]()
 _SCRATCH = pytest.StashKey[Path]()
 # One request takes a broker little longer for many topics than for one.
 _TOPICS_AT_ONCE = 20
+
+# Three workers write three gigabytes, beside what their servers need of the memory.
+_IN_MEMORY = Path("/dev/shm")
+_ROOM_IN_MEMORY = 12 * 1024**3
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -91,13 +96,28 @@ def _own_temporary_directory() -> Path:
     Every load without a `Staging.dir` looks at all directories in the one of its user, where other sessions leave
     theirs.
     """
-    # What pytest keeps for whoever looks into a failure stays where it always is.
+    if "TMPDIR" not in os.environ and _has_room(_IN_MEMORY):
+        os.environ["TMPDIR"] = tempfile.tempdir = str(_IN_MEMORY)
+    # What pytest keeps for whoever looks into a failure is there when this directory is gone.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     directory = Path(tempfile.mkdtemp(prefix="tests-"))
     # Postgres runs as another user.
     directory.chmod(0o711)
     os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
     return directory
+
+
+def _has_room(directory: Path) -> bool:
+    """Return whether the files of all workers fit into a file system in memory, which may run programs.
+
+    There, nothing waits for a disk: SQLite syncs each commit, MariaDB each table that it creates or drops.
+    """
+    if not directory.is_dir() or not os.access(directory, os.W_OK | os.X_OK):
+        return False
+    system = os.statvfs(directory)
+    memory = re.search(r"^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    free = min(system.f_bavail * system.f_frsize, int(memory[1]) * 1024 if memory else 0)
+    return free > _ROOM_IN_MEMORY and not system.f_flag & os.ST_NOEXEC
 
 
 @pytest.fixture(scope="session")
