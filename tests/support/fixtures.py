@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,13 +23,15 @@ from tests.support.inline import InlineLauncher
 from tests.support.loads import CountingLauncher, Loader
 from tests.support.memory_log import MemoryLog
 
-# Modules whose matrices SQLite runs in `make soak`, by the beginning of their names. Postgres proves them every day;
-# plain loads, the ledger and planning run on SQLite every day, too.
-_SQLITE_IN_SOAK = (
+# Modules whose matrices run on one database every day, by the beginnings of their names: of three functions one on
+# Postgres, and two on SQLite, which takes half the time; all on both in `make soak`. The ledger and planning run on
+# both every day.
+_ONE_DATABASE_A_DAY = (
     "cli/",
     "dead_letters/",
     "docs/test_runbook",
     "kafka/test_kafka_transactions",
+    "kafka/test_offset_order",
     "loading/test_bad_kafka",
     "loading/test_bounds_of_loads",
     "loading/test_changed_logs",
@@ -39,11 +41,13 @@ _SQLITE_IN_SOAK = (
     "loading/test_dead_letter",
     "loading/test_double_loads",
     "loading/test_launchers",
+    "loading/test_load",
     "loading/test_mirror",
     "loading/test_new_fields",
     "loading/test_older_ledger",
     "loading/test_protobuf_loads",
     "loading/test_races",
+    "loading/test_recreated_keys",
     "loading/test_staged_again",
     "loading/test_starts",
     "loading/test_transforms",
@@ -56,6 +60,24 @@ _SQLITE_IN_SOAK = (
     "sinks/test_upsert_operations",
     "sinks/test_upsert_targets",
     "verification/",
+)
+
+# Of these, modules and tests that run on Postgres every day: about sessions that meet, and processes that die within a
+# transaction, or of which SQLite shows less.
+_POSTGRES_EVERY_DAY = (
+    "cli/test_doctor_rights",
+    "dead_letters/test_replay_crash",
+    "loading/test_crash_sweep",
+    "loading/test_new_fields.py::test_a_field_of_an_older_schema_that_a_transform_passes_on_is_a_column_of_the_target",
+    "loading/test_new_fields.py::test_a_field_of_an_older_schema_that_cannot_be_a_column_makes_records_with_it_bad",
+    "loading/test_races",
+    "replaying/test_replay_crash",
+    "replaying/test_replay_fencing",
+    "rewinding/test_rewind_crash",
+    "rewinding/test_rewind_races",
+    "sinks/test_function_sink.py::test_a_statement_that_failed_cannot_be_ignored",
+    "verification/test_coverage",
+    "verification/test_loads_meanwhile",
 )
 
 # Modules whose matrices have MariaDB as well, by the beginning of their names: every day, or in `make soak`. The
@@ -224,7 +246,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.clear()
     tests = Path(__file__).parents[1]
     modules = (name.partition(".py")[0] for name in (*_OF_EVERY_DAY, *_IN_TURN))
-    for name in (*_SQLITE_IN_SOAK, *_MARIADB, *modules):
+    listed_modules = (name.partition(".py")[0] for name in (*_ONE_DATABASE_A_DAY, *_POSTGRES_EVERY_DAY))
+    for name in (*listed_modules, *_MARIADB, *modules):
         assert any(tests.glob(f"{name}*")), f"no module of tests begins with {name}"
     cases: Counter[str] = Counter()
     for item in everything:
@@ -241,9 +264,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items.append(item)
         if not _is_of_every_day(item, cases):
             item.add_marker(pytest.mark.long)
-        if parameters.get("engine") == "sqlite" and module.startswith(_SQLITE_IN_SOAK):
-            item.add_marker(pytest.mark.long)
+    _share_databases(items)
     items.sort(key=_server_of_few)
+
+
+def _share_databases(items: list[pytest.Item]) -> None:
+    """Leave the cases of one database to `make soak`: for one function of a module those of SQLite, for the next two
+    those of Postgres.
+    """
+    twins: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
+    for item in items:
+        module = f"{item.path.parent.name}/{item.path.stem}"
+        engine = item.callspec.params.get("engine") if hasattr(item, "callspec") else None
+        if module.startswith(_ONE_DATABASE_A_DAY) and engine in ("postgresql", "sqlite"):
+            twins[item.nodeid.replace(engine, "*", 1)][engine] = item
+    functions: dict[str, dict[str, int]] = defaultdict(dict)
+    for pair in twins.values():
+        sqlite = pair.get("sqlite")
+        postgres = pair.get("postgresql")
+        if sqlite is None:
+            continue
+        name = sqlite.nodeid.removeprefix("tests/").partition("[")[0]
+        numbers = functions[name.partition("::")[0]]
+        has_turn = numbers.setdefault(name, len(numbers)) % 3 and not name.startswith(_POSTGRES_EVERY_DAY)
+        if postgres is None or postgres.get_closest_marker("long") or not has_turn:
+            sqlite.add_marker(pytest.mark.long)
+        else:
+            # Its turn among the cases of a matrix was counted for Postgres.
+            sqlite.own_markers[:] = [mark for mark in sqlite.own_markers if mark.name != "long"]
+            postgres.add_marker(pytest.mark.long)
 
 
 # Fixtures that take seconds to start, and that few tests need. These tests come first: of the workers that share the
