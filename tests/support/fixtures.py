@@ -128,9 +128,12 @@ _OF_EVERY_DAY = {
     "cli/test_targets_of_tasks.py": "^(?!(delta|parquet)$)",
     "dead_letters/test_published.py": "^(?!before)",
     "dead_letters/test_replay.py::test_filter_selects_dead_letters": "of1|of3",
+    "dead_letters/test_retention.py::test_retention_must_be_a_duration": "P30D|wrong",
     "docs/test_duckdb_sink.py": "after",
+    "formats/test_schema_limits.py::TestCompiler": "^(?!True-extensions|False-reserved)",
     "formats/test_schema_limits.py::test_schema_within_the_limits_has_columns": "schema[0123567]$",
     "hooks/test_one_application.py::test_three_batches": "None-SparkSubmitLauncher",
+    "hooks/test_spark_application.py::TestCancel::test_stops_the_job_of_another_thread": "2$",
     "hooks/test_spark_application.py::TestEnd::test_between_jobs_the_next_job_starts_another": (
         "kill-socket|context-mailbox"
     ),
@@ -149,7 +152,7 @@ _OF_EVERY_DAY = {
     "loading/test_damaged_files.py::test_in_a_later_try": "flip-dead|swap-rows|cut-rows|remove-dead",
     "loading/test_damaged_files.py::test_in_the_try_that_staged_them": "flip-rows|swap-dead|cut-dead|remove-rows",
     "loading/test_older_ledger.py::test_every_group_of_a_table_finds_an_older_backup": "table|iceberg-ext",
-    "loading/test_races.py::test_a_try_that_wakes_after_a_later_one_changes_nothing": "the ranges|marked|inside",
+    "loading/test_races.py::test_a_try_that_wakes_after_a_later_one_changes_nothing": "the ranges|inside",
     "loading/test_refused_values.py::test_refused_values_of_each_type_are_dead_letters": (
         "INET|JSONB|UNIQUE|nul|CHECK|place|word|mood"
     ),
@@ -173,10 +176,17 @@ _OF_EVERY_DAY = {
         "plans-replace|recorded-add"
     ),
     "rewinding/test_rewind_races.py::test_a_load_whose_batch_is_abandoned_writes_nothing": "slice is read-alone|marked",
+    "rewinding/test_rewind_races.py::test_while_its_batch_is_open_positions_stay": "slice is read|marked",
     "sinks/delta/test_foreign_commits.py::test_between_batches": "append|compact",
+    "sinks/delta/test_foreign_commits.py::test_files_that_are_compacted_while_rows_to_remove_are_looked_for": (
+        "replay-[135]|rewind-[246]"
+    ),
     "sinks/delta/test_foreign_commits.py::test_in_the_moment_of_a_replay_that_replaces": "append|compact",
     "sinks/iceberg/test_iceberg_files.py::test_rows_are_partitioned_and_read_back": r"\(\)|day|bucket|truncate",
     "sinks/iceberg/test_iceberg_foreign_writers.py": "^(?!sql|.*-sql)|sql-compact_without_arrow",
+    "sinks/iceberg/test_iceberg_foreign_writers.py::test_rows_in_compacted_files_are_replaced_and_the_others_stay": (
+        "compact$|^sql"
+    ),
     "sinks/iceberg/test_iceberg_operations.py": "^(?!sql)",
     "sinks/iceberg/test_iceberg_upsert.py": "^(?!sql)|sql-replace",
     "sinks/lake/test_external_commits.py": (
@@ -184,13 +194,17 @@ _OF_EVERY_DAY = {
     ),
     "sinks/lake/test_object_store.py::test_loads_and_replays": "DeltaTable-before|ParquetFiles-after",
     "sinks/lake/test_refused_values.py": "^(?!iceberg sql)",
+    "sinks/test_encodings.py::test_topics_in_another_character_set_can_be_verified": "latin1|utf16",
     "sinks/test_encodings.py::test_values_are_the_same": "psycopg-binary-default|psycopg2-text-encoding",
+    "sinks/test_fan_out.py::test_a_crash_and_a_retry_write_once": "inside|COMMIT",
     "sinks/test_fan_out_operations.py::test_verify_names_the_branch_with_the_violation": "large",
     "sinks/test_hidden_values.py::test_a_long_value_is_in_no_message": "append-psycopg-|upsert-psycopg2-",
+    "sinks/test_mysql_load.py::test_a_record_that_a_trigger_refuses_is_named": "load-10$|insert-3000",
     "sinks/test_mysql_load.py::test_a_record_whose_generated_column_cannot_be_computed_is_bad": (
         "load.*-append|insert.*-upsert"
     ),
     "sinks/test_mysql_load.py::test_a_refused_row_is_named_and_all_others_are_written": "^load|text|infinity",
+    "sinks/test_mysql_load.py::test_a_row_that_is_too_large_for_a_page_is_bad": "load-append|insert-upsert",
     "sinks/test_postgres_copy.py::test_texts_that_a_type_does_not_read_are_bad": "bad[02]-append|bad[13]-upsert",
     "sinks/test_second_sink.py": "^(?!archive$)",
     "sinks/test_upsert_operations.py::test_a_target_may_have_any_name": "again|offset_batches|ranked",
@@ -213,22 +227,52 @@ _IN_TURN = {
     "cli/test_targets_of_tasks.py::TestArguments::test_one_target_is_named": "x-",
     "database/test_messages.py::TestPostgres::test_messages_of_copy_name_the_column_without_the_value": "x--",
     "formats/test_json_bad_records.py::TestFirstBadRecord::test_the_first_of_several_bad_records_is_named": "x-",
+    "formats/test_schema_limits.py::test_schema_bomb_harms_no_record_of_another_schema": "x-",
+    "kafka/test_offset_order.py::test_a_load_of_records_that_lie_about_their_offsets_fails": "x--x",
     "kafka/test_rights.py::test_the_rights_of_a_line_suffice": "x-",
     "kafka/test_rights.py::test_without_any_of_them_an_error_names_it": "x-",
     "ledger/test_altered_targets.py::TestAlteredTarget::test_altered_column_is_named": "x-",
+    "ledger/test_init_command.py::TestPrintedStatements::test_odd_names_stay_names": "x--x-xx-",
     "loading/test_double_loads.py::test_a_group_under_another_name_is_refused": "x-",
     "loading/test_double_loads.py::test_what_a_group_loads_is_not_replayed_into_it": "x-",
     "loading/test_double_loads.py::test_what_a_replay_appended_is_not_loaded_into_it": "x-",
     "loading/test_transforms.py::test_a_transform_decides_the_rows_and_not_the_positions": "x-",
     "rewinding/test_erased_records.py::test_they_stay_erased": "x-",
+    "rewinding/test_rewound_once.py::TestCrash::test_in_the_middle_it_leaves_nothing": "x-",
     "sinks/iceberg/test_iceberg_upsert_types.py::test_a_row_is_found_by_its_key": "x--",
     "sinks/lake/test_foreign_changes.py::test_rows_are_loaded_right_or_refused": "x--x",
+    "sinks/lake/test_long_texts.py::test_a_small_file_of_long_texts_is_read_in_parts": "x--x",
     "sinks/test_encodings.py::test_a_reason_that_the_database_cannot_hold_is_escaped": "x--x",
     "sinks/test_encodings.py::test_unencodable_text_is_refused_with_its_offset": "x-",
+    "sinks/test_encodings.py::test_where_it_holds_all_characters_they_are_there": "x--x",
     "spark/test_room.py::test_texts_of_a_schema_are_in_memory_for_few_rows_at_once": "x--",
     "system/test_fuzz.py::test_what_reads_bytes_of_others_refuses_damaged_ones": "x-",
     "verification/test_dead_letter_batches.py::test_lost_and_duplicated_rows_are_violations": "x-",
 }
+
+# Modules and classes whose functions are each about one behaviour that all kinds of the matrix have: kinds of lake
+# tables that share `sinks/lake`, catalogs of one table, drivers of one database, formats that share
+# `formats/registry_format`. Of the cases that are left of a function, one runs every day: of the first function the
+# first, of the next one the second. The tests of values, of columns and of what other writers did run with all kinds.
+_ONE_KIND_A_DAY = (
+    "cli/test_targets_of_tasks.py::test_",
+    "formats/test_schema_limits.py::TestManyVersions",
+    "formats/test_schema_limits.py::TestUnknownIds",
+    "ledger/test_hostile_rows.py::test_of_a_text_of_any_length_the_beginning_is_read",
+    "ledger/test_hostile_rows.py::test_the_names_of_many_added_columns_are_kept",
+    "loading/test_recreated_keys.py",
+    "sinks/iceberg/test_iceberg_columns.py::test_a_snapshot_names_group_batch_and_ranges",
+    "sinks/iceberg/test_iceberg_columns.py::test_files_are_staged_again_where_others_added_columns_first",
+    "sinks/iceberg/test_iceberg_expired.py",
+    "sinks/iceberg/test_iceberg_other_tables.py",
+    "sinks/iceberg/test_iceberg_upsert.py",
+    "sinks/lake/test_changed_tables.py::test_a_writer_that_commits_without_a_pause_is_outlasted",
+    "sinks/lake/test_external_commits.py",
+    "sinks/lake/test_lost_tables.py",
+    "sinks/lake/test_refused_values.py",
+    "sinks/lake/test_zombies.py",
+    "sinks/test_dropped_rows.py",
+)
 
 
 def _is_of_every_day(item: pytest.Item, cases: Counter[str]) -> bool:
@@ -247,7 +291,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests = Path(__file__).parents[1]
     modules = (name.partition(".py")[0] for name in (*_OF_EVERY_DAY, *_IN_TURN))
     listed_modules = (name.partition(".py")[0] for name in (*_ONE_DATABASE_A_DAY, *_POSTGRES_EVERY_DAY))
-    for name in (*listed_modules, *_MARIADB, *modules):
+    of_one_kind = (name.partition(".py")[0] for name in _ONE_KIND_A_DAY)
+    for name in (*listed_modules, *_MARIADB, *modules, *of_one_kind):
         assert any(tests.glob(f"{name}*")), f"no module of tests begins with {name}"
     cases: Counter[str] = Counter()
     for item in everything:
@@ -265,6 +310,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not _is_of_every_day(item, cases):
             item.add_marker(pytest.mark.long)
     _share_databases(items)
+    _share_kinds(items)
     items.sort(key=_server_of_few)
 
 
@@ -293,6 +339,24 @@ def _share_databases(items: list[pytest.Item]) -> None:
             # Its turn among the cases of a matrix was counted for Postgres.
             sqlite.own_markers[:] = [mark for mark in sqlite.own_markers if mark.name != "long"]
             postgres.add_marker(pytest.mark.long)
+
+
+def _share_kinds(items: list[pytest.Item]) -> None:
+    """Leave all kinds but one of a function to `make soak`."""
+    functions: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        name = item.nodeid.removeprefix("tests/").partition("[")[0]
+        if name.startswith(_ONE_KIND_A_DAY) and not item.get_closest_marker("long"):
+            functions[name].append(item)
+    numbers: Counter[str] = Counter()
+    for name, cases in functions.items():
+        module = name.partition("::")[0]
+        if len(cases) > 1:
+            kept = cases[numbers[module] % len(cases)]
+            numbers[module] += 1
+            for item in cases:
+                if item is not kept:
+                    item.add_marker(pytest.mark.long)
 
 
 # Fixtures that take seconds to start, and that few tests need. These tests come first: of the workers that share the
