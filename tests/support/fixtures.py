@@ -360,22 +360,22 @@ def _share_kinds(items: list[pytest.Item]) -> None:
 
 
 # Fixtures that take seconds to start, and that few tests need. These tests come first: of the workers that share the
-# tests, the one that begins has them all, and the others start no such server.
-_SERVERS_OF_FEW = ("spark_connect", "secured_kafka", "spark_cluster")
+# tests, the one that begins has them all, and the others start no such server. MariaDB's come last.
+_SERVERS_OF_FEW = ("spark_connect", "secured_kafka", "spark_cluster", "spark")
 # What a module imports if its tests run commands of Airflow's, which one process of a session forks.
 _FORKS_AIRFLOW = ("WarmAirflowHome", "airflow_runs")
 
 
 def _server_of_few(item: pytest.Item) -> int:
-    """Return a number that is the same for tests with the same server, and the highest for those that need none of
-    these.
-    """
+    """Return a number that is the same for tests with the same server, and their order."""
     for number, name in enumerate(_SERVERS_OF_FEW):
         if name in getattr(item, "fixturenames", ()):
             return number
     module = getattr(item, "module", None)
     forks = any(hasattr(module, name) for name in _FORKS_AIRFLOW)
-    return len(_SERVERS_OF_FEW) if forks else len(_SERVERS_OF_FEW) + 1
+    if forks:
+        return len(_SERVERS_OF_FEW)
+    return len(_SERVERS_OF_FEW) + (2 if "mariadb" in getattr(item, "fixturenames", ()) else 1)
 
 
 @pytest.fixture(scope="session", autouse=True)
