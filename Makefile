@@ -8,7 +8,7 @@ COMPILED = [ -d tests/__pycache__ ] || $(PYTEST) tests --collect-only -q >/dev/n
 # Airflow is started dozens of times; without bytecode each start compiles it anew, which takes longer than the start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup quick-java test unit integration mysql lint format types size lowest services compat demo soak fuzz bench bench-quick bench-growth bench-rewind bench-lag bench-pages bench-formats bench-transforms bench-lake bench-connect bench-scale airflow docs reference constraints release-check clean
+.PHONY: help setup quick-java test everything unit integration mysql lint format types size lowest services compat demo soak fuzz bench bench-quick bench-growth bench-rewind bench-lag bench-pages bench-formats bench-transforms bench-lake bench-connect bench-scale airflow docs reference constraints release-check clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +23,8 @@ quick-java: setup
 test: lint ## lint, types, and every test of a day against real servers
 	@# Types are checked in what the tests leave of two cores.
 	$(COMPILED) & $(PYTHON) -m devstack quick-java && wait && { nice $(PYTHON) -m mypy & types=$$!; $(PYTEST) tests $(PARALLEL); tests=$$?; wait $$types && exit $$tests; }
+
+everything: test soak ## every test: those of a day, then the long ones; hours
 
 unit: setup ## the tests that need no server
 	$(PYTEST) tests -m "not server and not long"
