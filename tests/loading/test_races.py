@@ -36,7 +36,7 @@ pytestmark = pytest.mark.server
 
 RUN = TaskRun("run-1", "dag", "task", -1, 1)
 # Of each kind; `make soak` runs more.
-RACES = int(os.environ.get("RACES", "5"))
+RACES = int(os.environ.get("RACES", "8"))
 SEED = 20261121
 TABLE = SqlTable("target")
 
