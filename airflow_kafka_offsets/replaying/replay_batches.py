@@ -115,8 +115,12 @@ def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges
             f"records in {shared!r}. Nothing was written. Replay into all sinks of the group with replace=True, or "
             "into another table."
         )
+    batches = tables.offset_batches.c
+    loads = (batches.consumer_group == replay.group_id, batches.kind == "load")
     # Of a deleted group the rows are there, and no name of its table.
-    for row, range_, (start, end) in written_output(conn, tables, {replay.group_id}, replay.target, ranges):
+    has_loaded = names_of(conn, tables, replay.target, *loads, shared=True)
+    own = written_output(conn, tables, {replay.group_id}, replay.target, ranges) if has_loaded else ()
+    for row, range_, (start, end) in own:
         if row.kind == "load":
             raise DoubleLoadError(
                 f"Group {replay.group_id!r} has loaded {range_.topic_partition} {start}..{end} into table "
