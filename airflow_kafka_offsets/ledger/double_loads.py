@@ -339,8 +339,8 @@ def _double_load(
         return DoubleLoadError(
             f"Group {group_id!r} has no position of {tp}, but has loaded {offsets} into table {target!r} with batch "
             f"{row.batch_id}: its position was removed since. {begins} To go on after them: {end} --conn-id CONN_ID "
-            "--execute --reason WHY. If its rows are gone, or are to be there twice, set in the load: "
-            'Coordination(other_groups="allow").'
+            "--execute --reason WHY. If the topic was recreated, or its rows are gone or are to be there twice, set in "
+            'the load: Coordination(other_groups="allow").'
         )
     has_loaded = (
         f"Group {row.consumer_group!r} {_has(row, 'load')} {offsets} into table {target!r} with batch {row.batch_id}. "

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from functools import partial
@@ -21,6 +20,7 @@ from airflow_kafka_offsets.database.tables import reflected
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import ForeignBatchError
+from airflow_kafka_offsets.ledger.batch_notes import renamed_keys
 from airflow_kafka_offsets.ledger.batch_rows import deletion_of, latest_batch
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.compaction import Compacted
@@ -202,7 +202,7 @@ def _rename(conn: Connection, tables: Tables, old: str, new: str) -> None:
     changed = 0
     for name in names_of(conn, tables, old, shared=True):
         renamed = targets.renamed(name, old, new)
-        keys = _renamed_keys(batches.c.outputs, targets_in(name), targets_in(renamed))
+        keys = renamed_keys(batches.c.outputs, targets_in(name), targets_in(renamed))
         values = {"target_table": renamed, "outputs": keys}
         changed += conn.execute(batches.update().where(batches.c.target_table == name).values(values)).rowcount
     log.warning(
@@ -212,16 +212,6 @@ def _rename(conn: Connection, tables: Tables, old: str, new: str) -> None:
         new,
         count(changed, "batch of the history has", "batches of the history have"),
     )
-
-
-def _renamed_keys(
-    outputs: sa.ColumnElement[str | None], old: Sequence[str], new: Sequence[str]
-) -> sa.ColumnElement[str | None]:
-    """Return the JSON of `ledger.batch_notes.note_outputs` with other names of targets."""
-    for before, after in zip(old, new, strict=True):
-        for sign in ("{", ", ") if before != after else ():
-            outputs = sa.func.replace(outputs, f"{sign}{json.dumps(before)}: {{", f"{sign}{json.dumps(after)}: {{")
-    return outputs
 
 
 def _another_table(group_id: str, known: GroupTable, topics: Sequence[str], target: str) -> ForeignBatchError:

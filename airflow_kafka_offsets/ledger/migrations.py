@@ -16,7 +16,9 @@ from sqlalchemy.sql.compiler import DDLCompiler
 from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.tables import ExactString
 from airflow_kafka_offsets.exceptions import LedgerError
+from airflow_kafka_offsets.ledger.batch_notes import renamed_keys
 from airflow_kafka_offsets.ledger.tables import NAME_LENGTH, PARTIAL_INDEX_DIALECTS, Tables
+from airflow_kafka_offsets.sinks.target_names import is_table, joined, schema_of_session, targets_in
 
 
 class TableStatement(ExecutableDDLElement):
@@ -183,10 +185,28 @@ def _add_compaction(conn: Connection, tables: Tables) -> Iterator[Statement]:
         yield TableStatement("CREATE INDEX {index} ON {} (compacted_from, consumer_group)", batches, index=name)
 
 
+def _qualify_targets(conn: Connection, tables: Tables) -> Iterator[Statement]:
+    """Give the names of tables without a schema the one in which this session finds them: now, such a name is of the
+    schema of the state tables.
+    """
+    batches = tables.offset_batches
+    names = conn.scalars(sa.select(batches.c.target_table).where(batches.c.target_table.is_not(None)).distinct()).all()
+    for name in sorted(names):
+        old = targets_in(name)
+        bare = (each if is_table(each) and "." not in each else None for each in old)
+        schemas = [None if each is None else schema_of_session(conn, each, batches) for each in bare]
+        new = [f"{schema}.{each}" if schema else each for schema, each in zip(schemas, old, strict=True)]
+        if new != old:
+            outputs = renamed_keys(batches.c.outputs, old, new)
+            renamed = joined(new) if len(new) > 1 else new[0]
+            yield batches.update().where(batches.c.target_table == name).values(target_table=renamed, outputs=outputs)
+
+
 MIGRATIONS: dict[int, Callable[[Connection, Tables], Iterator[Statement]]] = {
     10: _rename_columns,
     11: _add_erased_offsets,
     12: _add_compaction,
+    13: _qualify_targets,
 }
 """The migrations by the version to which they lead. A migration yields statements, without those that an interrupted
 one has run.

@@ -40,7 +40,7 @@ from airflow_kafka_offsets.database.tables import (
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.sink import Sink
 
-SCHEMA_VERSION = 12
+SCHEMA_VERSION = 13
 
 NAME_LENGTH = 250
 """The most characters of a group's name, and of other names in the tables."""

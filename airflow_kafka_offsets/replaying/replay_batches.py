@@ -124,9 +124,10 @@ def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges
         if row.kind == "load":
             raise DoubleLoadError(
                 f"Group {replay.group_id!r} has loaded {range_.topic_partition} {start}..{end} into table "
-                f"{replay.target!r} with batch {row.batch_id}, and was deleted or rewound since: a replay would "
-                "duplicate records there. Nothing was written. Take that back with 'kafka-offsets rewind --undo', and "
-                "replay with replace=True; or replay into another table."
+                f"{replay.target!r} with batch {row.batch_id}, before it was deleted: a replay would duplicate records "
+                "there. Nothing was written. Replay into another table, or into a sink with an upsert_key; or, if the "
+                "group has not loaded since, take the deletion back ('kafka-offsets rewind --undo'), and replay with "
+                "replace=True."
             )
     topics = {range_.topic for range_ in ranges}
     for other, table in groups_into(conn, tables, replay.target, topics, besides=replay.group_id).items():

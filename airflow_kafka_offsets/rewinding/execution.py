@@ -45,6 +45,7 @@ from airflow_kafka_offsets.sinks.fan_out import Sinks, as_sink
 from airflow_kafka_offsets.sinks.sink import Connections, Sink
 from airflow_kafka_offsets.sinks.sql.rows import count_replaced
 from airflow_kafka_offsets.sinks.table import Output, Table
+from airflow_kafka_offsets.sinks.target_names import TargetNames
 from airflow_kafka_offsets.sinks.target_rows import ReplacedOffsets
 
 log = logging.getLogger(__name__)
@@ -301,7 +302,7 @@ class _Rewind:
         return self._executed(conn)
 
     def _executed(self, conn: Connection) -> int | None:
-        sink, preview = self.target.sink if self.target is not None else None, self.preview
+        sink, preview = None if self.target is None else self.target.sink, self.preview
         return _executed_by(conn, self.ledger.tables, preview.group_id, self.run, preview.scenario, sink)
 
 
@@ -418,5 +419,11 @@ def _executed_by(
         .order_by(batches.batch_id.desc())
         .limit(1)
     ).one_or_none()
-    name = target.name if target is not None else None
-    return last.batch_id if last is not None and last.is_same and last.target_table == name else None
+    if last is None or not last.is_same:
+        return None
+    if target is None or last.target_table is None:
+        is_same = target is None and last.target_table is None
+    else:
+        name = target.qualified(conn, tables.offset_batches).name
+        is_same = TargetNames(conn, tables.offset_batches).same(last.target_table, name)
+    return last.batch_id if is_same else None

@@ -152,7 +152,7 @@ def test_a_replay_of_a_deleted_group_appends_no_record_beside_its_rows(
 ) -> None:
     cli(*DELETE, *WHY)
 
-    with pytest.raises(DoubleLoadError, match=r"Group 'loader' has loaded .* and was deleted or rewound since"):
+    with pytest.raises(DoubleLoadError, match=r"Group 'loader' has loaded .* before it was deleted: a replay"):
         Replayer(inline_loader)(orders, {orders: {0: (0, 2)}}, sink=SqlTable("target"))
 
     assert rows(inline_loader.engine, "SELECT count(*) FROM target") == [(5,)]

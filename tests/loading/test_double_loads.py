@@ -313,6 +313,7 @@ def test_a_table_of_another_group_is_not_taken_for_a_renamed_one(inline_loader: 
     assert counted(inline_loader, "b") == [1] * 10
 
 
+@pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("place", [None, (0, 99), (7, 3)], ids=["nowhere", "beyond", "another partition"])
 def test_a_row_that_names_a_batch_of_another_table_renames_nothing(
     inline_loader: Loader, orders: str, place: tuple[int, int] | None

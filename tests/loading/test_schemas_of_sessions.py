@@ -13,9 +13,10 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.options import StateTables
 from airflow_kafka_offsets.exceptions import ConfigurationError, DoubleLoadError, ForeignBatchError
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.rewinding.execution import RewindResult, check_removal, execute_rewind
+from airflow_kafka_offsets.rewinding.execution import RewindResult, check_removal, execute_rewind, executed_by
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.function import FunctionSink
@@ -25,7 +26,7 @@ from airflow_kafka_offsets.verification.verify import verify
 from tests.support.clients import Kafka, produce
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, names, rows
-from tests.support.replays import Replayer
+from tests.support.replays import RUN, Replayer
 
 pytestmark = pytest.mark.server
 
@@ -61,7 +62,7 @@ class Schemas:
     def load(self, loader: Loader, topic: str, sink: Sink | list[SqlTable] = ORDERS, group: str = "A") -> int:
         return loader(topic, sink=sink, group_id=group, state_tables=self.state).rows
 
-    def rewind(self, loader: Loader, sink: Sink = ORDERS) -> RewindResult:
+    def rewind(self, loader: Loader, sink: Sink = ORDERS, run: TaskRun | None = None) -> RewindResult:
         preview = preview_rewind(
             "A",
             Scenario.of("to-earliest", None, group_id="A"),
@@ -70,7 +71,7 @@ class Schemas:
             tables=self.tables,
         )
         check_removal(preview, sink, ledger=Ledger(loader.engine, self.tables))
-        return execute_rewind(preview, engine=loader.engine, tables=self.tables, replace=sink)
+        return execute_rewind(preview, engine=loader.engine, tables=self.tables, replace=sink, run=run)
 
     def verify(self, loader: Loader, sink: Sink = ORDERS) -> int:
         return verify("A", sink=sink, engine=loader.engine, tables=self.tables, kafka_config=loader.config).rows
@@ -172,6 +173,39 @@ def test_a_replay_replaces_rows_of_the_table_that_the_group_loads_into(
     Replayer(schemas.beside)(orders, {orders: {0: (0, 5)}}, replace=True, sink=by_name, **options)
     assert schemas.offsets(0) == [*range(5)]
     assert schemas.verify(schemas.loader) == 5
+
+
+def test_a_try_finds_the_rewind_of_an_earlier_one(schemas: Schemas, orders: str) -> None:
+    scenario = Scenario.of("to-earliest", None, group_id="A")
+    ledger = Ledger(schemas.loader.engine, schemas.tables)
+    schemas.rewind(schemas.loader, run=RUN)
+
+    done = executed_by(ledger, RUN, "A", scenario, {}, ORDERS)
+
+    assert done is not None
+    assert done[1].rows_removed == 5
+    assert executed_by(ledger, RUN, "A", scenario, {}, SqlTable("orders", schema=schemas.names[1])) is None
+    assert executed_by(ledger, RUN, "A", scenario, {}, None) is None
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["alone", "beside another table of the name"])
+def test_names_of_an_earlier_version_get_the_schema_that_the_upgrade_finds(
+    schemas: Schemas, topic: TopicFactory, *, there: bool
+) -> None:
+    name, sinks = topic(), [SqlTable("x"), SqlTable("y")]
+    produce(schemas.loader.kafka, name, names(0, 5))
+    schemas.load(schemas.loader, name, sinks)
+    schemas.run(f"UPDATE {{state}}.offset_batches SET outputs = replace(outputs, '{schemas.names[0]}.', '')")
+    schemas.run("UPDATE {state}.offset_batches SET target_table = 'fanout://x+y'")
+    schemas.run("UPDATE {state}.offsets_schema_version SET version = 12")
+    if there:
+        schemas.run("CREATE TABLE {state}.x (id BIGINT)")
+
+    assert initialize(Ledger(schemas.loader.engine, schemas.tables))
+
+    assert schemas.targets() == {"fanout://" + "+".join(f"{schemas.names[0]}.{table}" for table in ("x", "y"))}
+    coverage = verify("A", sink=sinks, engine=schemas.loader.engine, tables=schemas.tables)
+    assert (coverage.records, coverage.rows) == (5, 10)
 
 
 def test_another_group_does_not_load_the_same_table_beside_it(schemas: Schemas, orders: str) -> None:
