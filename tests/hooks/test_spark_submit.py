@@ -286,6 +286,8 @@ def test_executors_whose_python_lacks_a_module_are_told_of(
         Loader(kafka, postgres_engine, launcher)(name)
 
 
+# Every day, the test before it has a failure of Spark's executors, and `tests/spark/test_failure.py` the texts.
+@pytest.mark.long
 def test_why_spark_failed_is_in_the_error(
     monkeypatch: pytest.MonkeyPatch, kafka: KafkaBroker, postgres_engine: sa.Engine, topic: TopicFactory
 ) -> None:

@@ -25,7 +25,11 @@ STEPS = 40 if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else 20
 SEED = 20261121
 
 
-@pytest.mark.parametrize("retention", [None, timedelta(microseconds=1)], ids=["whole history", "compacted history"])
+@pytest.mark.parametrize(
+    "retention",
+    [pytest.param(None, marks=pytest.mark.long), timedelta(microseconds=1)],
+    ids=["whole history", "compacted history"],
+)
 def test_any_sequence_of_loads_and_rewinds_is_proved(
     rewinder: Rewinder, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch, retention: timedelta | None
 ) -> None:
