@@ -8,9 +8,9 @@ from __future__ import annotations
 import copy
 import math
 from argparse import Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 from airflow_kafka_offsets.cli.command import usage
@@ -166,7 +166,7 @@ def _find_task(args: Namespace, *, only: Sequence[str] | None = None) -> Pipelin
             f"Task {task_id!r} of DAG {dag_id!r} is a {task.task_type}: name a task that loads records, such as a "
             "KafkaBatchOperator"
         )
-    rendered = _rendered(task, only, args.map_values or ())
+    rendered = _rendered(task, only, args.map_values or {})
     if rendered.group_id != args.group:
         raise ConfigurationError(
             f"Task {task_id!r} of DAG {dag_id!r} loads group {rendered.group_id!r}, not {args.group!r}: name the task "
@@ -223,7 +223,7 @@ def _find_dag(dag_id: str) -> tuple[Any, list[str]]:
     return None, broken
 
 
-def _rendered(task: Any, only: Sequence[str] | None, mapped: Iterable[str] = ()) -> PipelineTask:
+def _rendered(task: Any, only: Sequence[str] | None, mapped: Mapping[str, Any] = MappingProxyType({})) -> PipelineTask:
     """Return a copy of a task whose parameters have no templates any more, as far as they are asked for.
 
     :param mapped: parameters with values of a run: what another task has returned is not rendered
@@ -243,13 +243,18 @@ def _rendered(task: Any, only: Sequence[str] | None, mapped: Iterable[str] = ())
         "conn": ConnectionAccessor(),
     }
     environment, rendered = task.get_template_env(), copy.copy(task)
-    for name in rendered_names.intersection(task.template_fields).difference(mapped):
-        given, needs_run = getattr(task, name), ""
+    for name in rendered_names.intersection(task.template_fields):
+        given, needs_run, of_run = getattr(task, name), "", mapped.get(name, {})
+        if name in mapped and not (isinstance(given, Mapping) and isinstance(of_run, Mapping)):
+            continue
+        if of_run:  # such as some of the arguments of a function
+            given = {key: value for key, value in given.items() if key not in of_run}
         if any(XComArg.iter_xcom_references(given)):
             needs_run = "has what another task returns in a run"
         else:
             try:
-                setattr(rendered, name, task.render_template(given, context, environment))
+                value = task.render_template(given, context, environment)
+                setattr(rendered, name, {**value, **of_run} if of_run else value)
             except UndefinedError as error:
                 needs_run = f"has a template that only a run can render ({error})"
         if needs_run:

@@ -208,15 +208,12 @@ def _replayed(
 
 
 def _own(tables: Tables, group_id: str, partitions: Collection[TopicPartition]) -> list[sa.Select[Any]]:
-    """Select the ranges of some partitions that a group has written."""
-    of_topic = defaultdict[str, list[int]](list)
-    for tp in sorted(partitions):
-        of_topic[tp.topic].append(tp.partition)
+    """Select the ranges that a group has written of some partitions, perhaps with those of others."""
     partition, of_group = tables.offset_ranges.c.partition, tables.offset_batches.c.consumer_group == group_id
     return [
-        _written(tables, [topic]).where(of_group, partition.in_(some))
-        for topic, numbers in of_topic.items()
-        for some in portions(numbers, AT_ONCE)
+        _written(tables, topics).where(of_group, partition.in_(numbers))
+        for topics in portions(sorted({tp.topic for tp in partitions}), AT_ONCE)
+        for numbers in portions(sorted({tp.partition for tp in partitions}), AT_ONCE)
     ]
 
 

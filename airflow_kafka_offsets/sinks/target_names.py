@@ -125,8 +125,15 @@ class TargetNames:
         return DatabaseTable(table, schema) if is_there else None
 
     def is_gone(self, name: str) -> bool:
-        """Return whether a name is that of a table which does not exist."""
-        return is_table(name) and self.existing(name) is None
+        """Return whether a name is that of a table which does not exist. In MySQL, it may be in a database that this
+        user does not see.
+        """
+        from airflow_kafka_offsets.database.mysql import is_mysql
+
+        if not is_table(name) or self.existing(name) is not None:
+            return False
+        schema, dot, _ = name.partition(".")
+        return not (dot and is_mysql(self._conn.dialect) and schema.casefold() not in self._schemas)
 
     def meant(self, name: str) -> DatabaseTable:
         """Return the table that has a name, or would have it."""

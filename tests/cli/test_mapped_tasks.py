@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from airflow_kafka_offsets import DeadLetters, SqlTable
+from airflow_kafka_offsets.cli.load_target import _find_task
 from airflow_kafka_offsets.hooks import connections
 from tests.support import fixtures
 from tests.support.clients import Kafka, produce
@@ -28,7 +30,7 @@ LOAD = {{
     "on_bad_record": DeadLetters(),
 }}
 
-with DAG("shop"):
+with DAG("shop", params={{"country": "fi"}}):
     KafkaBatchOperator.partial(task_id="load", **LOAD).expand_kwargs(
         [{{"group_id": "asia", "topics": ["{topic}"]}}, {{"group_id": "europe", "topics": ["{topic}"]}}]
     )
@@ -39,6 +41,12 @@ with DAG("shop"):
         return ["asia", "europe"]
 
     KafkaBatchOperator.partial(task_id="in_a_run", topics="{topic}", **LOAD).expand(group_id=groups())
+
+    @task.kafka_batch(group_id="europe", topics="{topic}", **LOAD)
+    def cleaned(rows, country, kind):
+        return rows
+
+    cleaned.partial(country="{{{{ params.country }}}}").expand(kind=groups())
 """
 
 
@@ -89,6 +97,13 @@ def test_what_another_task_returned_is_no_template(cli: CommandLine, orders: str
 
     assert "hunter2" not in done.stdout + done.stderr
     assert f"have no group {group!r}" in done.stderr
+
+
+def test_other_arguments_of_a_function_are_templates(orders: str) -> None:
+    values = {"op_kwargs": {"kind": "{{ params.country }}"}}
+    task = _find_task(Namespace(dag_id="shop", task_id="cleaned", group="europe", map_values=values, map_index=None))
+
+    assert vars(task)["op_kwargs"] == {"country": "fi", "kind": "{{ params.country }}"}
 
 
 def test_rewind_replay_and_dead_letters_take_it_too(

@@ -234,6 +234,23 @@ def test_a_session_of_another_schema_does_not_continue_in_another_table(schemas:
     assert schemas.offsets(1) == []
 
 
+@pytest.mark.parametrize("schemas", ["mariadb"], indirect=True)
+def test_a_table_in_a_database_that_the_user_does_not_see_was_not_renamed(schemas: Schemas, orders: str) -> None:
+    url, user = schemas.beside.engine.url, f"{schemas.names[0]}_user"
+    schemas.run("CREATE TABLE {b}.orders AS SELECT * FROM {a}.orders WHERE 1 = 0")
+    schemas.run(f"CREATE USER {user} IDENTIFIED BY 'secret'")
+    schemas.run(f"GRANT ALL ON {{b}}.* TO {user}")
+    schemas.run(f"GRANT ALL ON {{state}}.* TO {user}")
+    engine = sa.create_engine(url.set(username=user, password="secret"), poolclass=sa.NullPool)
+    produce(schemas.loader.kafka, orders, names(5, 1))
+
+    with pytest.raises(ForeignBatchError, match=rf"loads into table '{schemas.names[0]}\.orders'"):
+        schemas.load(replace(schemas.beside, engine=engine), orders)
+
+    assert (schemas.offsets(1), schemas.targets()) == ([], {f"{schemas.names[0]}.orders"})
+    schemas.run(f"DROP USER {user}")
+
+
 def test_a_function_is_proved_by_the_table_that_the_session_finds(schemas: Schemas, orders: str) -> None:
     sink = FunctionSink("package.write", table="orders")
     with schemas.beside.engine.connect() as conn:
