@@ -123,8 +123,9 @@ class LagPolls:
                     if logs == PartialLogs({}, {}, {}):
                         raise
                     answer = PartialLogs({}, dict.fromkeys(topics, error), {})
-                unavailable = (each for each in answer.topic_errors.values() if isinstance(each, KafkaUnavailableError))
-                failure = next(unavailable, None)
+                unavailable = [each for each in answer.topic_errors.values() if isinstance(each, KafkaUnavailableError)]
+                # A topic alone may be without a leader.
+                failure = unavailable[0] if 2 * len(unavailable) > len(topics) else None
             else:
                 answer = PartialLogs({}, dict.fromkeys(topics, failure), {})
             logs.logs.update(answer.logs)

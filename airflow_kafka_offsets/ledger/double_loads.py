@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.chunks import portions
-from airflow_kafka_offsets.core.history import DELETE, OPEN_STATES
+from airflow_kafka_offsets.core.history import DELETE, OPEN_STATES, REPLAY_KINDS
 from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import OffsetRange, Span, TopicPartition, subtract
 from airflow_kafka_offsets.database.mysql import is_mysql
@@ -317,7 +317,8 @@ def _double_load(
         )
     deletion, batches = deletion_of(conn, tables, row.consumer_group), tables.offset_batches.c
     if row.batch_id < deletion:
-        newest = sa.select(sa.func.max(batches.batch_id)).where(batches.consumer_group == row.consumer_group)
+        moves = (batches.kind.not_in(REPLAY_KINDS), batches.state != "abandoned")  # as in `deletion_of`
+        newest = sa.select(sa.func.max(batches.batch_id)).where(batches.consumer_group == row.consumer_group, *moves)
         undo = (
             "To go on where it stopped, take the deletion back: "
             f"{command_line('rewind', row.consumer_group)} --undo --conn-id CONN_ID --execute --reason WHY. "

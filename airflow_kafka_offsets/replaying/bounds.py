@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -64,7 +63,7 @@ class OffsetBounds(Options):
         try:
             given = json.loads(self.ranges) if isinstance(self.ranges, str) else self.ranges
             ranges = tuple(sorted(_parse(given), key=lambda range_: range_.topic_partition))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             raise ConfigurationError(
                 f"OffsetBounds.ranges must be {_RANGES.expected}; got ranges={self.ranges!r}"
             ) from None
@@ -299,16 +298,18 @@ def _range(topic: str, partition: Any, start: Any, end: Any, topic_id: str | Non
 
 
 def _number(given: Any) -> int:
-    """Return a number that a user gave, or a text of it.
+    """Return a number that a user gave, or a text of it; databases and JSON may give whole ones of other types.
 
-    :raises ValueError: it is no integer, or no offset can be as high
-    :raises TypeError: it is no integer
+    :raises ValueError: it is not whole, or no offset can be as high
+    :raises OverflowError: it is infinite
+    :raises TypeError: it is no number
     """
     if isinstance(given, str):
         return parse_unsigned(given.strip())
-    if isinstance(given, bool) or operator.index(given) > MAX_INT64:
+    number = int(given)
+    if isinstance(given, bool) or number != given or number > MAX_INT64:
         raise ValueError(given)
-    return operator.index(given)
+    return number
 
 
 def _check_topics(ranges: Iterable[OffsetRange], topics: Sequence[str]) -> None:

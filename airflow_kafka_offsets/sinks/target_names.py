@@ -154,11 +154,14 @@ class TargetNames:
 
     @cached_property
     def _home(self) -> str | None:
-        """The schema of the state tables; None where it is the default of every session."""
-        if self._batches.schema is not None or self._conn.dialect.name != "postgresql":
-            return self._batches.schema
-        found: str | None = self._conn.scalar(_found_in(self._batches.name))
-        return found
+        """The schema of the state tables; None where it is that of each session, or all sessions have the same."""
+        from airflow_kafka_offsets.database.mysql import is_mysql
+
+        dialect = self._conn.dialect
+        if dialect.name == "postgresql" and self._batches.schema is None:
+            found: str | None = self._conn.scalar(_found_in(self._batches.name))
+            return found
+        return self._batches.schema if dialect.name == "postgresql" or is_mysql(dialect) else None
 
     def _includes(self, name: str, other: str) -> bool:
         return all(self._has(name, target) for target in targets_in(other))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, ClassVar
 
 import pytest
@@ -40,13 +41,14 @@ class TestOffsets:
         [
             {"t": {1: (5, 9), 0: [0, 3]}},
             {"t": {"0": ["0", "3"], "1": [5, 9]}},
+            {"t": {0: [0.0, Decimal("3.0")], 1: (5, 9)}},
             json.dumps({"t": {"0": [0, 3], "1": [5, 9]}}),
             [
                 {"topic": "t", "partition": 1, "start": 5, "end": 9},
                 {"topic": "t", "partition": 0, "start": 0, "end": 3},
             ],
         ],
-        ids=["mapping", "text-keys", "json", "list"],
+        ids=["mapping", "text-keys", "whole-numbers", "json", "list"],
     )
     def test_every_shape_is_read_alike(self, given_as: Any) -> None:
         assert OffsetBounds(given_as).read() == (one(0, 0, 3), one(1, 5, 9))

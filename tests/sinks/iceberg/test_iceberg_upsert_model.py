@@ -124,7 +124,7 @@ def check(where: str, logs: Log, batches: Sequence[Slices], key: tuple[str, ...]
                 compact(table)
 
 
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(logs=LOGS, batches=BATCHES, options=TABLES)
 def test_the_rows_are_those_of_a_dict(logs: Log, batches: Sequence[Slices], options: dict[str, Any]) -> None:
     check("positions", logs, batches, ("region", "id"), options)
