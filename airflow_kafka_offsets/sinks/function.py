@@ -78,7 +78,8 @@ class FunctionSink(Sink):
     def qualified(self, conn: Connection, batches: sa.Table) -> FunctionSink:
         """Return the sink with the schema of the table whose rows are proved."""
         proved = self.proved_table()
-        return self if proved is None else replace(self, schema=proved.qualified(conn, batches).schema)
+        found = None if proved is None else proved.qualified(conn, batches)
+        return self if found is None else replace(self, table=found.table, schema=found.schema)
 
     def connect(self, engine: Engine, connections: Connections | None = None) -> ConnectedFunction:
         """Return the functions for a database."""

@@ -107,22 +107,30 @@ class TargetNames:
 
     def existing(self, name: str) -> DatabaseTable | None:
         """Return the table that has a name; None where the database has none."""
-        from airflow_kafka_offsets.database.tables import is_too_long
-
-        def exists(table: str, schema: str | None) -> bool:
-            # Databases report an error for names that they cannot keep.
-            parts = (table, schema or "")
-            is_name = all(can_be_stored(part) and not is_too_long(part, self._conn.dialect) for part in parts)
-            return is_name and self._inspector.has_table(table, schema=schema)
-
         if not is_table(name):
             return None
-        if exists(name, self._home):
-            return DatabaseTable(name, self._home)
-        schema, dot, table = name.partition(".")
+        return DatabaseTable(name, self._home) if self._exists(name, self._home) else self._in_schema(name)
+
+    def of_session(self, name: str) -> DatabaseTable:
+        """Return the table that a user names: it is in a schema of the session's, unless that is the one of the state
+        tables; or it is the one of a schema that is a part of the name.
+        """
+        found = self._in_schema(name) if "." in name and not self._exists(name, None) else None
+        return found or DatabaseTable(name, schema_of_session(self._conn, name, self._batches))
+
+    def _in_schema(self, name: str) -> DatabaseTable | None:
         # A dot may also be part of a table's name.
-        is_there = dot and schema.casefold() in self._schemas and exists(table, schema)
+        schema, dot, table = name.partition(".")
+        is_there = dot and schema.casefold() in self._schemas and self._exists(table, schema)
         return DatabaseTable(table, schema) if is_there else None
+
+    def _exists(self, table: str, schema: str | None) -> bool:
+        from airflow_kafka_offsets.database.tables import is_too_long
+
+        # Databases report an error for names that they cannot keep.
+        parts = (table, schema or "")
+        is_name = all(can_be_stored(part) and not is_too_long(part, self._conn.dialect) for part in parts)
+        return is_name and self._inspector.has_table(table, schema=schema)
 
     def is_gone(self, name: str) -> bool:
         """Return whether a name is that of a table which does not exist. In MySQL, it may be in a database that this

@@ -234,6 +234,20 @@ def test_a_session_of_another_schema_does_not_continue_in_another_table(schemas:
     assert schemas.offsets(1) == []
 
 
+def test_a_name_with_its_schema_is_the_table_there(schemas: Schemas, orders: str) -> None:
+    """As commands show it, and as they are given it."""
+    whole = SqlTable(f"{schemas.names[0]}.orders")
+
+    assert schemas.verify(schemas.beside, whole) == 5
+    assert schemas.rewind(schemas.beside, whole).rows_removed == 5
+    assert schemas.load(schemas.beside, orders, whole) == 5
+    Replayer(schemas.beside)(
+        orders, {orders: {0: (0, 5)}}, replace=True, sink=whole, group_id="A", state_tables=schemas.state
+    )
+
+    assert schemas.offsets(0) == [*range(5)]
+
+
 @pytest.mark.parametrize("schemas", ["mariadb"], indirect=True)
 def test_a_table_in_a_database_that_the_user_does_not_see_was_not_renamed(schemas: Schemas, orders: str) -> None:
     url, user = schemas.beside.engine.url, f"{schemas.names[0]}_user"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_kafka_offsets.sinks.sink import Connections, DatabaseTable, Sink, check_upsert_key
-from airflow_kafka_offsets.sinks.target_names import schema_of_session
+from airflow_kafka_offsets.sinks.target_names import TargetNames
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -81,7 +81,8 @@ class SqlTable(Sink):
         """Return the table with the schema in which the session finds it, unless the state tables are there, too."""
         if self.schema or not isinstance(self.table, str):
             return self
-        return replace(self, schema=schema_of_session(conn, self.table, batches))
+        found = TargetNames(conn, batches).of_session(self.table)
+        return replace(self, table=found.table, schema=found.schema)
 
     def connect(self, engine: Engine, connections: Connections | None = None) -> ConnectedSqlTable:
         """Return the table in a database."""
