@@ -116,8 +116,8 @@ def look_at_target(ledger: Ledger, target: DatabaseTable, *, knows_batches: bool
     :param knows_batches: whether there are state tables, which have to know the last batch of its rows
     :raises KafkaOffsetsError: loads cannot write to it
     """
-    engine, sink = ledger.engine, of_tables([target])
-    connected = sink.connect(engine)
+    engine, sink = ledger.engine, ledger.qualified(of_tables([target]))
+    (target,), connected = sink.tables, sink.connect(engine)
     if connected.prepare(None).known is None:
         created = created_table(target.table, target.schema, pa.schema([]))
         try_to_create(engine, created.metadata, "--table-schema")

@@ -245,7 +245,9 @@ def schema_of_session(conn: Connection, table: str, batches: sa.Table) -> str | 
     from airflow_kafka_offsets.database.mysql import is_mysql
 
     if conn.dialect.name == "postgresql" and can_be_stored(table):
-        found, state = (conn.scalar(_found_in(name)) for name in (table, batches.name))
+        found, state = conn.execute(
+            sa.select(*(_found_in(name).scalar_subquery() for name in (table, batches.name)))
+        ).one()
     elif is_mysql(conn.dialect):
         found = state = conn.scalar(sa.text("SELECT DATABASE()"))
     else:
