@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -164,7 +165,7 @@ def test_a_replay_replaces_rows_of_the_table_that_the_group_loads_into(
         schemas.run(
             f"CREATE TABLE {{b}}.orders AS SELECT * FROM {{a}}.orders{' WHERE 1 = 0' if 'empty' in there else ''}"
         )
-    options = {"group_id": "A", "state_tables": schemas.state}
+    options: dict[str, Any] = {"group_id": "A", "state_tables": schemas.state}
 
     with pytest.raises(ConfigurationError, match="Replay into"):
         Replayer(schemas.beside)(orders, {orders: {0: (0, 5)}}, replace=True, sink=ORDERS, **options)
