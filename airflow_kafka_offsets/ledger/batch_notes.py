@@ -72,16 +72,6 @@ def _change(conn: Connection, tables: Tables, batch_id: int, added: Mapping[str,
     update_batch(conn, tables, batch_id, outputs=text)
 
 
-def renamed_keys(
-    outputs: sa.ColumnElement[str | None], old: Sequence[str], new: Sequence[str]
-) -> sa.ColumnElement[str | None]:
-    """Return the JSON of `note_outputs` with other names of targets."""
-    for before, after in zip(old, new, strict=True):
-        for sign in ("{", ", ") if before != after else ():
-            outputs = sa.func.replace(outputs, f"{sign}{json.dumps(before)}: {{", f"{sign}{json.dumps(after)}: {{")
-    return outputs
-
-
 def note_added_columns(conn: Connection, tables: Tables, batch_id: int, names: Sequence[str]) -> None:
     """Append the columns that its target got for a batch to its history, as JSON."""
     batches = tables.offset_batches.c

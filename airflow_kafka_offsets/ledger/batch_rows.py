@@ -9,6 +9,7 @@ move positions are committed in the order of their ids.
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import socket
 import uuid
@@ -325,17 +326,32 @@ def deletion_of(conn: Connection, tables: Tables, group_id: str) -> int:
     """Return the id of the batch that deleted a group last, if that was not undone; 0 if there is none. Batches before
     it are those of another group of the same name.
     """
-    batches = tables.offset_batches.c
-    # Not a parameter: the index of replays and deletions is known to hold all of them.
-    of_group = batches.consumer_group == group_id, batches.kind == sa.literal_column(f"'{DELETE}'")
-    deleted = max(conn.scalars(sa.select(batches.batch_id).where(*of_group)), default=None)
-    if deleted is None:
+    batches, deleted = tables.offset_batches.c, last_deletion(conn, tables, group_id)
+    if not deleted:
         return 0
     # Replays, and what was abandoned, have moved no position: the undo may come after them.
     moves = batches.kind.not_in(REPLAY_KINDS), batches.state != "abandoned"
     after = sa.select(batches.kind).where(batches.consumer_group == group_id, batches.batch_id > deleted, *moves)
     following = conn.scalar(after.order_by(batches.batch_id).limit(1))
     return 0 if following == "undo" else deleted
+
+
+def last_deletion(conn: Connection, tables: Tables, group_id: str) -> int:
+    """Return the id of the batch that deleted a group last, even if that was undone; 0 if there is none."""
+    batches = tables.offset_batches.c
+    # Not a parameter: the index of replays and deletions is known to hold all of them.
+    of_group = batches.consumer_group == group_id, batches.kind == sa.literal_column(f"'{DELETE}'")
+    return max(conn.scalars(sa.select(batches.batch_id).where(*of_group)), default=0)
+
+
+def renamed_keys(
+    outputs: sa.ColumnElement[str | None], old: Sequence[str], new: Sequence[str]
+) -> sa.ColumnElement[str | None]:
+    """Return the JSON of `batch_notes.note_outputs` with other names of targets."""
+    for before, after in zip(old, new, strict=True):
+        for sign in ("{", ", ") if before != after else ():
+            outputs = sa.func.replace(outputs, f"{sign}{json.dumps(before)}: {{", f"{sign}{json.dumps(after)}: {{")
+    return outputs
 
 
 def open_batch_of(conn: Connection, tables: Tables, group_id: str) -> int | None:

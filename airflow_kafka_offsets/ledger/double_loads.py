@@ -23,7 +23,7 @@ from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import DoubleLoadError
-from airflow_kafka_offsets.ledger.batch_rows import deletion_of
+from airflow_kafka_offsets.ledger.batch_rows import deletion_of, last_deletion
 from airflow_kafka_offsets.ledger.group_changes import deleted_or_renamed
 from airflow_kafka_offsets.ledger.group_table import AT_ONCE, group_tables, names_of
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables
@@ -94,7 +94,7 @@ def refuse_loaded(
     loads, names = _last_loads(conn, tables, group_id), TargetNames(conn, tables.offset_batches)
     deleted = deletion_of(conn, tables, group_id)
     topics = {tp.topic for tp in starts}
-    # Positions may be gone while their rows stay: by the undo of a rewind or of a deletion, or by another program.
+    # The undo of a deletion may have left them out, and their rows stayed.
     begun = {tp for tp, range_ in starts.items() if not range_.continues}
     written = []
     if not beside_others:
@@ -103,7 +103,7 @@ def refuse_loaded(
         for some in portions(sorted(groups), AT_ONCE):
             of_groups = batches.consumer_group.in_(some)
             written.append(_written(tables, topics).where(of_groups, batches.batch_id > last))
-        if not deleted:
+        if begun and not deleted and last_deletion(conn, tables, group_id):
             written += _own(tables, group_id, begun)
     # From its first load of a topic on, nothing is replayed into the table but by key, or in the place of other rows.
     if first_topics := topics - {tp.topic for tp in loads}:
@@ -209,9 +209,10 @@ def _replayed(
 
 def _own(tables: Tables, group_id: str, partitions: Collection[TopicPartition]) -> list[sa.Select[Any]]:
     """Select the ranges that a group has written of some partitions, perhaps with those of others."""
-    partition, of_group = tables.offset_ranges.c.partition, tables.offset_batches.c.consumer_group == group_id
+    partition, batches = tables.offset_ranges.c.partition, tables.offset_batches.c
+    of_group = (batches.consumer_group == group_id, batches.state == "committed")
     return [
-        _written(tables, topics).where(of_group, partition.in_(numbers))
+        _written(tables, topics).where(*of_group, partition.in_(numbers))
         for topics in portions(sorted({tp.topic for tp in partitions}), AT_ONCE)
         for numbers in portions(sorted({tp.partition for tp in partitions}), AT_ONCE)
     ]
@@ -336,9 +337,9 @@ def _double_load(
         )
         return DoubleLoadError(
             f"Group {group_id!r} has no position of {tp}, but has loaded {offsets} into table {target!r} with batch "
-            f"{row.batch_id}: its position was removed since. {begins} To go on after them: {end} --conn-id CONN_ID "
-            "--execute --reason WHY. If the topic was recreated, or its rows are gone or are to be there twice, set in "
-            'the load: Coordination(other_groups="allow").'
+            f"{row.batch_id}, before it was deleted, and that undone in part. {begins} To go on after them: {end} "
+            "--conn-id CONN_ID --execute --reason WHY. If the topic was recreated, or its rows are gone or are to be "
+            'there twice, set in the load: Coordination(other_groups="allow").'
         )
     has_loaded = (
         f"Group {row.consumer_group!r} {_has(row, 'load')} {offsets} into table {target!r} with batch {row.batch_id}. "

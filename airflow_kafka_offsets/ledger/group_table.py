@@ -20,8 +20,7 @@ from airflow_kafka_offsets.database.tables import reflected
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import ForeignBatchError
-from airflow_kafka_offsets.ledger.batch_notes import renamed_keys
-from airflow_kafka_offsets.ledger.batch_rows import deletion_of, latest_batch
+from airflow_kafka_offsets.ledger.batch_rows import deletion_of, latest_batch, renamed_keys
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.compaction import Compacted
 from airflow_kafka_offsets.ledger.positions import stored_positions

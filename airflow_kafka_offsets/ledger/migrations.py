@@ -16,7 +16,7 @@ from sqlalchemy.sql.compiler import DDLCompiler
 from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.tables import ExactString
 from airflow_kafka_offsets.exceptions import LedgerError
-from airflow_kafka_offsets.ledger.batch_notes import renamed_keys
+from airflow_kafka_offsets.ledger.batch_rows import renamed_keys
 from airflow_kafka_offsets.ledger.tables import NAME_LENGTH, PARTIAL_INDEX_DIALECTS, Tables
 from airflow_kafka_offsets.sinks.target_names import is_table, joined, schema_of_session, targets_in
 

@@ -72,7 +72,10 @@ class TestInTheWay:
             result = loader(orders, sink=Meddled("target", before_write=once(hold_a_name_and_want_the_group)))
 
         assert result.rows == 10
-        assert "deadlock detected. Attempt 2 of 5 follows" in repetition(caplog)
+        # Where the other wakes late, there is another one.
+        first, *later = [text for text in caplog.messages if "Attempt" in text]
+        assert "deadlock detected. Attempt 2 of 5 follows" in first
+        assert all("deadlock detected" in text for text in later)
         assert_exactly_once(engine)
 
     @pytest.mark.parametrize("isolation_level", ["REPEATABLE READ", "SERIALIZABLE"])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import BatchBounds, DeadLetters, Limits, Staging, TimeBounds
@@ -74,10 +74,12 @@ def test_a_column_that_rounds_timestamps_says_nothing_of_the_span(
 
 
 def test_other_databases_are_refused(replayer: Replayer) -> None:
-    other: Any = SimpleNamespace(dialect=SimpleNamespace(name="mssql"))
+    other = sa.create_engine("sqlite://")
+    other.dialect.name = "mssql"
 
     with pytest.raises(ConfigurationError, match="milliseconds, which tables on mssql may not store"):
         Replayer(replace(replayer.loader, engine=other))("orders", SPAN, **OWN)
+    other.dispose()
 
 
 def execute(engine: Engine, statement: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -105,12 +106,16 @@ class LakeGroup:
         return positions(self.loader.engine).get((self.topic, 0))
 
 
+# `ParquetFiles` asks nothing else of the database when it publishes.
+LIVING_SESSION: Any = SimpleNamespace(execute=lambda statement: None)
+
+
 def publish_rows(sink: Sink | Table, rows: pa.RecordBatch, tmp_path: Path, batch_id: int = 1, **options: Any) -> None:
     """Publish rows as a batch, without a load.
 
     :param options: of `prepare`
     """
-    conn: Any = None
+    conn = LIVING_SESSION
     table = sink if isinstance(sink, Table) else sink.connect(conn)
     output = Output(batch_id, "g", (), "series", f"batch-{batch_id}-x")
     table.prepare(rows.schema, **options)

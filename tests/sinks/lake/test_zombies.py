@@ -26,10 +26,11 @@ from airflow_kafka_offsets.staging.manifest import Manifest
 from airflow_kafka_offsets.staging.rows import StagedRows
 from airflow_kafka_offsets.writers.table_rows import RefusedRows
 from tests.support.iceberg import iceberg_sink
+from tests.support.lake import LIVING_SESSION
 
 COLUMNS = pa.schema([("id", pa.int64()), *ORIGIN_COLUMNS])
 ROWS = 40
-NO_DATABASE: Any = None
+NO_DATABASE: Any = LIVING_SESSION
 """What is published here removes no rows that the state tables name."""
 
 
