@@ -326,14 +326,22 @@ def deletion_of(conn: Connection, tables: Tables, group_id: str) -> int:
     """Return the id of the batch that deleted a group last, if that was not undone; 0 if there is none. Batches before
     it are those of another group of the same name.
     """
-    batches, deleted = tables.offset_batches.c, last_deletion(conn, tables, group_id)
-    if not deleted:
-        return 0
-    # Replays, and what was abandoned, have moved no position: the undo may come after them.
-    moves = batches.kind.not_in(REPLAY_KINDS), batches.state != "abandoned"
-    after = sa.select(batches.kind).where(batches.consumer_group == group_id, batches.batch_id > deleted, *moves)
-    following = conn.scalar(after.order_by(batches.batch_id).limit(1))
-    return 0 if following == "undo" else deleted
+    deleted = last_deletion(conn, tables, group_id)
+    return 0 if deleted and next_move(conn, tables, group_id, deleted) == "undo" else deleted
+
+
+def next_move(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> str | None:
+    """Return the kind of the first batch of a group after another one that may have moved positions; None where there
+    is none. Replays, and what was abandoned, have moved none.
+    """
+    batches = tables.offset_batches.c
+    later = sa.select(batches.kind).where(
+        batches.consumer_group == group_id,
+        batches.batch_id > batch_id,
+        batches.kind.not_in(REPLAY_KINDS),
+        batches.state != "abandoned",
+    )
+    return conn.scalar(later.order_by(batches.batch_id).limit(1))
 
 
 def last_deletion(conn: Connection, tables: Tables, group_id: str) -> int:

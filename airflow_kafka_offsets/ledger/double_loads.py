@@ -16,14 +16,14 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.chunks import portions
-from airflow_kafka_offsets.core.history import DELETE, OPEN_STATES, REPLAY_KINDS
+from airflow_kafka_offsets.core.history import DELETE, OPEN_STATES
 from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import OffsetRange, Span, TopicPartition, subtract
 from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.escaping import command_line
 from airflow_kafka_offsets.exceptions import DoubleLoadError
-from airflow_kafka_offsets.ledger.batch_rows import deletion_of, last_deletion
+from airflow_kafka_offsets.ledger.batch_rows import deletion_of, last_deletion, next_move
 from airflow_kafka_offsets.ledger.group_changes import deleted_or_renamed
 from airflow_kafka_offsets.ledger.group_table import AT_ONCE, group_tables, names_of
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables
@@ -316,14 +316,12 @@ def _double_load(
             f"group begin after them: {command_line('rewind', group_id, '--topic', f'{tp.topic}:{tp.partition}')} "
             f"--to-offset {row.end_offset} --conn-id CONN_ID --execute --reason WHY."
         )
-    deletion, batches = deletion_of(conn, tables, row.consumer_group), tables.offset_batches.c
+    deletion = deletion_of(conn, tables, row.consumer_group)
     if row.batch_id < deletion:
-        moves = (batches.kind.not_in(REPLAY_KINDS), batches.state != "abandoned")  # as in `deletion_of`
-        newest = sa.select(sa.func.max(batches.batch_id)).where(batches.consumer_group == row.consumer_group, *moves)
         undo = (
             "To go on where it stopped, take the deletion back: "
             f"{command_line('rewind', row.consumer_group)} --undo --conn-id CONN_ID --execute --reason WHY. "
-            if conn.scalar(newest) == deletion
+            if next_move(conn, tables, row.consumer_group, deletion) is None
             else ""
         )
         return DoubleLoadError(

@@ -25,6 +25,7 @@ from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.compaction import Compacted
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
+from airflow_kafka_offsets.sinks.sink import DatabaseTable
 from airflow_kafka_offsets.sinks.target_names import TargetNames, is_table, targets_in
 
 log = logging.getLogger(__name__)
@@ -158,7 +159,7 @@ def former_name(conn: Connection, tables: Tables, target: str) -> tuple[str, str
     """
     targets = TargetNames(conn, tables.offset_batches)
     for new in targets_in(target):
-        name = _name_of_rows(conn, tables, new)
+        name = _name_of_rows(conn, tables, targets.existing(new))
         names = [] if name is None else targets_in(name)
         gone = [*filter(targets.is_gone, names)]
         if len(gone) == 1 and not names_of(conn, tables, new, shared=True):
@@ -166,9 +167,8 @@ def former_name(conn: Connection, tables: Tables, target: str) -> tuple[str, str
     return None
 
 
-def _name_of_rows(conn: Connection, tables: Tables, target: str) -> str | None:
+def _name_of_rows(conn: Connection, tables: Tables, found: DatabaseTable | None) -> str | None:
     """Return the name in the history for the batch of a row of a table; None where there is no such row."""
-    found = TargetNames(conn, tables.offset_batches).existing(target)
     table = None if found is None else reflected(conn, found.table, found.schema)
     if table is None or BATCH_ID not in table.columns:
         return None

@@ -88,6 +88,12 @@ class Schemas:
         with self.loader.engine.begin() as conn:
             conn.exec_driver_sql(statement.format(a=self.quoted(0), b=self.quoted(1), state=self.quoted(2)))
 
+    def create_beside(self, there: str) -> None:
+        """Create a table of the name in the second schema: a copy, or an empty one; or nothing."""
+        if there != "nothing":
+            none = " WHERE 1 = 0" if there == "an empty table" else ""
+            self.run(f"CREATE TABLE {{b}}.orders AS SELECT * FROM {{a}}.orders{none}")
+
     def targets(self) -> set[str]:
         return {
             name for (name,) in rows(self.loader.engine, f"SELECT target_table FROM {self.quoted(2)}.offset_batches")
@@ -140,10 +146,7 @@ def test_the_history_has_the_schema_that_the_session_found(schemas: Schemas, ord
 def test_a_rewind_removes_rows_of_the_table_that_the_group_loads_into(
     schemas: Schemas, orders: str, there: str
 ) -> None:
-    if there != "nothing":
-        schemas.run(
-            f"CREATE TABLE {{b}}.orders AS SELECT * FROM {{a}}.orders{' WHERE 1 = 0' if 'empty' in there else ''}"
-        )
+    schemas.create_beside(there)
     before = schemas.offsets(1) if there != "nothing" else []
 
     with pytest.raises(ConfigurationError, match=rf"into '{schemas.names[0]}\.orders', not into '{schemas.names[1]}\."):
@@ -161,10 +164,7 @@ def test_a_rewind_removes_rows_of_the_table_that_the_group_loads_into(
 def test_a_replay_replaces_rows_of_the_table_that_the_group_loads_into(
     schemas: Schemas, orders: str, there: str
 ) -> None:
-    if there != "nothing":
-        schemas.run(
-            f"CREATE TABLE {{b}}.orders AS SELECT * FROM {{a}}.orders{' WHERE 1 = 0' if 'empty' in there else ''}"
-        )
+    schemas.create_beside(there)
     options: dict[str, Any] = {"group_id": "A", "state_tables": schemas.state}
 
     with pytest.raises(ConfigurationError, match="Replay into"):
@@ -210,7 +210,7 @@ def test_names_of_an_earlier_version_get_the_schema_that_the_upgrade_finds(
 
 
 def test_another_group_does_not_load_the_same_table_beside_it(schemas: Schemas, orders: str) -> None:
-    schemas.run("CREATE TABLE {b}.orders AS SELECT * FROM {a}.orders WHERE 1 = 0")
+    schemas.create_beside("an empty table")
 
     with pytest.raises(DoubleLoadError):
         schemas.load(schemas.beside, orders, SqlTable("orders", schema=schemas.names[0]), group="B")
@@ -226,7 +226,7 @@ def test_another_group_loads_its_own_table_of_the_name(schemas: Schemas, orders:
 
 
 def test_a_session_of_another_schema_does_not_continue_in_another_table(schemas: Schemas, orders: str) -> None:
-    schemas.run("CREATE TABLE {b}.orders AS SELECT * FROM {a}.orders WHERE 1 = 0")
+    schemas.create_beside("an empty table")
     produce(schemas.loader.kafka, orders, names(5, 1))
 
     with pytest.raises(ForeignBatchError, match=rf"loads into table '{schemas.names[0]}\.orders'"):
@@ -252,7 +252,7 @@ def test_a_name_with_its_schema_is_the_table_there(schemas: Schemas, orders: str
 @pytest.mark.parametrize("schemas", ["mariadb"], indirect=True)
 def test_a_table_in_a_database_that_the_user_does_not_see_was_not_renamed(schemas: Schemas, orders: str) -> None:
     url, user = schemas.beside.engine.url, f"{schemas.names[0]}_user"
-    schemas.run("CREATE TABLE {b}.orders AS SELECT * FROM {a}.orders WHERE 1 = 0")
+    schemas.create_beside("an empty table")
     schemas.run(f"CREATE USER {user} IDENTIFIED BY 'secret'")
     schemas.run(f"GRANT ALL ON {{b}}.* TO {user}")
     schemas.run(f"GRANT ALL ON {{state}}.* TO {user}")
